@@ -29,13 +29,9 @@ class LeftOut:
 
 
 class Account:
-    """Counts the rows of a file that were read and those that were left out.
-
-    The readers of ``Source`` add each line, entry or record that they find. The importer calls
-    ``read`` for each row that is part of its result, and ``leave_out`` or ``reject`` for the
-    others; the last call for a row counts. A row without a call is left out as not used, so that no
-    importer can lose rows unnoticed.
-    """
+    """Counts the rows of a file that were read and those that were left out. The readers of
+    ``Source`` add each row; the importer calls ``read``, ``leave_out`` or ``reject`` for it, and
+    the last call counts. A row without a call is left out as not used: none is lost unnoticed."""
 
     def __init__(self) -> None:
         self.unit = "line"
@@ -79,7 +75,6 @@ class Account:
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """The rows that are neither read nor rejected, by reason, in the order of the file."""
         known, states = [], self._array()
         for reason, state in {"not used by this format": _PENDING, **self._reasons}.items():
             is_kind = states == state

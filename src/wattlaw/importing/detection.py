@@ -17,13 +17,7 @@ from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, shorten
 from wattlaw.importing.account import Account
-from wattlaw.importing.importer import (
-    GROUP,
-    FolderImporter,
-    Imported,
-    Importer,
-    Options,
-)
+from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
 from wattlaw.importing.reading import Source
 from wattlaw.store.field_map import columns_of
 from wattlaw.store.import_tables import ImportedRun
@@ -50,10 +44,7 @@ def importers() -> dict[str, Importer]:
 
 
 def importer_of(path: Path, options: Options, name: str | None = None) -> Importer:
-    """Return the importer of a format, or else the one that recognises a file.
-
-    Raises ``BadInput`` if the file cannot be read, no importer recognises it, or several do.
-    """
+    """Raises ``BadInput`` if no importer recognises the file, or several do."""
     if path.is_dir():
         if (training := _folder_importer(path, name)) is not None:
             return training
@@ -85,7 +76,6 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
 
 
 def _folder_importer(path: Path, name: str | None = None) -> FolderImporter | None:
-    """Return the importer that reads a folder as one training; None if it is no such folder."""
     for each in importers().values():
         is_named = name in (None, each.name)
         if is_named and isinstance(each, FolderImporter) and each.files_of(path):
@@ -106,11 +96,7 @@ def _head(path: Path) -> bytes:
 
 
 def read_file(path: Path, importer: Importer, options: Options) -> tuple[Imported, Account]:
-    """Return the content of a file, and the account of its rows.
-
-    What is left out of the file is in the notes of its runs. Damaged content is a ``BadInput`` that
-    names the file.
-    """
+    """What is left out is in the notes of the runs; damaged content is a ``BadInput``."""
     source = Source(path)
     try:
         imported = importer.read(source, options)
@@ -136,8 +122,6 @@ def with_notes(runs: Sequence[ImportedRun], notes: Sequence[str]) -> list[Import
 
 @dataclass(frozen=True)
 class InputFile:
-    """A file, or the folder of one training, that is imported."""
-
     path: Path
     #: What identifies it among others: its name, or its place below the folder that was named.
     source: str
@@ -149,12 +133,9 @@ class InputFile:
 def find_files(
     arguments: Sequence[Path], options: Options, name: str | None
 ) -> tuple[list[InputFile], list[str]]:
-    """Return the files to import, and lines about what of folders is left out.
-
-    A folder stands for its files of known formats. A pattern stands for the files and folders that
-    match it. ``name`` is the format of all files; None detects it. Raises ``BadInput`` if there is
-    no file, one is named twice, or one that is named is of no known format.
-    """
+    """Return the files to import, and lines about what of folders is left out. A folder stands for
+    its files of known formats, a pattern for what matches it. Raises ``BadInput`` if there is no
+    file, one is named twice, or one that is named is of no known format."""
     search = _Search(options, name)
     for argument in arguments:
         for path, root in _expanded(argument):
@@ -183,7 +164,6 @@ def find_files(
 
 
 def _expanded(argument: Path) -> list[tuple[Path, Path | None]]:
-    """Return the files and folders of an argument, with the folder above a pattern."""
     if os.path.lexists(argument) or not glob.has_magic(str(argument)):
         return [(argument, None)]
     fixed = next(i for i, part in enumerate(argument.parts) if glob.has_magic(part))

@@ -22,8 +22,6 @@ GROUP = "wattlaw.importers"
 
 @dataclass(frozen=True)
 class Mark:
-    """A window of a time series that the user or a second file names."""
-
     start_ns: int
     end_ns: int
     phase: str = "run"
@@ -47,7 +45,6 @@ class Options:
 
     @property
     def zone_note(self) -> str:
-        """Return the zone of local times, and whether it is assumed."""
         return f"{self.timezone}{' assumed' if self.timezone_is_assumed else ''}"
 
 

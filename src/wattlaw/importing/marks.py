@@ -44,8 +44,6 @@ _EVALUATION = re.compile(
 
 
 class _Point(NamedTuple):
-    """A line that ends a window; its step is None where the pattern has no such group."""
-
     row: int
     t_ns: int
     step: int | None
@@ -54,7 +52,6 @@ class _Point(NamedTuple):
 
 
 def parse_window(text: str, zone: tzinfo) -> Mark:
-    """Return the window of ``--window START..END``; raise ``BadInput`` where the text is none."""
     start, dots, end = text.partition("..")
     start_ns, end_ns = (moment_ns(part, zone) for part in (start, end))
     if not dots or start_ns is None or end_ns is None or end_ns <= start_ns:
@@ -96,7 +93,6 @@ class WindowsImporter:
 
 
 def _mark(row: Mapping[str, str], zone: tzinfo) -> Mark | str:
-    """Return the window of a row, or what is wrong with it."""
     phase, columns = row.get("phase") or "run", dict[str, Any]()
     if not _PHASE.fullmatch(phase):
         return f"phase is {quote(phase)}; allowed: a name"
@@ -187,7 +183,6 @@ class LogImporter:
 
 
 def _later(source: Source, found: Sequence[_Point]) -> list[_Point]:
-    """Return the lines that are later than the one before, and of another step or epoch."""
     points = list[_Point]()
     for point in found:
         is_same = bool(points) and point[2:4] == points[-1][2:4]
@@ -226,7 +221,6 @@ def _pattern(path: Path, options: Options) -> re.Pattern[str]:
 def _marks(
     source: Source, points: Sequence[_Point], evaluated: Sequence[int], *, is_steps: bool
 ) -> tuple[list[Mark], list[str]]:
-    """Return the windows between lines, and what is left out of them."""
     whys, pairs = Counter[str](), list[tuple[_Point, _Point, int]]()
     for before, point in pairwise(points):
         first, last = (before.step, point.step) if is_steps else (before.epoch, point.epoch)

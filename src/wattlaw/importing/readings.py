@@ -17,15 +17,12 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.measure.telemetry.plausibility import power_fault
 from wattlaw.store.schema import SAMPLES
 
-#: Most notes of one kind.
 _MAX_NOTES = 20
 #: How the names of GPUs begin that no two GPUs share.
 UUIDS = ("GPU-", "MIG-")
 
 
 class SampleRows:
-    """Collects the readings of a file by column."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns: dict[str, list[Any]] = {name: [] for name in SAMPLES.names}
@@ -48,7 +45,6 @@ class SampleRows:
             column.append(row.get(name))
 
     def readings(self, left_out: Sequence[str] = ()) -> Readings:
-        """Return the readings; raise ``BadInput`` if there are none, with what was left out."""
         if not len(self):
             why = "; ".join(("no reading with a time and a value", *left_out[:3]))
             raise BadInput(f"{self._path}: {why}")
@@ -63,11 +59,8 @@ def _only(names: set[str]) -> str | None:
 
 
 def _power_fault(samples: pa.Table) -> str | None:
-    """Return why the powers of a device are more than it can draw; None if they can be.
-
-    The median decides: a wrong unit changes all readings, and single ones can be wrong for other
-    reasons; the verdict of an energy says so.
-    """
+    """The median decides: a wrong unit changes all readings, and single ones can be wrong for other
+    reasons; the verdict of an energy says so."""
     names = ["power_w", "power_limit_w"]
     frame = samples.select(["kind", "host", "device", "t_ns", "energy_j", *names]).to_pandas()
     for (kind, _, device), own in frame.groupby(["kind", "host", "device"], sort=False):
@@ -106,11 +99,9 @@ def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
 
 
 def combined(series: Sequence[tuple[Path, Readings]]) -> tuple[Readings, list[str]]:
-    """Return the readings of several files, and a note of each GPU without power.
-
-    A GPU has its power from one file at a time. One without power is marked in the facts, so that
-    sums that lack it are ``partial``; the second GPU of a board has none of its own.
-    """
+    """Return the readings of several files, and a note of each GPU without power. A GPU has its
+    power from one file at a time. One without power is marked in the facts, so that sums that lack
+    it are ``partial``; the second GPU of a board has none of its own."""
     _refuse_powers_twice(series)
     samples = pa.concat_tables([each.samples for _, each in series])
     joined = joined_hosts(gpus_of(samples))
@@ -156,10 +147,8 @@ def _refuse_powers_twice(series: Sequence[tuple[Path, Readings]]) -> None:
 
 
 def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a name for each host, one name for hosts that have a GPU of the same UUID.
-
-    What names a host may be the pod of an exporter, which is another one after a restart.
-    """
+    """Return a name for each host, one for hosts that have a GPU of the same UUID: the pod of an
+    exporter is another one after a restart."""
     joined: dict[str, str] = {}
     first: dict[str, str] = {}  # by UUID, a host that has it
 
@@ -176,7 +165,6 @@ def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def selected(readings: Readings, devices: Sequence[str]) -> tuple[Readings, list[str]]:
-    """Return the readings of the devices that the user names, and what is left out."""
     if not devices:
         return readings, []
     known = pc.unique(readings.samples["device"]).to_pylist()

@@ -35,18 +35,14 @@ _MADE_BY_TOOLS = re.compile(
 _MAX_S = 4e9
 #: The option that keeps a workload's original name where it is not a valid workload name.
 _NAME_OPTION = "workload"
-#: The values of a run where nothing says them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
 EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
 STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
 
 
 class RunMaker:
-    """Makes the runs of one file. Equal settings are validated once; repeats are numbered.
-
-    ``source`` is the name of the file, or what ``options`` has; file, setting and repeat identify a
-    run.
-    """
+    """Makes the runs of one file, which are identified by file, setting and repeat. Equal settings
+    are validated once; repeats are numbered."""
 
     def __init__(self, path: Path, options: Options, *, repeats_are_numbered: bool = False) -> None:
         name = options.source or path.name
@@ -69,16 +65,11 @@ class RunMaker:
         site: Site | None = None,
         period_ns: tuple[int, int] | None = None,
     ) -> ImportedRun:
-        """Return a run.
-
-        ``values`` are fields of ``store.fields``, parsed: those in the file. What the user
-        sets with ``--map field=@value`` replaces them. ``windows`` have columns of
-        ``store.schema.EPOCHS``; those of the run are added. ``measure`` states what a window is:
-        epochs, steps, or (with one epoch) a process. ``period_ns`` is when the run began and ended.
-
-        Raises ``InvalidCell`` if the values are no setting, or another line has the same setting
-        and repeat.
-        """
+        """Return a run. ``values`` are fields of ``store.fields``, parsed; ``--map field=@value``
+        replaces them. ``windows`` have columns of ``store.schema.EPOCHS``; those of the run are
+        added. ``measure`` states what a window is: epochs, steps, or (with one epoch) a process.
+        ``period_ns`` is when the run began and ended. Raises ``InvalidCell`` if the values are no
+        setting, or another line has the same setting and repeat."""
         key = (measure, *((name, type(value), value) for name, value in values.items()))
         if key not in self._specs:
             self._specs[key] = self._spec(values, measure)
@@ -120,7 +111,6 @@ class RunMaker:
     def _spec(
         self, from_file: Mapping[str, Any], measure: Measure
     ) -> tuple[RunSpec, str, tuple[str, ...]]:
-        """Return the specification of a setting, its canonical form, and a note of assumptions."""
         values = {**from_file, **self._options.constants}
         if "gpus" not in values:
             raise InvalidCell("the number of GPUs is not known; set it with --map gpus=@N")
@@ -153,7 +143,6 @@ class RunMaker:
 
 
 def _fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Return what of a run cannot be: a time, a number, or a power; None if all can be."""
     gpus, limit_w = spec.setting.gpus, spec.setting.power_limit_w
     of_limit = power_fault("power_limit_w", "gpu", limit_w) if limit_w else None
     of_energy = None
@@ -168,7 +157,6 @@ def _fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
 
 
 def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> ImportedRun:
-    """Return a run as ``RunMaker.run`` does; raise ``BadInput`` where the file has no valid one."""
     try:
         return maker.run(*args, **settings)
     except InvalidCell as error:
@@ -176,11 +164,8 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
 
 
 def workload_of(path: Path) -> str:
-    """Return the name of a training whose file has the same name in each folder.
-
-    It is that of the folder, or of the one above where a tool makes the folder: ``version_0``,
-    ``checkpoint-500``, ``train``.
-    """
+    """Return the name of the folder of a training, or of the one above where a tool makes it
+    (``version_0``, ``checkpoint-500``, ``train``)."""
     folder = path if path.is_dir() else path.absolute().parent
     while _MADE_BY_TOOLS.fullmatch(folder.name) and folder.parent.name:
         folder = folder.parent

@@ -48,11 +48,8 @@ _NOT_ENDED = frozenset({
 
 
 class SlurmImporter:
-    """Times, GPUs and energies of jobs."""
-
     name = "slurm"
     description = "accounting of Slurm: sacct --parsable2 or sacct --json"
-    #: The field of ``--map`` that takes a column.
     mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
@@ -97,8 +94,6 @@ class SlurmImporter:
 
 
 class _Accounting:
-    """Makes runs of jobs, and sums up those that are left out or doubtful."""
-
     def __init__(self, source: Source, options: Options, workload: str | None) -> None:
         self._account, self._options = source.account, options
         self._maker = RunMaker(source.path, options)
@@ -120,7 +115,6 @@ class _Accounting:
         return notes + [f"{plural(jobs, 'job')}: {doubt}" for doubt, jobs in self.doubts.items()]
 
     def run_of(self, job: Job) -> ImportedRun | None:
-        """Return the run of a job; None if it is left out or rejected."""
         account, run = self._account, None
         try:
             if (why := self._why_left_out(job)) is None:

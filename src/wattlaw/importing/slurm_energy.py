@@ -37,18 +37,14 @@ _EDGE = 0.005
 
 @dataclass(frozen=True)
 class Energy:
-    """An energy of the accounting, and why it is unknown or doubtful, if it is."""
-
     joules: float | None = None
     source: str | None = None
     why: str | None = None
 
 
 def energy_of(job: Job, duration_s: float | None, nodes: int | None) -> Energy:
-    """Return the greatest known energy of a job: its own, that in AllocTRES, or that of its steps.
-
-    Each is of a part of the job, or of all of it. Without any, the first reason is returned.
-    """
+    """Return the greatest known energy of a job: its own, that in AllocTRES, or that of its steps,
+    each of which may be of a part of the job. Without any, the first reason is returned."""
     allocated = _parsed(_energy_in(job.row, "AllocTRES"), "AllocTRES energy")
     found = []
     for stated in (_reported(job.row), allocated, _of_steps(job.steps)):
@@ -77,7 +73,6 @@ def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
 
 
 def _reported(row: Row) -> Energy:
-    """Return the first known energy of the columns of a job or step."""
     cells = {RAW: row.get(RAW, ""), ROUNDED: row.get(ROUNDED, ""),
              "TRESUsageInTot": _energy_in(row, "TRESUsageInTot")}  # fmt: skip
     found = [_parsed(text, column) for column, text in cells.items()]
@@ -116,11 +111,8 @@ def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> E
 
 
 def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
-    """Return the greatest energy of steps that follow each other.
-
-    Steps that overlap may count the same nodes twice, as the batch step and those within it do. A
-    step without a time may overlap all others.
-    """
+    """Return the greatest energy of steps that follow each other. Steps that overlap may count the
+    same nodes twice, as the batch step and those within it do, or one without a time."""
     alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None
     started = 0  # by srun, apart from "batch" and "extern"
     for _, row in steps:

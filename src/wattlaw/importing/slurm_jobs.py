@@ -11,7 +11,6 @@ from wattlaw.importing.reading import Source, count, number, text_in
 
 #: The columns of the energy.
 RAW, ROUNDED = "ConsumedEnergyRaw", "ConsumedEnergy"
-#: What to ask ``sacct`` for.
 ASK = (
     "sacct --parsable2 --duplicates --format=JobID,JobName,State,ElapsedRaw,Start,NNodes,AllocTRES,"
     f"{RAW}"
@@ -48,7 +47,6 @@ class Job:
 
 
 def id_of(row: Row) -> str:
-    """Return the id of a job, or of a step: 12.batch."""
     return row.get("JobID") or row.get("JobIDRaw") or ""
 
 
@@ -59,7 +57,6 @@ def nodes_of(row: Row) -> int | None:
 
 
 def gpus_of(row: Row) -> tuple[int | None, list[str]]:
-    """Return the number of GPUs, those requested if no others are known, and their types."""
     types: dict[str | None, float] = {}
     for name, amount in resources(row.get("AllocTRES") or row.get("ReqTRES", "")):
         if match := _GPU.fullmatch(name):
@@ -80,7 +77,6 @@ def duration_of(row: Row) -> float | None:
 
 
 def resources(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the resources of ``cpu=8,gres/gpu=4`` and of ``gres/gpu:a100:4``."""
     for part in text.split(","):
         name, equals, amount = part.strip().partition("=")
         if not equals:
@@ -96,11 +92,8 @@ def is_header(cells: Sequence[str] | set[str]) -> bool:
 
 
 def jobs_of_text(source: Source) -> list[Job]:
-    """Return the jobs with their steps.
-
-    With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
-    that began before it, or else to the last one above it.
-    """
+    """With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
+    that began before it, or else to the last one above it."""
     jobs: list[Job] = []
     attempts: dict[tuple[str | None, str], list[Job]] = defaultdict(list)
     steps: list[tuple[int, Row, Job | None]] = []
@@ -148,7 +141,6 @@ def jobs_of_json(source: Source) -> list[Job]:
 
 
 def _entry(job: Mapping[str, Any]) -> Row:
-    """Return an entry with the columns of a line."""
     state = _get(job, "state", "current") or _get(job, "state")
     resources = []
     for each in _list(job.get("tres"), "allocated"):

@@ -15,19 +15,10 @@ from typing import Any
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import (
-    MISSING,
-    NO_TIME,
-    Line,
-    Source,
-    headers_in,
-    moment_ns,
-    number,
-)
+from wattlaw.importing.reading import MISSING, NO_TIME, Line, Source, headers_in, moment_ns, number
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
 
-#: Factors of the units that these commands write.
 _UNITS = {
     "": 1.0, "w": 1.0, "mw": 1e-3, "kw": 1e3, "%": 0.01, "mhz": 1.0, "ghz": 1e3, "c": 1.0,
     "j": 1.0, "mj": 1e-3, "kj": 1e3,
@@ -57,8 +48,6 @@ class Layout:
 
 
 class _Header:
-    """Where the columns of a log are, and what its cells mean."""
-
     def __init__(self, cells: tuple[str, ...], layout: Layout) -> None:
         parts = [_HEADER_CELL.fullmatch(cell) for cell in cells]
         names = [match[1] if match else cell for match, cell in zip(parts, cells, strict=True)]

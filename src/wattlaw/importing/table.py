@@ -20,17 +20,12 @@ from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
 from wattlaw.study.model import Measure
 
-#: Most windows of one import.
 MAX_WINDOWS = 2_000_000
 
 
 class TableImporter:
-    """One row of a CSV, JSON-lines or Parquet file is one run.
-
-    Rows of the same setting are numbered as its repeats in their order, rejected ones included,
-    unless the field ``repeat`` gives the number. A workload that the table does not name has the
-    name of the study.
-    """
+    """One row of a table is one run. Rows of the same setting are numbered as its repeats, rejected
+    ones included, unless the field ``repeat`` gives the number."""
 
     name = "table"
     description = "a .csv, .jsonl or .parquet table, with --map"

@@ -59,11 +59,7 @@ _PHASES = (
 def assemble(
     parts: Sequence[tuple[Path, Imported]], options: Options
 ) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Return the runs of several files, how their windows were marked, and what is left out.
-
-    Readings get the windows of runs from other files, else those of marks, else their active
-    phases. Raises ``BadInput`` if files do not fit together.
-    """
+    """Readings get the windows of other files' runs, else of marks, else their active phases."""
     runs = [run for _, part in parts for run in part.runs]
     marks = [*options.windows, *(mark for _, part in parts for mark in part.marks)]
     series = [(path, part.readings) for path, part in parts if part.readings is not None]
@@ -108,7 +104,6 @@ def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
 def _attached(
     path: Path, runs: Sequence[ImportedRun], readings: Readings
 ) -> tuple[list[ImportedRun], str]:
-    """Return runs of other files with the energies of their windows, and a text about them."""
     attached, count = [], 0
     for imported in runs:
         timed = sum(row.get("start_ns") is not None for row in imported.windows)
@@ -127,11 +122,8 @@ def _attached(
 
 
 def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
-    """Return the energy of a run's nodes; each reading counts for the time since the one before.
-
-    This is the rule of MLPerf Training; the sum is scaled to the time of the run. None if the run
-    has no times, or the readings do not cover it.
-    """
+    """Each reading counts for the time since the one before, and the sum is scaled to the time of
+    the run: the rule of MLPerf Training. None if the readings do not cover the run."""
     nodes = readings.samples.filter(pc.field("kind") == "node")
     if record.started_at is None or record.finished_at is None or not len(nodes):
         return None
@@ -202,17 +194,13 @@ def run_of_training(
     metrics: Iterable[str],
     notes: Iterable[str] = (),
 ) -> ImportedRun:
-    """Return the run of one training; of the names of its metrics, the first is the run's."""
     facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
     maker, values = RunMaker(path, options), {"workload": workload_of(path)}
     return single_run(path, maker, values, windows, measure, facts=facts, notes=notes)
 
 
 def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool]:
-    """Say which intervals are pauses: their steps take far longer than those of most others.
-
-    ``counts`` are the steps, or epochs, of each interval.
-    """
+    """Say which intervals of ``counts`` steps or epochs are pauses: a step takes far longer."""
     if not len(durations_s):
         return []
     lengths_s, steps = np.array(durations_s), np.array(counts)
@@ -222,7 +210,6 @@ def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool
 
 
 def phase_of(name: str) -> str:
-    """Return the phase of a window that a user has named: ``epoch`` is one of training."""
     known = (phase for phase, pattern in _PHASES if pattern.search(name))
     clean = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:50]
     return next(known, clean or "window")
@@ -240,10 +227,8 @@ def measure_of(windows: Iterable[Mapping[str, Any]]) -> Measure:
 
 
 def measured(run: ImportedRun, readings: Readings) -> ImportedRun:
-    """Return a run with the energy of its windows, a row for each host, and with its telemetry.
-
-    A window that has an energy keeps it.
-    """
+    """Return a run with its telemetry and the energy of its windows, unless they have one, by
+    host."""
     timed = [row for row in run.windows if row.get("start_ns") is not None]
     start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
     end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS
@@ -272,9 +257,7 @@ def measured(run: ImportedRun, readings: Readings) -> ImportedRun:
 
 def overlapping(spans: Mapping[Key, tuple[str, int, int]]) -> dict[Key, str]:
     """Return the windows to leave out, with the reasons; of two that are nested, the outer one.
-
-    ``spans`` are phase, start and end of each window.
-    """
+    ``spans`` are phase, start and end of each window."""
     reasons, before = dict[Key, str](), dict[str, list[tuple[Key, int, int]]]()
     # Of two windows with one start the longer one is first.
     ordered = sorted(spans.items(), key=lambda item: (item[1][1], -item[1][2]))
@@ -299,7 +282,6 @@ def overlapping(spans: Mapping[Key, tuple[str, int, int]]) -> dict[Key, str]:
 
 
 def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], str, list[str]]:
-    """Return the phases in which a GPU is active, how they were detected, and what is left out."""
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
         raise BadInput(f"{path}: given one reading; a time series needs at least two")
@@ -339,10 +321,8 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], str, list
 
 
 def _busy(util: Floats, power_w: Floats) -> tuple[Any, set[str]]:
-    """Return in which readings a GPU is active, and by what; None if that cannot be said.
-
-    Readings without a utilisation count by their power: a part of a log may lack a column.
-    """
+    """Return in which readings a GPU is active, and by what. Those without a utilisation count by
+    their power: a part of a log may lack a column."""
     has_util, has_power = np.isfinite(util), np.isfinite(power_w)
     busy = has_util & (util >= _ACTIVE_UTIL)
     by_power = has_power & ~has_util

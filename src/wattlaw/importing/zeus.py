@@ -101,13 +101,9 @@ class _Window:
 
 
 def _reasons(windows: Sequence[_Window]) -> dict[int, str]:
-    """Return why windows do not count, by their lines.
-
-    Windows may be inside windows, and the energy of an inner one is part of that of the outer one,
-    so that only one of them counts. Epochs come first, whatever is around or in them, then other
-    windows of training, steps, evaluations, and the rest. Of equals around each other, the inner
-    ones count if they are of training, and else the outermost one.
-    """
+    """Return why windows do not count, by their lines. Of windows inside windows only one counts:
+    epochs first, whatever is around or in them, then other windows of training, steps, evaluations,
+    the rest. Of equals the inner ones count if they are of training, and else the outermost one."""
     ranks = {window.line: window.rank for window in windows}
     trainings = [line for line, rank in ranks.items() if rank == 1]
     if len(trainings) == 1 and 2 in ranks.values():

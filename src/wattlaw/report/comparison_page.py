@@ -15,7 +15,6 @@ _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
 
 
 def picture(comparison: Comparison) -> Picture:
-    """Draw the change of each quantity over all settings, and at the first settings."""
     panels, styles = [], charts.line_styles([""])
     y = charts.field("label", "nominal", title=None, sort=None)
     for quantity in SHOWN:
@@ -42,11 +41,12 @@ def picture(comparison: Comparison) -> Picture:
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Write a page with the sentences, the figure, the table and the warnings of a comparison."""
     warnings = tuple(map(str, comparison.warnings))
     parts = [
-        *sentences(comparison), picture(comparison), table(comparison),
+        *sentences(comparison),
+        picture(comparison),
+        table(comparison),
         BulletList("Warnings", warnings) if warnings else None,
-    ]  # fmt: skip
+    ]
     title = f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}"
     write_page(path, title, [PageSection.of("comparison", "Comparison", "screen", parts)])

@@ -40,9 +40,7 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import (
-    decision_course as decision,
-)
+from wattlaw.report.topics import decision_course as decision
 from wattlaw.study.labels import LIMIT_NAMES
 
 #: A section below the first screen has at most this number of sentences; the screen this number of
@@ -166,26 +164,22 @@ def _environment(content: Content) -> Parts:
 
 
 def _by_limit(name: str, title: str, draw: Callable[..., Any], caption: str) -> tuple[Figure, ...]:
-    """Return a figure by power cap and one by SM clock."""
     return tuple(
         Figure(
-            f"{name}_by_{short}", f"{title} by {LIMIT_NAMES[limit]}", partial(draw, limit=limit),
+            f"{name}_by_{short}",
+            f"{title} by {LIMIT_NAMES[limit]}",
+            partial(draw, limit=limit),
             caption,
         )
         for short, limit in (("cap", "power_limit_w"), ("clock", "clock_limit_mhz"))
-    )  # fmt: skip
+    )
 
 
-def _read_methods() -> dict[str, tuple[Method, ...]]:
-    """Return how the numbers of each section are computed."""
-    text = resources.files("wattlaw.report").joinpath("templates/methods.toml").read_text("utf-8")
-    return {
-        name: tuple(Method(**method) for method in methods)
-        for name, methods in tomllib.loads(text).items()
-    }
-
-
-_METHODS = _read_methods()
+_METHODS_FILE = resources.files("wattlaw.report").joinpath("templates/methods.toml")
+_METHODS = {
+    name: tuple(Method(**method) for method in methods)
+    for name, methods in tomllib.loads(_METHODS_FILE.read_text("utf-8")).items()
+}
 
 #: The sections by their names in layouts. ``Figure.is_extra``: another figure has the same data.
 SECTIONS: dict[str, Section] = {
@@ -328,7 +322,6 @@ _LAST = ("data", "methods", "environment")
 
 
 def all_sections() -> dict[str, Section]:
-    """Return the sections of the core and of the add-ons that are there, by name."""
     added = added_sections()
     if taken := {*added} & {*SECTIONS}:
         raise BadInput(f"report: an add-on's section has the name of another: {', '.join(taken)}")
@@ -336,15 +329,11 @@ def all_sections() -> dict[str, Section]:
 
 
 def gallery() -> tuple[Figure, ...]:
-    """Return all figures, in the order of the sections."""
     return tuple(figure for section in all_sections().values() for figure in section.figures)
 
 
 def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
-    """Return a layout by its name, the default for None, with the ``wanted`` sections of add-ons.
-
-    Raises ``BadInput`` if the layout or a section is unknown.
-    """
+    """The default for None, with the ``wanted`` sections of add-ons."""
     added = added_sections()
     if missing := {*wanted} - {*added}:
         raise BadInput(f"report: no add-on with the section {', '.join(missing)} is installed")
@@ -372,7 +361,6 @@ def figure_scope(figure: str) -> str:
 
 
 def sections(content: Content) -> tuple[PageSection, ...]:
-    """Return the sections of the content's layout that have a sentence or a block."""
     known = all_sections()
     folded: State = "folded" if content.layout.name is None else "open"
     shown = []

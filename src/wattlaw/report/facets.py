@@ -9,11 +9,7 @@ import pandas as pd
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
-from wattlaw.common.formatting import (
-    known,
-    plural,
-    replace_invisible,
-)
+from wattlaw.common.formatting import known, plural, replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec
@@ -38,8 +34,6 @@ _ROW_WIDTH, _ROW_HEIGHT, _ROWS_HEIGHT = 400, 260, 200
 
 @dataclass(frozen=True)
 class Facets:
-    """Rows with the columns ``panel`` and ``line``, and a note on what is not shown."""
-
     rows: pd.DataFrame
     panels: tuple[str, ...]
     lines: tuple[str, ...]
@@ -47,7 +41,6 @@ class Facets:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Width and height of a panel in pixels, and the number of columns."""
         return panel_size(len(self.panels))
 
     @property
@@ -60,7 +53,6 @@ class Facets:
         return table[table["panel"] == panel]
 
     def in_unit(self, title: str, table: pd.DataFrame) -> str:
-        """Return a title with the unit of work of the panels of ``table`` for ``{unit}``."""
         return title.format(unit=unit_name(self.rows[self.rows["panel"].isin(table["panel"])]))
 
     def draw(
@@ -70,7 +62,6 @@ class Facets:
         notes: Sequence[str],
         size: tuple[int, int, int] | None = None,
     ) -> Spec:
-        """Return a figure with a panel of ``layers`` for each panel's rows of ``table``."""
         width, height, columns = size or self.size
         panels = [
             charts.panel(layers(rows), name, width, height)
@@ -87,10 +78,7 @@ def unit_name(rows: pd.DataFrame) -> str:
 
 
 def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
-    """Return the two worker counts that a figure compares.
-
-    2 and 128, as the figures of Frey et al. 2022, or else the smallest and the largest.
-    """
+    """2 and 128, as the figures of Frey et al. 2022, or else the smallest and the largest."""
     distinct = {int(count) for count in counts}
     return PUBLISHED_COUNTS if distinct >= {*PUBLISHED_COUNTS} else (min(distinct), max(distinct))
 
@@ -108,10 +96,8 @@ def facet(
     most: int = MAX_LINES,
 ) -> Facets:
     """Split rows into panels by the settings of ``panel_by`` that differ, and lines by the rest.
-
-    With ``one_panel``, there is a single panel if it can contain all lines, and all have the same
-    unit. Of too many lines, those with the most worker counts are kept.
-    """
+    With ``one_panel``, there is a single one if it can contain all lines, and all have the same
+    unit. Of too many lines, those with the most worker counts are kept."""
     panel_by = [name for name in panel_by if name in rows]
     line_by = [name for name in line_by if name in rows]
     columns = [*panel_by, *line_by]
@@ -171,12 +157,10 @@ def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]
 
 
 def fixed_dataset(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of series whose data set does not grow with the workers."""
     return series[series["fraction_per_gpu"].isna()]
 
 
 def mean_and_sd(rows: pd.DataFrame, column: str, factor: float = 1.0) -> pd.DataFrame:
-    """Return mean, and mean -+ standard deviation over repeats, by panel, line and workers."""
     values = (rows[column] * factor).dropna()
     grouped = values.groupby([rows[name] for name in ("panel", "line", "gpus")], sort=False)
     table = pd.DataFrame({"mean": grouped.mean(), "sd": grouped.std(ddof=1)}).reset_index()
@@ -195,10 +179,7 @@ def dodge(table: pd.DataFrame, lines: Sequence[str], width: int) -> pd.DataFrame
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column, the title of its axis, a factor on its values, and whether the axis is log.
-
-    ``{unit}`` in the title becomes the unit of work of the panel.
-    """
+    """A quantity on an axis; ``{unit}`` in its title becomes the unit of work of the panel."""
 
     column: str
     title: str
@@ -207,7 +188,6 @@ class Quantity:
 
 
 def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]) -> Spec:
-    """Return the means of a quantity against workers; several of them next to each other."""
     width, height, columns = facets.size
     if len(quantities) > 1:
         height = _ROW_HEIGHT if len(facets.panels) == 1 else _ROWS_HEIGHT
@@ -229,7 +209,6 @@ def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Seque
 
 
 def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
-    """Return a name on one line without invisible characters, cut in the middle if it is long."""
     text = collapse_whitespace(replace_invisible(text))
     if len(text) <= most:
         return text
@@ -238,7 +217,6 @@ def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
 
 
 def unique_labels(names: Iterable[str], most: int = MAX_LENGTH) -> dict[str, str]:
-    """Return the short form of each name; equal short forms get a number."""
     labels: dict[str, str] = {}
     for name in dict.fromkeys(names):
         label, i = shorten_middle(name, most), 1
@@ -250,10 +228,6 @@ def unique_labels(names: Iterable[str], most: int = MAX_LENGTH) -> dict[str, str
 
 
 def row_labels(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
-    """Return the name of each row by its values of ``columns``, which are settings.
-
-    ``rule`` and ``batch`` are one name; a missing limit is ``uncapped`` or ``free clock``.
-    """
     shown = rows[list(columns)]
     for name in {*JSON_COLUMNS} & {*columns}:
         shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})

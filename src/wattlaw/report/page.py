@@ -22,11 +22,7 @@ def write_report(
     energy_scope: str | None = None,
     interactive: bool = False,
 ) -> None:
-    """Write the page in a layout, by default the default one.
-
-    ``pictures`` are those of the layout's figures, if they exist already. ``energy_scope`` is that
-    which the user asked for, and ``interactive`` figures have scripts.
-    """
+    """``pictures`` may exist already; ``energy_scope`` is None unless the user asked for one."""
     shown = shown or layout(None)
     if pictures is None:
         pictures = draw_pictures(findings, figures_of(shown))
@@ -46,13 +42,16 @@ def write_report(
 
 
 def write_page(
-    path: Path, title: str, sections: Sequence[PageSection], *, origin: str = "", lead: str = "",
+    path: Path,
+    title: str,
+    sections: Sequence[PageSection],
+    *,
+    origin: str = "",
+    lead: str = "",
     interactive: bool = False,
-) -> None:  # fmt: skip
-    """Write sections as a page that loads nothing, and runs a script only if ``interactive``.
-
-    ``origin`` follows the titles of tables, and ``lead`` that of the page.
-    """
+) -> None:
+    """Write a page that loads nothing, and runs a script only if ``interactive``. ``origin``
+    follows the titles of tables, and ``lead`` that of the page."""
     blocks = [block for section in sections for block in section.blocks]
     pictures = [block for block in blocks if isinstance(block, Picture)]
     if not interactive:

@@ -46,12 +46,8 @@ _FAINT = 0.08
 
 @dataclass(frozen=True)
 class Figure:
-    """What a picture shows, and the text around it.
-
-    ``draw`` returns Vega-Lite, or None if the findings have no data for it. ``caption`` explains
-    it, in sentences of plain text. The default page leaves out a figure with ``is_extra``, because
-    another one has the same data.
-    """
+    """What a picture shows, and the text around it. ``draw`` returns Vega-Lite, or None without
+    data. The default page leaves out a figure with ``is_extra``: another one has the same data."""
 
     name: str
     title: str
@@ -81,7 +77,6 @@ class Picture:
 
     @classmethod
     def of(cls, name: str, title: str, spec: Spec, caption: str = "", note: str = "") -> Picture:
-        """Return a chart with its title, and with another note in its subtitle."""
         notes = [*spec["title"]["subtitle"], *([note] if note else [])]
         spec = spec | {"title": spec["title"] | {"text": title, "subtitle": notes}}
         spec = _without_invisible(spec)
@@ -99,7 +94,6 @@ class Picture:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Width and height in the page, in pixels."""
         width, height = (
             re.search(rf'<svg[^>]*\b{side}="(\d+)', self.svg) for side in ("width", "height")
         )
@@ -111,7 +105,7 @@ class Picture:
 
     @cached_property
     def narrow_address(self) -> str:
-        """A picture for a phone: panels below each other, and a legend of two columns; or empty."""
+        """A picture for a phone, or empty: panels below each other, and a legend of two columns."""
         if self.name not in _FOR_PHONES:
             return ""
         panels = deepcopy(self.in_page["concat"])
@@ -125,7 +119,6 @@ class Picture:
 
 
 def draw_pictures(findings: Findings, figures: Iterable[Figure]) -> Iterator[Picture]:
-    """Yield the pictures of the figures that the findings have data for."""
     for figure in figures:
         if (picture := figure.picture(findings)) is not None:
             yield picture
@@ -182,7 +175,6 @@ def explorable(spec: Spec) -> Spec:
 
 
 def figure_kinds(text: str) -> tuple[str, ...]:
-    """Return the kinds of files of ``--kinds``; ``BadInput`` if one is unknown or there is none."""
     kinds = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for kind in kinds or ("",):
         if kind not in KINDS:
@@ -193,10 +185,6 @@ def figure_kinds(text: str) -> tuple[str, ...]:
 def write_figures(
     pictures: Iterable[Picture], folder: Path, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
-    """Write each picture as files of these kinds, and return their paths.
-
-    ``html`` is an interactive figure in one file that needs no network.
-    """
     folder.mkdir(parents=True, exist_ok=True)
     written = []
     for picture in pictures:

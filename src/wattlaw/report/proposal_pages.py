@@ -35,7 +35,6 @@ _LATEX = str.maketrans(
 
 
 def text(proposal: Proposal, name: str) -> str:
-    """Return a text of the template ``proposal.j2``, in a line."""
     ran = [point for point in proposal.points if point.runs]
     runs_by_source = Counter[str]()
     for point in ran:
@@ -111,12 +110,14 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         ("parallel efficiency", fmt.estimate_text(point.efficiency)),
         (f"quality at global batch {fmt.number(point.setting.global_batch, 9)}", proposal.quality),
         ("source", _source(point)),
-    ]  # fmt: skip
+    ]
     return tables.build(
-        "campaign", "The planned campaign",
+        "campaign",
+        "The planned campaign",
         [tables.text("planned", itemgetter(0)), tables.text("amount", itemgetter(1))],
-        [row for row in rows if row[1] != fmt.MISSING], note=text(proposal, "campaign_note"),
-    )  # fmt: skip
+        [row for row in rows if row[1] != fmt.MISSING],
+        note=text(proposal, "campaign_note"),
+    )
 
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
@@ -131,7 +132,6 @@ def _rows(points: Sequence[Point]) -> pd.DataFrame:
 
 
 def picture(proposal: Proposal) -> Picture:
-    """Draw time and parallel efficiency, of runs and predicted."""
     ran, curve = _rows([point for point in proposal.points if point.runs]), _rows(proposal.curve)
     ran["line"] += " runs"
     base, noun = proposal.base, worker_noun(proposal.findings)
@@ -148,9 +148,10 @@ def picture(proposal: Proposal) -> Picture:
         axes = {"x": x, "y": y}
         layers = [
             charts.layer(ideal, "line", axes, strokeDash=[5, 4], color=charts.FAINT),
-            charts.reference_line(max(ran["at"]), "x"), charts.band(predicted, x, y, styles),
+            charts.reference_line(max(ran["at"]), "x"),
+            charts.band(predicted, x, y, styles),
             charts.line(predicted, x, y, styles),
-        ]  # fmt: skip
+        ]
         for table in (predicted[~predicted["at"].isin(of_runs["at"])], of_runs):
             if len(table):
                 layers += charts.curve(table, x, y, styles, title, joined=False)
@@ -160,10 +161,7 @@ def picture(proposal: Proposal) -> Picture:
 
 
 def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
-    """Write a page or, where the name ends in ``.md``, Markdown with LaTeX tables and a picture.
-
-    Returns the files.
-    """
+    """Write a page or, for a name in ``.md``, Markdown with LaTeX tables and a picture."""
     title, lead, method = (text(proposal, name) for name in ("title", "lead", "method"))
     scaling, campaign, drawn = scaling_table(proposal), campaign_table(proposal), picture(proposal)
     if path.suffix.lower() != ".md":

@@ -37,7 +37,6 @@ def _advice_html(result: Advice) -> str:
 
 
 def prediction_lines(result: Predictions) -> list[str]:
-    """Return what predictions rest on, and their warnings."""
     return [*prediction.notes(result), *(f"Warning: {item}" for item in result.warnings)]
 
 

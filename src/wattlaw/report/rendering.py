@@ -21,7 +21,6 @@ from wattlaw.common.formatting import replace_invisible
 
 @cache
 def environment(package: str = "wattlaw.report") -> jinja2.Environment:
-    """Return the templates, which escape every value and replace control characters."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -33,7 +32,6 @@ def environment(package: str = "wattlaw.report") -> jinja2.Environment:
 
 
 def render(template: str, specs: Mapping[str, dict[str, Any]] | None = None, **values: Any) -> str:
-    """Return a page; where there are ``specs`` by name, its scripts draw these figures."""
     scripts, data = [], ""
     if specs is not None:
         from altair.utils._importers import vl_version_for_vl_convert  # slow to import
@@ -53,7 +51,6 @@ def style_hash() -> str:
 
 
 def _policy_hash(text: str) -> str:
-    """Return the hash by which a page's policy allows this style sheet or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 

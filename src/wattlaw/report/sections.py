@@ -24,8 +24,6 @@ GROUP = "wattlaw.report_sections"
 
 @dataclass(frozen=True)
 class BulletList:
-    """A list of sentences with a title."""
-
     title: str
     items: tuple[str, ...]
     kind = "list"
@@ -49,72 +47,40 @@ Parts = Iterable[str | Block | None]
 
 @dataclass(frozen=True)
 class Layout:
-    """The sections of a page in their order, and its figures.
-
-    ``figures`` is None for those of the default page. The layout of an add-on has a ``name``, for
-    ``--template``, and a ``source``, which the page names. ``reference`` is the GPU count that
-    speedups are relative to, and ``energy_scope`` what energies count. ``wanted`` are the sections
-    of add-ons to show even if they have no result.
-    """
-
-    sections: tuple[str, ...]
-    figures: tuple[str, ...] | None = None
-    name: str | None = None
-    source: str = ""
-    reference: int | None = None
+    sections: tuple[str, ...]  # in their order
+    figures: tuple[str, ...] | None = None  # None: those of the default page
+    name: str | None = None  # for ``--template``, of an add-on's layout
+    source: str = ""  # which the page names
+    reference: int | None = None  # the GPU count that speedups are relative to
     energy_scope: str = OUTERMOST
-    wanted: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()  # sections of add-ons to show even without a result
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a page, or of a section: then the pictures are those of its figures.
-
-    ``energy_scope`` is None unless the user asked for one.
-    """
+    """The content of a page, or of a section: then the pictures are those of its figures."""
 
     findings: Findings
     pictures: tuple[Picture, ...]
     layout: Layout
-    energy_scope: str | None = None
+    energy_scope: str | None = None  # None unless the user asked for one
 
 
 @dataclass(frozen=True)
 class Section:
-    """A section of the report.
-
-    Parameters
-    ----------
-    title
-        The title of the section.
-    build
-        Yields the sentences, the most important first, the ``content.pictures``, and tables.
-    figures
-        The figures of the section.
-    methods
-        How its numbers are computed.
-    needs_runs
-        Whether the section is left out where no run is done.
-    layouts
-        Layouts by the name that ``--template`` accepts.
-    law_columns
-        Columns of the table of power laws, whose rows are ``analysis.laws.fitting.Fit``.
-    citations
-        Sources, for the list of what to cite.
-    """
-
     title: str
+    #: Yields the sentences, the most important first, the ``content.pictures``, and tables.
     build: Callable[[Content], Parts]
     figures: tuple[Figure, ...] = ()
-    methods: tuple[Method, ...] = ()
-    needs_runs: bool = False
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    methods: tuple[Method, ...] = ()  # how its numbers are computed
+    needs_runs: bool = False  # it is left out where no run is done
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # by the name of ``--template``
+    #: Columns of the table of power laws, whose rows are ``analysis.laws.fitting.Fit``.
     law_columns: tuple[Column, ...] = ()
-    citations: tuple[str, ...] = ()
+    citations: tuple[str, ...] = ()  # sources, for the list of what to cite
 
 
 def added_sections() -> dict[str, Section]:
-    """Return the sections of the add-ons that are there, by name."""
     added = {}
     for name in registry.names(GROUP):
         try:
@@ -132,8 +98,6 @@ State = Literal["screen", "open", "folded", "plain", "page"]
 
 @dataclass(frozen=True)
 class PageSection:
-    """A section as it is on a page."""
-
     name: str
     title: str
     sentences: tuple[str, ...]

@@ -26,8 +26,6 @@ Cell = str | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and the content of a cell; None is a missing value."""
-
     heading: str
     cell: Cell
     numeric: bool = True
@@ -38,8 +36,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Text only: the template escapes it. The first cell of a row is its heading."""
-
     name: str
     title: str
     headings: tuple[str, ...]
@@ -75,11 +71,9 @@ def build(
     rank: Callable[[Any], Any] | None = None,
     max_open_rows: int = MAX_OPEN_ROWS,
 ) -> Table | None:
-    """Return the records as a table, or None where there are none.
-
-    Columns without any value are left out, except the first. Of more than ``max_rows`` records,
-    those with the lowest ``rank`` are shown, in their order.
-    """
+    """Return the records as a table, None without any. Columns without a value are left out, except
+    the first. Of more than ``max_rows`` records, those with the lowest ``rank`` are shown, in
+    order."""
     records = list(records)
     if not records:
         return None
@@ -108,7 +102,6 @@ def build(
 
 
 def as_html(frame: "pd.DataFrame", lines: Iterable[str] = ()) -> str:
-    """Return lines of text and a table for a notebook. All text from data is escaped."""
     text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
     if frame.empty:
         return text
@@ -129,7 +122,6 @@ def number(heading: str, cell: Cell, digits: int = 3) -> Column:
 
 
 def limit(name: str) -> Column:
-    """Return a column of power caps or SM clocks, which are under ``name`` in the records."""
     return text(LIMIT_NAMES[name], lambda row: limit_label(name, row[name]))
 
 
@@ -138,19 +130,16 @@ def p_value(heading: str, cell: Cell) -> Column:
 
 
 def change(heading: str, cell: Cell) -> Column:
-    """Return a column of ratios as changes in percent."""
     return _formatted(heading, cell, fmt.change)
 
 
 def scaled(heading: str, cell: Cell, size: float) -> Column:
-    """Return a column of energies or times in a unit of this size."""
     return _formatted(
         heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
     )
 
 
 def amount(noun: str, key: str, rows: "pd.DataFrame", units: fmt.Units) -> Column:
-    """Return a column of energies or times in the unit of the median of ``rows``."""
     size, unit = fmt.choose_unit(rows[key], units)
     return scaled(f"{noun} ({unit})", key, size)
 
@@ -172,7 +161,6 @@ def in_unit(
 def interval(
     heading: str, key: str, digits: int = 3, ends: tuple[str, str] = _ENDS, size: float = 1.0
 ) -> Column:
-    """Return a column of intervals from ``<key>_low`` to ``<key>_high``, in a unit of this size."""
     low, high = (key + end for end in ends)
     return Column(heading, lambda row: fmt.interval(row[low] / size, row[high] / size, digits))
 
@@ -182,7 +170,6 @@ def estimate(heading: str, key: str) -> Column:
 
 
 def with_interval(row: Any, key: str) -> str:
-    """Return a number of a row with its interval, from ``<key>_low`` to ``<key>_high``."""
     return fmt.with_interval(*(row[key + end] for end in ("", *_ENDS)))
 
 

@@ -37,7 +37,6 @@ Read = Callable[[Sequence[str]], tuple[pa.Table, Collection[str]]]
 
 
 def folder_keys(runs: Path) -> dict[str, int]:
-    """Return what the files of runs are, by run id in order: a hash of sizes, times and inodes."""
     try:
         with os.scandir(runs) as entries:
             run_ids = [entry.name for entry in entries if entry.is_dir()]
@@ -47,10 +46,8 @@ def folder_keys(runs: Path) -> dict[str, int]:
 
 
 def _states(runs: Path, run_ids: Collection[str]) -> dict[str, tuple[int, float]]:
-    """Return each run's key, and when its files last changed, in ns since 1970.
-
-    The latter is infinite where a file is less readable than the folder of the runs.
-    """
+    """Return each run's key, and when its files last changed, in ns since 1970: infinite where a
+    file is less readable than the folder of the runs."""
     states = {}
     folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -75,10 +72,7 @@ def _states(runs: Path, run_ids: Collection[str]) -> dict[str, tuple[int, float]
 def read_through(
     store: Path, name: str, schema: pa.Schema, keys: Mapping[str, int], read: Read
 ) -> pa.Table:
-    """Return the rows of runs, in order of run id: from the cache ``name`` or else as read.
-
-    The runs are those of ``keys`` (``folder_keys``). ``read`` reads those that the cache lacks.
-    """
+    """Return the rows of ``keys`` by run id; ``read`` reads those that the cache ``name`` lacks."""
     path = store / FOLDER / f"{name}.parquet"
     hits = _hits(path, schema.append(_KEY), keys)
     known = set(hits["run_id"].unique().to_pylist())
@@ -106,7 +100,6 @@ def read_through(
 
 
 def by_run(table: pa.Table) -> pa.Table:
-    """Return a table in order of run id; the rows of a run keep their order."""
     ids = table["run_id"]
     if len(ids) < 2 or pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py():
         return table
@@ -114,13 +107,11 @@ def by_run(table: pa.Table) -> pa.Table:
 
 
 def _keys_of(table: pa.Table, keys: Mapping[str, int]) -> pa.ChunkedArray:
-    """Return the key of each row's run; null where it has none."""
     places = pc.index_in(table["run_id"], pa.array(keys, pa.string()))
     return pa.array(keys.values(), pa.int64()).take(places)
 
 
 def _hits(path: Path, schema: pa.Schema, keys: Mapping[str, int]) -> pa.Table:
-    """Return the rows of a cache whose runs still have the key that they had."""
     try:
         with open_regular(path, follow_links=False) as file:
             # read_table would import pyarrow.dataset and with it pandas
@@ -139,7 +130,6 @@ def _hits(path: Path, schema: pa.Schema, keys: Mapping[str, int]) -> pa.Table:
 
 
 def _replace(path: Path, table: pa.Table, runs: Path) -> None:
-    """Write the file of a cache; a store that cannot be written stays without."""
     folder = path.parent
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(runs.stat().st_mode)

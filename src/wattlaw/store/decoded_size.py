@@ -29,14 +29,15 @@ def unpacked_bytes(size: int, ratio: int) -> int:
 
 
 def check_decoded_size(
-    paths: Sequence[Path], columns: Collection[str], most_bytes: int, *, batch_rows: int = 65_536,
+    paths: Sequence[Path],
+    columns: Collection[str],
+    most_bytes: int,
+    *,
+    batch_rows: int = 65_536,
     texts_once: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Raise ``ValueError`` if columns of the files decode to more bytes together, or not at all.
-
-    A column that a file lacks counts as empty. ``batch_rows`` are read at once. With ``texts_once``
-    a text that many rows of one batch share counts once.
-    """
+    With ``texts_once`` a text that many rows of one batch share counts once."""
     settings = json.dumps([[*columns], most_bytes, batch_rows, texts_once])
     # Arrow's other allocators reserve more memory than they use.
     pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
@@ -47,9 +48,7 @@ def run_apart(
     module: str, arguments: Sequence[str], paths: Sequence[Path], environment: dict[str, str]
 ) -> None:
     """Run a module that reads files in a process of its own, as long as their sizes allow.
-
-    Raises ``ValueError``, with what the process says on stderr, if it fails.
-    """
+    ``ValueError`` has what the process says on stderr."""
     limit_s = _LEAST_S + _S_PER_BYTE * sum(path.stat().st_size for path in paths)
     line = isolated_python("-m", module, *arguments)
     try:
@@ -87,7 +86,6 @@ def _too_large(name: str, most_bytes: int) -> str:
 
 
 def decoded_bytes(column: Any) -> int:
-    """Return the bytes of a column, of a dictionary those that it has without one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -48,7 +48,6 @@ _EXCLUSIVE = (
 _WITH_UNIT = {
     re.sub("_(s|j|w|mhz)$", "", name): name for name, each in FIELDS.items() if each.dimension
 }
-#: Texts for a number that is missing.
 _MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 #: The units whose prefix m or M a name in lower case does not tell.
 _MILLI_OR_MEGA = (1e-3, 3.6, 1e6, 3.6e9)
@@ -56,8 +55,6 @@ _MILLI_OR_MEGA = (1e-3, 3.6, 1e6, 3.6e9)
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, as far as its unit and its numbers depend on it."""
-
     name: str
     label: str  # the name, with the unit of a row below the header
     first: Any = None  # the first cell that is not blank
@@ -66,8 +63,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Target:
-    """A pair ``name=column`` or ``name=@value``: the field that it gives, and in which unit."""
-
     name: str  # as the user writes it
     field: str
     of_field: Field
@@ -86,7 +81,6 @@ class Target:
 
     @property
     def given(self) -> str:
-        """The pair, for messages."""
         if self.column == self.name:
             return f"column {quote(self.name)}"
         return f"--map {self.name}={self.column or '@'}"
@@ -106,10 +100,8 @@ class Target:
             raise InvalidCell(f"{self.field} is {quote(cell)}{why}; allowed: {allowed}") from None
 
     def reader(self, columns: Mapping[str, Column]) -> tuple[Callable[[Any], Any], str | None]:
-        """Return what reads a cell, None of a missing one; and a note if it converts a unit.
-
-        Raises ``BadInput`` if the column is missing, or its unit is unclear.
-        """
+        """Return what reads a cell, None of a missing one; and a note if it converts a unit. Raises
+        ``BadInput`` if the column is missing, or its unit is unclear."""
         column = columns.get(self.column or "")
         if column is None:
             is_one = len(columns) == 1 and " " in next(iter(columns))
@@ -143,7 +135,6 @@ class FieldMap:
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns, by field."""
         return {name: each.column for name, each in self.targets.items() if each.column is not None}
 
     @property
@@ -160,7 +151,6 @@ class FieldMap:
 
     @cached_property
     def rate(self) -> tuple[str, bool, float]:
-        """What the throughput counts, whether it is of one GPU, and in how many seconds."""
         target = self.targets[THROUGHPUT]
         known = rate_in_name(target.name) or rate_in_name(target.column or "")
         if known is None:
@@ -216,10 +206,7 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _scale_of(target: Target, column: Column, columns: Mapping[str, Column]) -> float | None:
-    """Return the factor of a column's numbers; None where each cell names its unit.
-
-    The column's unit counts, unless the user names another one for the field.
-    """
+    """None where each cell names its unit. A unit that the user names outranks the column's."""
     dimension, unit = target.of_field.dimension or "time", unit_in_name(column.label)
     if dimension == "time" and rate_in_name(column.label):
         raise BadInput(f"{target.given}: the column is a rate; map it to throughput")
@@ -272,10 +259,7 @@ def _is_least(column: str, dimension: str, columns: Mapping[str, Column]) -> boo
 def parse_constants(
     text: str | None, options: Mapping[str, str | None], mapped: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the constants ``field=@value,...`` of a file that names its own columns.
-
-    Raises ``BadInput`` if a field has a column and is none of ``mapped``, or as ``parse_map``.
-    """
+    """Return ``field=@value,...``; only fields of ``mapped`` may have a column of the file."""
     fields = _parse(_pairs(text or ""), options)
     for name, column in fields.columns.items():
         if name not in mapped:
@@ -288,23 +272,15 @@ def columns_of(text: str | None) -> dict[str, str]:
 
 
 def parse_map(text: str, options: Mapping[str, str | None]) -> FieldMap:
-    """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name.
-
-    A field is one of ``fields.FIELDS``, with another unit (``step_time_ms``) or without one, a rate
-    such as ``samples_per_s``, or ``options.NAME``. ``options`` has more constants by field; None is
-    left out. Raises ``BadInput`` if a field is unknown, set twice, or missing, or a constant does
-    not fit its field.
-    """
+    """Return the mapping ``field=column,field=@value,...``; quotes keep a comma in a name. A field
+    is one of ``fields.FIELDS``, with another unit (``step_time_ms``) or without one, a rate such as
+    ``samples_per_s``, or ``options.NAME``. ``options`` has more constants by field."""
     fields = _parse(_pairs(text), options)
     fields.check("--map")
     return fields
 
 
 def map_of_columns(names: Iterable[str], others: Mapping[str, Field]) -> FieldMap:
-    """Return the mapping of columns that are named as fields, or as ``others``.
-
-    Raises ``BadInput`` if a column is none, or two columns are one field.
-    """
     targets: dict[str, Target] = {}
     for name in names:
         target = _target(name, others, "columns")

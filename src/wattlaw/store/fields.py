@@ -74,8 +74,6 @@ def in_range(
     above_low: bool = False,
     dimension: str | None = None,
 ) -> Field:
-    """Return a field of finite numbers from ``low``, or above it, to ``high``."""
-
     def parse(value: Any) -> float:
         number = finite_number(value)
         if not low <= number <= high or (above_low and number == low) or kind(number) != number:
@@ -104,7 +102,6 @@ _TIME, _ENERGY, _POWER, _FREQUENCY = (
 )
 _SHARE = in_range(0, 1, "a share from 0 to 1", dimension="share")
 
-#: Parts of the time of a step, or of an epoch.
 STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
 #: What was run: fields of a run's specification, beside ``OPTIONS``.
 SETTING_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
@@ -150,9 +147,7 @@ class InvalidCell(ValueError):
 
 def global_batch_of(values: Mapping[str, Any]) -> int | None:
     """Return the global batch of a row with ``gpus``, from either batch; None without both.
-
-    Raises ``InvalidCell`` if the batches and the GPUs contradict each other.
-    """
+    ``InvalidCell`` if they contradict each other."""
     gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
     if batch is None and local is not None:
         batch = gpus * local

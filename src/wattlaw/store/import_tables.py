@@ -33,8 +33,6 @@ _BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``."""
-
     record: RunRecord
     windows: Sequence[dict[str, Any]]  # stored, as samples are, if the run is done
     telemetry: pa.Table | None = None
@@ -60,12 +58,10 @@ class ImportCounts:
 
 
 def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
-    """Write the runs of one import into a store; runs that the store has stay as they are.
-
-    A run that the store has with other values is rejected, and so are all new runs of its
-    setting: with new repeat numbers they might count a measurement twice. Raises ``BadInput``, and
-    writes nothing, if a run has a value that no table of a store may have, or the store is damaged.
-    """
+    """Runs that the store has stay as they are. A run that the store has with other values is
+    rejected, and so are all new runs of its setting: with new repeat numbers they might count a
+    measurement twice. Raises ``BadInput``, and writes nothing, if a run has a value that no table
+    of a store may have, or the store is damaged."""
     with naming(store.path), _lock(store.path / "imports"):
         snapshot = store.snapshot()
         _refuse_damaged(store, snapshot, runs)
@@ -100,7 +96,6 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Wait until no other import writes into the store."""
     folder.mkdir(exist_ok=True)
     with open_regular(folder / "lock", append=True) as file:
         with contextlib.suppress(OSError):  # a file system without locks

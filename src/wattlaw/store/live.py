@@ -32,7 +32,6 @@ class LiveWriter:
         self.append([columns])
 
     def append(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Write rows: values in the order of the columns, None for missing."""
         with naming(self._path):
             self._rows.writerows(rows)
             self._file.flush()
@@ -63,7 +62,6 @@ def open_windows(folder: Path, host: str) -> LiveWriter:
 
 
 def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
-    """Write one finished window; do nothing without a stream, as on all but the first rank."""
     if stream is not None:
         stream.append([Window(host, **window)])
 
@@ -71,12 +69,9 @@ def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
 def read_live(
     path: Path, schema: "pa.Schema", host: str, damage: list[str] | None = None
 ) -> "pa.Table":
-    """Return every complete row of the live file of a host.
-
-    Columns of the schema that the file lacks are null. A file with other columns has no rows.
-    ``damage`` gets a sentence for each kind of line that cannot be read and is left out. Raises
-    ``OSError``, which names the file, if it cannot be read.
-    """
+    """Return every complete row of the live file of a host. Columns of the schema that the file
+    lacks are null; a file with other columns has no rows. ``damage`` gets a sentence for each kind
+    of line that cannot be read and is left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
@@ -96,8 +91,9 @@ def read_live(
     reading = arrow_csv.ReadOptions(column_names=names)
     converting = arrow_csv.ConvertOptions(
         column_types={name: schema.field(name).type for name in names},
-        null_values=[""], strings_can_be_null=True,
-    )  # fmt: skip
+        null_values=[""],
+        strings_can_be_null=True,
+    )
 
     def read(start: int, end: int) -> list[pa.Table]:
         """Return the tables of the lines that can be read: those with a damaged one are halved."""

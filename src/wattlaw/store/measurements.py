@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.store.field_map import (
-    REQUIRED,
-    Column,
-    FieldMap,
-    is_blank,
-    map_of_columns,
-)
+from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
     MAX_TEXT,
     OPTIONS,
@@ -49,7 +43,6 @@ _FAILED = frozenset({
 })  # fmt: skip
 
 
-#: Common texts for a missing value in any column.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
 Reader = Callable[[Any], Any]  # of a cell of a column
@@ -57,13 +50,10 @@ Reader = Callable[[Any], Any]  # of a cell of a column
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row: what was run, and what was measured, by the names of ``FIELDS``.
-
-    ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of them cannot
-    be read. ``result`` has the others that the row has, always with the time of an epoch or a step
-    (``Measurements.time_field``), which a throughput becomes, and with ``gpu_energy_j`` where the
-    table has a power. ``fault`` says why the row cannot be used.
-    """
+    """One row. ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of
+    them cannot be read. ``result`` has the others that the row has, always with the time of an
+    epoch or a step (``Measurements.time_field``), which a throughput becomes, and with
+    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used."""
 
     line: int
     setting: Mapping[str, Any] | None
@@ -74,8 +64,6 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The rows of a table, and the account of those that are none."""
-
     path: Path
     time_field: str  # ``epoch_time_s`` or ``step_time_s``
     rows: tuple[Measurement, ...]
@@ -85,7 +73,6 @@ class Measurements:
     notes: tuple[str, ...]  # which columns are converted from which unit
 
     def checked(self) -> "Measurements":
-        """Return the table; raise ``BadInput``, which names the row, if a row has a fault."""
         for row in self.rows:
             if row.fault is not None:
                 raise BadInput(f"{self.path}: {self.unit} {row.line}: {row.fault}")
@@ -102,16 +89,11 @@ def read_measurements(
     required: Iterable[Iterable[str]] = REQUIRED,
 ) -> Measurements:
     """Return the rows of a CSV (``.csv``), JSON-lines (``.jsonl``) or Parquet (``.parquet``) file.
-
     A unit in a column's name, in the row below the header or in each cell is converted to that of
     the field. Rows of totals, and of runs without a result such as OOM, are left out; a row with a
-    cell that does not fit its field has a ``fault``.
-
-    Without ``fields``, of ``field_map.parse_map``, each column is the field of its name, such as
-    ``gpus``, ``step_time_ms`` or ``options.optimizer``, or one of ``others``; every column must be
-    one, and the table has at least one of each of ``required``. Raises ``BadInput`` as
-    ``rows.read_rows`` does, and if fields are missing or exclude others, or a unit is unclear.
-    """
+    cell that does not fit its field has a ``fault``. Without ``fields``, each column must be named
+    as a field, such as ``gpus``, ``step_time_ms`` or ``options.optimizer``, or as one of
+    ``others``, and the table has at least one of each of ``required``."""
     table = read_rows(path, None if fields is None else {*fields.columns.values()})
     try:
         if fields is None:
@@ -247,12 +229,9 @@ def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields:
 
 
 def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
-    """Return some columns of a user's CSV, JSON-lines or Parquet file as a frame.
-
-    Missing values of ``numbers`` are NaN. One of ``others`` whose texts are all numbers becomes
-    numeric. Raises ``BadInput`` as ``rows.read_rows`` does, if a column is missing, or if a cell is
-    not a number or not a label.
-    """
+    """Return some columns of a user's table as a frame. Missing values of ``numbers`` are NaN; one
+    of ``others`` whose texts are all numbers becomes numeric. Raises ``BadInput`` as
+    ``rows.read_rows`` does, if a column is missing, or if a cell is not a number or not a label."""
     import pandas as pd
 
     table = read_rows(path, {*numbers, *others})
@@ -290,7 +269,6 @@ def _is_missing(value: Any) -> bool:
 
 
 def _label(value: Any) -> str | int | float | bool:
-    """Return a cell as the label of a group; raise ValueError where it cannot be one."""
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, int) and abs(value) > _MAX_INT:

@@ -20,7 +20,6 @@ OnDamage = Callable[[Path, BadInput], None]
 def read_all(
     paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage, *, validate: bool = False
 ) -> pa.Table:
-    """Return the tables of finished runs or imports as one; see ``read_checked``."""
     tables = [schema.empty_table()]
     for path in paths:
         try:
@@ -32,7 +31,6 @@ def read_all(
 
 
 def check_columns(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage) -> None:
-    """Check the columns, but not the rows, of finished runs' files."""
     for path in paths:
         try:
             with _errors_name_file(path):
@@ -49,11 +47,8 @@ def read_checked(
     validate: bool = False,
     repair: str = REPLACE,
 ) -> pa.Table:
-    """Return a table that has rows of these runs only, None for any.
-
-    Raises ``BadInput`` if the file is damaged; with ``validate`` also for a value that no run
-    writes. The text ends with ``repair``.
-    """
+    """Return a table that has rows of these runs only, None for any; with ``validate`` without a
+    value that no run writes. The text of ``BadInput`` ends with ``repair``."""
     with _errors_name_file(path, repair):
         table = _read(path, schema)
         table.validate(full=True)  # also finds text that is not UTF-8
@@ -82,7 +77,6 @@ def _read(path: Path, schema: pa.Schema) -> pa.Table:
 
 
 def _require(schema: pa.Schema, found: pa.Schema) -> None:
-    """Raise an error unless a file has each column of a schema, once and with its type."""
     if found.empty_table().select(schema.names).schema != schema:
         raise pa.ArrowInvalid("its columns have other types")
 

@@ -11,7 +11,6 @@ from wattlaw.study.model import RunSpec
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 #: A count that fits a column of 64-bit integers.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-#: How the processes of a run divide its training.
 Parallelism = Literal["none", "ddp", "fsdp", "deepspeed", "tensor", "pipeline"]
 #: Verdicts on the energy of a window, from best to worst; a sum gets the worst of its parts.
 #: Means leave out energies from ``partial`` on.
@@ -60,7 +59,6 @@ class SamplerReport(_FiniteModel):
 
 
 def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the facts about devices with ``kind`` and ``contains``, by host and device."""
     return {
         (report.host, device.id): device.facts | {"kind": device.kind, "contains": device.contains}
         for report in reports
@@ -151,5 +149,4 @@ class RunRecord(_Model):
 
     @property
     def state(self) -> str:
-        """The status; ``interrupted`` if the run failed because its launcher was stopped."""
         return "interrupted" if self.status == "failed" and self.interrupted else self.status

@@ -24,7 +24,6 @@ from wattlaw.store.record import RunRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-#: The path exists but is not a regular file.
 _NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
 #: Two marks and the length of the footer.
 _MIN_PARQUET_BYTES = 12
@@ -35,10 +34,8 @@ REPLACE = "restore the file, or remove the run's folder and repeat the run"
 
 
 class RunFolder:
-    """``STORE/runs/<run_id>``. Each attempt has its own folder for live files.
-
-    A process of an abandoned attempt can therefore never write into the data of the next one.
-    """
+    """``STORE/runs/<run_id>``. Each attempt has its own folder for live files, so that a process of
+    an abandoned attempt can never write into the data of the next one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -55,11 +52,6 @@ class RunFolder:
         return self.path / "live" / str(attempt)
 
     def read(self) -> RunRecord | None:
-        """Return the run's record, or None before it has one.
-
-        Raises ``BadInput`` if the file is not a record of this run, and ``NotPermitted`` if this
-        user may not read it.
-        """
         try:
             record = RunRecord.model_validate_json(read_text(self.record_path))
             if record.run_id == self.run_id:
@@ -82,20 +74,15 @@ class RunFolder:
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
     def state(self, record: RunRecord) -> str:
-        """Return the current status of a run whose tables are intact.
-
-        A running run without a living owner is ``interrupted``. A scheduler's run has no owner
-        here: only the scheduler knows its status.
-        """
+        """A running run without a living owner is ``interrupted``. A scheduler's run has no owner
+        here: only the scheduler knows its status."""
         if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
         return record.state
 
     def damage(self, record: RunRecord | None) -> str | None:
-        """Return which finished file of a run is missing or damaged, and what to do.
-
-        Of the tables only the ends are read: a file that was cut or overwritten lacks them.
-        """
+        """Return which finished file is missing or damaged, and what to do. Of the tables only the
+        ends are read: a file that was cut or overwritten lacks them."""
         if record is None:
             is_missing = self.epochs_path.exists()
             return f"{self.record_path}: missing; {_REPEAT}" if is_missing else None
@@ -106,13 +93,11 @@ class RunFolder:
         return None
 
     def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
-        """Return the windows of an attempt; ``damage`` gets a line for each unreadable file."""
         from wattlaw.store.schema import WINDOWS
 
         return self._streams(attempt, "windows", WINDOWS, damage)
 
     def samples(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
-        """Return the device samples of an attempt, of all hosts; ``damage`` as for windows."""
         from wattlaw.store.schema import SAMPLES
 
         return self._streams(attempt, "telemetry", SAMPLES, damage)
@@ -141,7 +126,6 @@ class RunFolder:
             remove_abandoned(folder)
 
     def remove_stale_live_files(self) -> None:
-        """Remove the live files of a done run whose process was killed before it removed them."""
         if (self.path / "live").exists():
             with RunLock(self) as lock:
                 if lock.acquire():
@@ -179,7 +163,7 @@ class RunLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Lock the run; False if another process has locked it; ``BadInput`` if it is no file."""
+        """False if another process has locked the run; ``BadInput`` if the lock is no file."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = open_regular(self._path, append=True)

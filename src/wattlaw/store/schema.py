@@ -23,7 +23,6 @@ _TYPES = {
 
 
 def describe_columns() -> list[dict[str, str]]:
-    """Return ``table``, ``column``, ``type``, ``unit`` and ``meaning`` of each column."""
     text = files("wattlaw.store").joinpath("columns.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -43,23 +42,21 @@ SAMPLES = pa.schema([TELEMETRY.field(name) for name in ("host", *Sample._fields)
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 
 #: Columns that are never null in any table.
-REQUIRED = (
-    "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
-)  # fmt: skip
+REQUIRED = ("run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict")
 _SOURCES = ("counter", "integral", "estimated", "simulated", "replayed", "none")
 _CHOICES = {
-    "energy_source": _SOURCES, "node_energy_source": _SOURCES,
-    "energy_verdict": VERDICTS, "node_energy_verdict": VERDICTS,
-}  # fmt: skip
+    "energy_source": _SOURCES,
+    "node_energy_source": _SOURCES,
+    "energy_verdict": VERDICTS,
+    "node_energy_verdict": VERDICTS,
+}
 #: The end of a window stays within the nanoseconds that 64 bits hold.
 _MAX_S, _MAX_NS = 4e9, 2**62
 
 
 def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
-    """Return the invalid rows of a table: a sentence for each kind of fault, and a row mask.
-
-    The table has columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
-    """
+    """Return the invalid rows of a table of ``EPOCHS`` or ``TELEMETRY``, or of a live file: a
+    sentence for each kind of fault, and a row mask."""
     faults = []
     for name in table.schema.names:
         column = table[name]
@@ -91,7 +88,6 @@ _OF_SITE = tuple(name for name in Site.model_fields if f"site_{name}" in RUNS.na
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> pa.Table:
-    """Return rows as a table; raise ArrowException or OverflowError if one does not fit."""
     used = set[str]().union(*rows)
     columns = [
         pa.array([row.get(field.name) for row in rows], field.type)
@@ -103,7 +99,6 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> p
 
 
 def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[str, Any]:
-    """Return the columns of ``RUNS`` that are known of a run with this status."""
     spec, facts, measure = record.spec, record.facts, record.spec.measure
     setting, site = spec.setting, record.site
     command = spec.workload.command

@@ -15,9 +15,7 @@ from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import REPLACE, RunFolder, table_fault
 from wattlaw.store.schema import RUNS, TABLES, row_of, rows_table
 
-#: A file and why it is damaged.
 Damage = tuple[Path, WattlawError]
-#: What to do about a damaged import.
 _REIMPORT = "restore the file, or remove the folder and import again"
 
 
@@ -46,7 +44,6 @@ class ImportFolder:
         return self.path / f"{table}.parquet"
 
     def damage(self) -> BadInput | None:
-        """Return the error of a file whose ends show that it is missing or damaged."""
         for path in map(self.table_path, ("epochs", "telemetry")):
             if (fault := table_fault(path)) is not None:
                 return BadInput(f"{path}: {fault}; {_REIMPORT}")
@@ -59,10 +56,7 @@ class ImportFolder:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The runs of a store.
-
-    Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason.
-    """
+    """Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason."""
 
     runs: pa.Table  # those whose record can be read, in order of run id
     damage: Mapping[str, Damage]  # the damaged files, by run id or by the id of an import
@@ -70,7 +64,6 @@ class Snapshot:
     imports: tuple[ImportFolder, ...]  # those whose runs can be read
 
     def marked(self, damaged: Mapping[str, str]) -> pa.Table:
-        """Return the runs; those in ``damaged``, and those of its imports, have that status."""
         reasons = dict(damaged)
         for folder in self.imports:
             if folder.path.name in damaged:
@@ -141,7 +134,6 @@ def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) 
 
 
 def _marked(table: pa.Table, reasons: Mapping[str, str], statuses: set[str]) -> pa.Table:
-    """Return runs; those with a reason and one of these statuses become ``damaged``."""
     if not reasons:
         return table
     columns = {name: table[name].to_pylist() for name in ("run_id", "status", "reason")}

@@ -54,12 +54,14 @@ _COLUMNS["utilisation_correlation"] = (
 _TEXTS = ("run_id", "part", "host", "device")
 _SCHEMA = pa.schema(
     {
-        name: pa.string() if name in _TEXTS
-        else pa.int64() if name in ("gpus", "samples") or name.endswith("_n")
+        name: pa.string()
+        if name in _TEXTS
+        else pa.int64()
+        if name in ("gpus", "samples") or name.endswith("_n")
         else pa.float64()
         for name in _COLUMNS
     }
-)  # fmt: skip
+)
 _FINITE = ", ".join(f"if(isfinite(t.{name}), t.{name}, null) as {name}" for name in QUANTITIES)
 #: Each sample is joined with the last window that has begun. It is in some window if it is before
 #: the latest end of all windows that have begun, so that windows may overlap.
@@ -160,8 +162,9 @@ def joint_utilisation(
         "from samples where sm_util is not null and mem_util is not null "
         "group by all order by all"
     )
-    schema = pa.schema({"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(),
-                        "samples": pa.int64()})  # fmt: skip
+    schema = pa.schema(
+        {"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(), "samples": pa.int64()}
+    )
     return _by_run(store, run_ids, f"joint-{bins}", schema, query)
 
 
@@ -194,7 +197,6 @@ def _by_run(
 
 
 def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema) -> pa.Table:
-    """Return the result of a query on the tables of run folders or imports but damaged ones."""
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
     while folders := [folder for folder in folders if folder.name not in store.damaged]:
         paths = {name: [folder / f"{name}.parquet" for folder in folders] for name in tables}
@@ -219,17 +221,13 @@ def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema)
 
 
 def _connection() -> duckdb.DuckDBPyConnection:
-    """Return a new in-memory DuckDB database that loads nothing from a network."""
     threads = min(_MOST_THREADS, processes.cores())
     return duckdb.connect(
-        config={
-            "memory_limit": _MEMORY, "autoinstall_known_extensions": False, "threads": threads,
-        }
-    )  # fmt: skip
+        config={"memory_limit": _MEMORY, "autoinstall_known_extensions": False, "threads": threads}
+    )
 
 
 def _literal(path: Path) -> str:
-    """Return an absolute path for ``read_parquet``, escaped; ``BadInput`` if that is impossible."""
     text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
     pattern = r"[\[*?]"
     if "\\" in text and re.search(pattern, text):

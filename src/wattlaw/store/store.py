@@ -70,7 +70,6 @@ class Store:
 
     @cached_property
     def _runs(self) -> Path:
-        """Return the folder of runs, of a store that this wattlaw can read."""
         check_version(self.path)
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):
@@ -195,9 +194,13 @@ class Store:
         return records
 
     def arrow(
-        self, table: str, run_ids: Collection[str] | None = None, *, validate: bool = False,
+        self,
+        table: str,
+        run_ids: Collection[str] | None = None,
+        *,
+        validate: bool = False,
         snapshot: "Snapshot | None" = None,
-    ) -> "pa.Table":  # fmt: skip
+    ) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
         Parameters

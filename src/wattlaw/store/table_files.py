@@ -19,12 +19,10 @@ KINDS = (".csv", ".parquet", ".jsonl")
 
 
 def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
-    """Write a table to a file; its suffix, one of ``KINDS``, selects the format.
-
-    Parquet keeps every type. A missing value is empty in CSV and null in JSON lines. A measured
-    NaN, such as the loss of a diverged run, is ``NaN``. A CSV cell that a spreadsheet would
-    evaluate as a formula gets a leading apostrophe, unless ``raw``; ``store.rows`` removes it.
-    """
+    """Write a table to a file; its suffix, one of ``KINDS``, selects the format. A missing value is
+    empty in CSV and null in JSON lines; a measured NaN, such as the loss of a diverged run, is
+    ``NaN``. A CSV cell that a spreadsheet would evaluate as a formula gets a leading apostrophe,
+    unless ``raw``; ``store.rows`` removes it."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         write_parquet(path, table)
@@ -41,14 +39,12 @@ def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
 
 
 def write_csv(file: TextIO, table: pa.Table, *, raw: bool = False) -> None:
-    """Write a table as CSV to an open file, as ``write_table`` does."""
     rows = csv.writer(file)  # RFC 4180 line ends, so a lone carriage return is quoted
     for cells in itertools.chain([table.schema.names], (row.values() for row in _rows(table))):
         rows.writerow([_cell(value, raw=raw) for value in cells])
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    """Yield the rows with values that JSON has."""
     for batch in table.to_batches(max_chunksize=10_000):
         for row in batch.to_pylist():
             yield {name: _plain(value) for name, value in row.items()}

@@ -16,8 +16,10 @@ from typing import Any
 PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
 _DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]{1,4})?")
 #: Groups of three digits after a mark, and a fraction after another one.
-_SPACED = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
-                     r"(?:[.,][0-9]+)?")  # fmt: skip
+_SPACED = re.compile(
+    r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
+    r"(?:[.,][0-9]+)?"
+)
 _WITH_COMMAS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
 _WITH_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
 _TRAILING_UNIT = re.compile(r"\s*[A-Za-zµμ%]+$")
@@ -94,16 +96,17 @@ class UnclearNumber(ValueError):
 
 
 def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:
-    """Return the number that a text means.
-
-    ``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says that
-    only a whole number can be meant. Raises ``UnclearNumber`` where the text has several meanings,
-    and ``ValueError`` where it has none.
-    """
+    """``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says
+    that only a whole number can be meant. Raises ``UnclearNumber`` where the text has several
+    meanings, and ``ValueError`` where it has none."""
     text = text.strip()
     if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
         return float(text)
-    meanings = {text.replace(mark, "").replace(",", ".") for mark in _groupings(text)}
+    forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
+    groupings = [each for each, form in forms if form.fullmatch(text)]
+    if spaced := _SPACED.fullmatch(text):
+        groupings = [spaced[1]]
+    meanings = {text.replace(each, "").replace(",", ".") for each in groupings}
     if _DECIMAL_COMMA.fullmatch(text):
         meanings.add(text.replace(",", "."))
     if len(meanings) > 1 and whole:
@@ -121,10 +124,6 @@ def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> f
 
 
 def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
-    """Return the decimal marks, ``.`` or ``,``, that the cells of a column show.
-
-    Numbers may have a unit behind them. ``whole`` says that they are whole numbers.
-    """
     marks = set()
     for cell in cells:
         if not isinstance(cell, str) or len(cell) > 100:
@@ -144,15 +143,7 @@ def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
     return marks
 
 
-def _groupings(text: str) -> list[str]:
-    if match := _SPACED.fullmatch(text):
-        return [match[1]]
-    forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
-    return [mark for mark, form in forms if form.fullmatch(text)]
-
-
 def finite_number(value: Any) -> float:
-    """Return a cell as a number; raise ``ValueError`` where it is not a finite number."""
     number = number_or_inf(value)
     if not math.isfinite(number):
         raise ValueError
@@ -173,8 +164,6 @@ def number_or_inf(value: Any) -> float:
 
 @dataclass(frozen=True)
 class Unit:
-    """The unit that a column names: its text, and what it is counted for, such as a step."""
-
     text: str
     per: frozenset[str] = frozenset()
 
@@ -190,13 +179,11 @@ class Unit:
 
 
 def factor(unit: str, dimension: str) -> float | None:
-    """Return the factor of a unit; None where it is unclear or of another dimension."""
     exact = UNITS[dimension].get(unit)
     return exact if exact is not None else _LOWER[dimension].get(unit.lower())
 
 
 def unit_in_name(column: str) -> Unit | None:
-    """Return the unit with which a column's name ends; None without one."""
     if rate_in_name(column) is not None:
         return None
     per = {match[1].lower() for match in _PER.finditer(column)}
@@ -246,15 +233,10 @@ def is_unit(text: str) -> bool:
 def quantity(
     cell: Any, dimension: str | None, scale: float | None, mark: str | None = None
 ) -> float:
-    """Return a cell in the unit of its field.
-
-    ``cell`` is a number, or a text: a number, a number with a unit, or a time as
-    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is
-    the factor of a number without a unit, None where that is unclear. ``mark`` is the decimal mark
-    of the column.
-
-    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension.
-    """
+    """Return a cell in the unit of its field: a number, a number with a unit, or a time as
+    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any; ``scale`` the
+    factor of a number without a unit, None where unclear; ``mark`` the column's decimal mark.
+    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension."""
     if isinstance(cell, str):
         text = cell.strip()
         if dimension in (None, "time") and (seconds := _clock(text)) is not None:

@@ -12,7 +12,6 @@ from wattlaw.common.text import quote
 #: Increased by every change after which older records or tables cannot be read as they are.
 SCHEMA_VERSION = 6
 _KEY = "schema_version"
-#: The content of ``store.json``.
 CONTENT = json.dumps({_KEY: SCHEMA_VERSION})
 
 
@@ -25,11 +24,8 @@ def write_version(store: Path) -> None:
 
 
 def check_version(store: Path) -> None:
-    """Check that this wattlaw can read a store. A folder without runs is a new store.
-
-    Raises ``BadInput`` if the store has another schema version, or its ``store.json`` is damaged,
-    and ``NotPermitted`` if this user may not read ``store.json``.
-    """
+    """A folder without runs is a new store. Raises ``BadInput`` if the store has another schema
+    version, or its ``store.json`` is damaged, and ``NotPermitted`` if this user may not read it."""
     path = version_path(store)
     try:
         content = json.loads(read_text(path))

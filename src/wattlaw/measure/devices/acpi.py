@@ -27,8 +27,6 @@ _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
 
 @dataclass(frozen=True)
 class PowerMeter:
-    """An ACPI power meter, and the channel and socket that it names, if it does."""
-
     folder: Path
     channel: str | None = None
     socket: int = 0
@@ -38,14 +36,12 @@ class PowerMeter:
 
     @property
     def facts(self) -> Facts:
-        """Return the source of the power, its averaging time, and whether other jobs share it."""
         interval_ms = sysfs.read_optional(self.folder / "power1_average_interval")
         resolution_s = interval_ms and interval_ms * 1e-3
         return {"power": "acpi", "resolution_s": resolution_s, "is_shared": shares_node()}
 
 
 def power_meters() -> list[PowerMeter]:
-    """Return the ACPI power meters of the machine, without those of batteries."""
     meters = []
     for chip in sysfs.hwmons(sysfs.root() / "class/hwmon"):
         if chip.name != "power_meter":

@@ -39,8 +39,10 @@ _OPEN_WAIT_S = 1.0
 _NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
 _VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
 _PARTS: Mapping[str, tuple[Kind, str]] = {
-    "cpu": ("cpu", "processors"), "memory": ("dram", "memory"), "accel": ("gpu", "accelerator"),
-}  # fmt: skip
+    "cpu": ("cpu", "processors"),
+    "memory": ("dram", "memory"),
+    "accel": ("gpu", "accelerator"),
+}
 _NODE_CONTAINS: tuple[Kind, ...] = ("module", "gpu", "cpu", "dram")
 _VISIBLE = (
     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
@@ -117,10 +119,8 @@ class CrayMeter(FileMeter):
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
     def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
-        """Return the samples; after a restart of the counters they begin again at 0.
-
-        A counter that has passed its old value since would otherwise look as if it had continued.
-        """
+        """Begin again at 0 after a restart of the counters: one that has passed its old value since
+        would otherwise look as if it had continued."""
         generation = _read("generation")
         if generation not in (None, self._generation):
             self._notes.append("pm_counters: the node's power cap was changed during the run")
@@ -135,18 +135,13 @@ class CrayMeter(FileMeter):
 
 
 def _read(name: str) -> int | None:
-    """Return the first number in a file, None if it cannot be read."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(sysfs.read_text(counters() / name).split()[0])
     return None
 
 
 def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
-    """Return why the counters are not updated, None if they are.
-
-    Their times decide if one of them is recent. The clock of the controller may be wrong, so else
-    ``freshness`` does.
-    """
+    """Their times decide if one is recent. The clock may be wrong: else ``freshness`` decides."""
     try:
         first = sysfs.read_text(freshness)
     except (OSError, ValueError) as error:
@@ -167,7 +162,6 @@ def _parse_energy(text: str) -> int:
 
 
 def _parse(text: str) -> tuple[int, float | None]:
-    """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
     match = _VALUE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:20]!a} is not an energy in J")
@@ -176,8 +170,10 @@ def _parse(text: str) -> tuple[int, float | None]:
 
 def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
     facts: dict[str, Any] = {
-        "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
-    }  # fmt: skip
+        "energy_counter": "pm_counters",
+        "counter_refresh_s": refresh_s,
+        "age_s": _age_s(path),
+    }
     if match[1] is None:
         facts |= {"scope": "node with all its parts", "is_shared": shares_node()}
         return Device("cray-node", "node", "node by pm_counters", facts, _NODE_CONTAINS)
@@ -198,10 +194,7 @@ def _age_s(path: Path) -> float | None:
 
 
 def _sees_all_gpus(target: Target) -> bool:
-    """Return whether the job may use all accelerators of the node.
-
-    It is not known which counter belongs to which accelerator, and a board may have two.
-    """
+    """It is not known which counter belongs to which accelerator, and a board may have two."""
     listed = target.gpus
     for name in _VISIBLE:
         if listed is None and name in os.environ:

@@ -33,10 +33,8 @@ _EXCLUSIVE = ("SBATCH_EXCLUSIVE", "SLURM_EXCLUSIVE")
 
 @dataclass(eq=False)
 class WrappingCounter:
-    """A counter, corrected where it restarts at 0 after a known value.
-
-    It detects one wrap-around between two readings; with a reading a second there are never two.
-    """
+    """A counter, corrected where it restarts at 0 after a known value. It detects one wrap-around
+    between two readings; with a reading a second there are never two."""
 
     wraps_at: int | None  # None: unknown
     raw: int = 0
@@ -71,10 +69,6 @@ class FileSource:
         self.counter = WrappingCounter(self.wraps_at)
 
     def value(self) -> float:
-        """Return the energy since some start, corrected for wrap-around, or the power.
-
-        Raises ``OSError`` or ``ValueError`` if it cannot be read.
-        """
         return self.counter.corrected(self.parse(sysfs.read_text(self.path)), self.scale)
 
     def read(self) -> Sample | None:
@@ -98,8 +92,6 @@ class FileSource:
 
 
 class FileMeter(Meter):
-    """Reads several files; subclasses find them, and the devices that cannot be read."""
-
     def __init__(
         self,
         sources: Sequence[FileSource],
@@ -107,11 +99,8 @@ class FileMeter(Meter):
         permit: str,
         failed: Sequence[Device] = (),
     ) -> None:
-        """Read each source once: devices that do not answer are listed as failed.
-
-        ``permit`` is the command with which an administrator allows users to read the files.
-        Raises the error of the first source if none can be read; see ``reading_error``.
-        """
+        """Read each source once; raise the error of the first one if none can be read. ``permit``
+        is the command with which an administrator allows users to read the files."""
         self.sources, self.period_s, self._failed = list[FileSource](), period_s, list(failed)
         errors = []
         for source in sources:
@@ -135,10 +124,7 @@ class FileMeter(Meter):
 
 
 def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
-    """Return the error of a file that cannot be read: ``NotPermitted`` if only root can read it.
-
-    ``permit`` is the command with which an administrator allows it.
-    """
+    """``NotPermitted`` if only root can read the file; ``permit`` is the command that allows it."""
     if isinstance(error, PermissionError):
         return NotPermitted(
             f"{path} can be read by root only; an administrator can allow it with: {permit}"
@@ -152,13 +138,9 @@ def failed_device(device: Device, reason: object) -> Device:
 
 
 def shares_node(environ: Mapping[str, str] = os.environ) -> bool:
-    """Return whether a Slurm job may share its node with other jobs.
-
-    It may if it does not have all processors of the machine and did not request the node for
-    itself. A process outside Slurm has the machine to itself. ``SLURM_CPUS_ON_NODE`` counts the
-    processors of the job or of its step on this node, and ``SLURM_JOB_CPUS_PER_NODE`` those of the
-    job on each of its nodes, such as ``64(x2),32`` (sbatch(1)).
-    """
+    """Return whether a Slurm job may share its node: it has neither requested the node for itself
+    nor all processors: ``SLURM_CPUS_ON_NODE`` are those of the job or its step on this node, and
+    ``SLURM_JOB_CPUS_PER_NODE`` of the job on each node, such as ``64(x2),32`` (sbatch(1))."""
     if "SLURM_JOB_ID" not in environ or any(name in environ for name in _EXCLUSIVE):
         return False
     nodes = _CPUS.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))

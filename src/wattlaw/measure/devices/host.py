@@ -26,13 +26,10 @@ _TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class HostMeter(Meter):
-    """Measures a process and its descendants, except this process.
-
-    The busy time of the tree is the sum over its living processes of their own time and of that
-    of the children they have waited for (proc(5), ``utime stime cutime cstime``), so that it
-    includes processes that have ended. Memory is the sum of resident sets; pages shared
-    between processes are counted in each.
-    """
+    """Measures a process and its descendants, except this process. Busy time is the sum over living
+    processes of their own time and that of the children they have waited for (proc(5), ``utime
+    stime cutime cstime``), so that it includes processes that have ended. Memory is the sum of
+    resident sets; shared pages count in each."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -60,7 +57,6 @@ class HostMeter(Meter):
         return [Device("host", "cpu", name, has_energy=is_estimate)]
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
-        """Return the busy cores since the previous sample and the resident memory now."""
         t_ns = time.time_ns()
         use = self._sum()
         if use is None:

@@ -40,8 +40,6 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class IntelGpu:
-    """One card: its id, and the files of its counter and its limit, if it has them."""
-
     id: str
     name: str
     facts: Facts
@@ -144,10 +142,8 @@ def _environment(ids: Sequence[str]) -> dict[str, str]:
 
 
 def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
-    """Return the cards of these ids, by default those that the environment makes visible.
-
-    Raises ``NotAvailable`` in a Slurm job without GPUs that selects none itself.
-    """
+    """By default those that the environment makes visible. Raises ``NotAvailable`` in a Slurm job
+    without GPUs that selects none itself."""
     gpus = find_gpus()
     if ids is not None:
         return [gpu for gpu in gpus if gpu.id in ids]
@@ -159,8 +155,6 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
 
 
 class IntelMeter(FileMeter):
-    """The energy of the cards that the environment makes visible."""
-
     accelerator = Accelerator(
         torch_kind="xpu",
         backend="xccl",
@@ -190,7 +184,6 @@ class IntelMeter(FileMeter):
         return meter
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return one reading of each card that answers, now and then with its power limit."""
         samples = super().read(last=last)
         now_s = time.monotonic()
         if last or now_s - self._limits_s >= _LIMIT_PERIOD_S:

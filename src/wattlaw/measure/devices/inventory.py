@@ -42,10 +42,7 @@ def list_meters() -> list[Availability[Device]]:
 
 
 def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
-    """Return the kinds and devices that the energy of a run includes, if all devices answer.
-
-    The rules are those of the energies of windows, for devices that are all measured.
-    """
+    """The rules are those of the energies of windows, for devices that are all measured."""
     candidates = [
         Candidate(d, d.kind, d.facts, d.contains, has_energy=not d.facts.get("failed"))
         for d in devices
@@ -73,7 +70,6 @@ def list_limiters() -> list[Availability[LimitState]]:
 
 
 def accelerators() -> list[Accelerator]:
-    """Return those of all meters, in the order in which GPUs of several vendors are preferred."""
     found: list[Accelerator] = []
     for name in registry.names(meters.GROUP):
         with contextlib.suppress(WattlawError):  # a broken meter does not hide the others
@@ -83,17 +79,13 @@ def accelerators() -> list[Accelerator]:
 
 
 def visible_gpu_ids() -> list[str]:
-    """Return the ids of the GPUs that the environment makes visible; none without a driver."""
     return list(dict.fromkeys(visible_devices().values()))
 
 
 def visible_devices() -> dict[str, str]:
-    """Return the visible GPUs and MIG instances, each with the id of its GPU, by their ids.
-
-    They are of one vendor, as those that torch uses. A driver that does not answer for some
-    seconds counts as none, so that the caller continues. Raises ``BadInput`` if
-    ``WATTLAW_SYSFS_ROOT`` is not a folder.
-    """
+    """Return the visible GPUs and MIG instances, each with the id of its GPU. They are of one
+    vendor, as those that torch uses. A driver that does not answer for some seconds counts as
+    none."""
     sysfs.check_root()
     ids: dict[str, str] = {}
 
@@ -109,7 +101,6 @@ def visible_devices() -> dict[str, str]:
 
 
 def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
-    """Return the variables that make exactly these devices visible to a process, in this order."""
     for accelerator in accelerators():
         if all(device.startswith(accelerator.id_prefixes) for device in ids):
             return dict(accelerator.environment(ids))
@@ -117,7 +108,6 @@ def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
 
 
 def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:
-    """Yield the name of each plug-in with the opened plug-in, or None and the reason."""
     sysfs.check_root()
     for name in registry.names(group):
         try:

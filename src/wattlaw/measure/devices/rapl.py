@@ -50,10 +50,7 @@ class RaplMeter(FileMeter):
 
 
 def _zone(path: Path) -> FileSource | None:
-    """Return the zone of a package or its memory, None for other parts of a package.
-
-    Raises ``OSError`` or ``ValueError`` if the name of the zone cannot be read.
-    """
+    """None for parts of a package other than its memory."""
     name = sysfs.read_text(path / "name")
     number = path.name.removeprefix("intel-rapl:")
     socket = number.split(":")[0]

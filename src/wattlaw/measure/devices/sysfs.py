@@ -46,7 +46,6 @@ def read_text(path: Path) -> str:
 
 
 def optional_text(path: Path) -> str | None:
-    """Return the text of a file, None if it is empty or cannot be read."""
     try:
         return read_text(path) or None
     except (OSError, ValueError):
@@ -65,7 +64,6 @@ def parse_number(text: str) -> int:
 
 
 def read_optional(path: Path) -> int | None:
-    """Return the number in a file, None if there is none that can be read."""
     try:
         return read_number(path)
     except (OSError, ValueError):
@@ -74,22 +72,16 @@ def read_optional(path: Path) -> int | None:
 
 @dataclass(frozen=True)
 class Hwmon:
-    """One chip with sensors: its folder, and the name that its driver gives it."""
-
     path: Path
     name: str
 
     def label(self, sensor: str) -> str | None:
-        """Return the label of a sensor such as ``power1``, None if it has none."""
         return optional_text(self.path / f"{sensor}_label")
 
 
 def hwmons(folder: Path) -> Iterator[Hwmon]:
-    """Yield the chips of a folder such as ``/sys/class/hwmon`` or ``DEVICE/hwmon``, in order.
-
-    A chip whose name cannot be read is left out. Drivers that use an old call of the kernel, such
-    as ``acpi_power_meter``, have the name and the sensors in the chip's ``device``.
-    """
+    """A chip whose name cannot be read is left out. Drivers that use an old call of the kernel,
+    such as ``acpi_power_meter``, have the name and the sensors in the chip's ``device``."""
     paths = [path for path in folder.glob("hwmon*") if path.name[len("hwmon") :].isdigit()]
     for path in sorted(paths, key=lambda path: int(path.name[len("hwmon") :])):
         for place in (path, path / "device"):

@@ -24,10 +24,8 @@ _UNCHANGED_TOLERANCE_W = 0.001
 
 @contextlib.contextmanager
 def open_limiters() -> Iterator[Limiters]:
-    """Open every limiter of this machine, by name in the order in which to try them.
-
-    A limiter that cannot be opened, for whatever reason, does not stop the others.
-    """
+    """By name, in the order in which to try them. One that cannot be opened does not stop the
+    others."""
     limiters: Limiters = {}
     try:
         for name in registry.names(GROUP):
@@ -50,11 +48,8 @@ def limiters_for(device: str, limiters: Limiters) -> Limiters:
 
 
 def restore(saved: SavedState, limiters: Limiters) -> None:
-    """Set a device to its saved state by the first limiter that can, and check the result.
-
-    Raises ``NotAvailable``, with why, if no limiter could restore the power limit, the clock or the
-    power profiles. The others of the three are restored.
-    """
+    """Set a device to its saved state by the first limiter that can, and check the result. Of power
+    limit, clock and profiles all are tried before ``NotAvailable`` says why one failed."""
     usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
     if saved.power_limit_w is not None:
@@ -114,8 +109,6 @@ def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
 
 @dataclass(frozen=True)
 class StaleLimit:
-    """A saved state that was on disk, and its outcome."""
-
     saved: SavedState
     state: Outcome
     reason: str | None = None
@@ -125,10 +118,7 @@ def restore_stale(
     folder: StateFolder, *, include_kept: bool = False
 ) -> tuple[list[StaleLimit], list[str]]:
     """Restore the limits that ended processes have left; return them, and what files are damaged.
-
-    With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Raises
-    ``NotAvailable`` if other users can write the folder.
-    """
+    ``include_kept`` adds those of ``wattlaw limits set``."""
     states, damaged = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
     if not states:
@@ -164,10 +154,7 @@ def _try_restore(
 
 def recover(folder: StateFolder, saved: SavedState, limiters: Limiters) -> None:
     """Restore what an ended process has left limited and remove its file; the device is locked.
-
-    Raises ``NotAvailable`` if it could not be restored, or somebody else has changed the limit
-    since.
-    """
+    Raises ``NotAvailable`` if it could not, or somebody else has changed the limit since."""
     now_w = None
     if saved.is_from_this_boot:  # drivers forget limits at a boot
         now_w = _changed_by_others(saved, limiters)

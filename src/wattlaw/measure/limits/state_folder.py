@@ -12,14 +12,7 @@ import stat
 from pathlib import Path
 
 import psutil
-from pydantic import (
-    AwareDatetime,
-    BaseModel,
-    ConfigDict,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
@@ -34,8 +27,6 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class SavedState(BaseModel):
-    """The state of one device before it was limited, and who limited it."""
-
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     device: str
@@ -67,10 +58,8 @@ class SavedState(BaseModel):
 
     @property
     def is_for_this_host(self) -> bool:
-        """Return whether it is about this machine; a folder may be on a shared file system.
-
-        Containers of one machine have host names of their own, but the machine's boot id.
-        """
+        """A folder may be on a shared file system. Containers of one machine have host names of
+        their own, but the machine's boot id."""
         same_boot = self.boot_id is not None and self.is_from_this_boot
         return same_boot or self.host == socket.gethostname()
 
@@ -83,7 +72,6 @@ def boot_id() -> str | None:
 
 
 class StateFolder:
-    #: Ends a message about a folder that cannot be used.
     advice = f"; set {VARIABLE}"
 
     def __init__(self, path: Path | None = None) -> None:
@@ -96,7 +84,6 @@ class StateFolder:
         self.path = Path(os.path.realpath(absolute.parent)) / absolute.name
 
     def create(self) -> None:
-        """Create the folder; raises ``NotAvailable`` if that fails, or as ``check`` does."""
         try:
             if not os.path.lexists(self.path):
                 parent = next(path for path in self.path.parents if os.path.lexists(path))
@@ -108,7 +95,6 @@ class StateFolder:
         self.check()
 
     def check(self) -> None:
-        """Raise ``NotAvailable`` if it is no folder, or other users than root can write it."""
         try:
             if not stat.S_ISDIR(self.path.lstat().st_mode):
                 raise NotAvailable(f"{self.path} is not a folder")
@@ -119,13 +105,10 @@ class StateFolder:
             raise NotAvailable(f"{self.path}: {error.strerror}{self.advice}") from None
 
     def lock(self, device: str) -> list[int] | None:
-        """Lock a device; return the open files of the lock, None if another process has locked it.
-
-        The device stays locked until every copy of the files is closed, so a watchdog that has
-        inherited them keeps the lock when its owner dies. Users of this machine exclude each other
-        by a lock of the machine. Containers that share this folder, but not the network, exclude
-        each other by a locked file. Raises ``NotAvailable`` if that cannot be opened.
-        """
+        """Return the open files of the lock, None if another process has locked the device. It
+        stays locked until every copy of the files is closed, so a watchdog that has inherited them
+        keeps the lock when its owner dies. Users of this machine exclude each other by a lock of
+        the machine; containers that share this folder, but not the network, by a locked file."""
         machine = machine_lock.lock(f"limits/{device}")
         if machine is None:
             return None
@@ -146,7 +129,6 @@ class StateFolder:
         return None
 
     def lock_owner(self, device: str) -> str | None:
-        """Return who has locked a device on this machine, such as ``pid 123 (ada)``, or None."""
         holder = machine_lock.holder(f"limits/{device}")
         if holder is None:
             return None
@@ -154,10 +136,7 @@ class StateFolder:
         return f"{'a child of ' * has_ended}pid {holder.pid or 'unknown'} ({holder.user})"
 
     def write(self, saved: SavedState) -> None:
-        """Write a state to disk; when this returns, it survives a loss of power.
-
-        Raises ``NotAvailable`` if it cannot be written.
-        """
+        """When this returns, the state survives a loss of power."""
         path = self._file(saved.device, "json")
         try:
             write_text(path, saved.model_dump_json(indent=1) + "\n", mode=0o600)
@@ -169,7 +148,6 @@ class StateFolder:
         return self._read(self._file(device, "json"))
 
     def survey(self) -> tuple[list[SavedState], list[str]]:
-        """Return all states, and messages about damaged files; raises as ``check``."""
         states: list[SavedState] = []
         damaged: list[str] = []
         if not os.path.lexists(self.path):
@@ -207,12 +185,9 @@ class StateFolder:
 
 
 def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
-    """Raise ``NotAvailable`` if other users can change a file or replace it.
-
-    Root, or the user that runs wattlaw (a Slurm may run as another), must own it and all its parent
-    folders. With ``or_sticky`` other users may add files of their own to the folder, as in
-    ``/tmp``.
-    """
+    """Raise ``NotAvailable`` if other users can change a file or replace it. Root, or the user that
+    runs wattlaw (a Slurm may run as another), must own it and all its parent folders. With
+    ``or_sticky`` other users may add files of their own to the folder, as in ``/tmp``."""
     real = Path(os.path.realpath(path))
     for part in (real, *real.parents):
         try:
@@ -230,11 +205,8 @@ def check_only_root_writes(path: Path, *, or_sticky: bool = False) -> None:
 
 
 def read_small_file(path: Path, max_bytes: int) -> bytes | None:
-    """Return the content of a regular file; None if there is no file.
-
-    Raises ``BadInput`` if it is a link, a pipe, a folder or another special file, it is too large,
-    or it cannot be read.
-    """
+    """Return the content of a regular file; None if there is no file. Raises ``BadInput`` if it is
+    a link, a pipe, a folder or another special file, or too large."""
     try:
         with open_regular(path, follow_links=False) as file:
             content = file.read(max_bytes + 1)

@@ -95,13 +95,11 @@ class Counter:
         must_increase: bool = False,
         shape: "Power | None" = None,
     ) -> EnergyEstimate:
-        """Return the difference of the counter in a window, interpolated at its edges.
-
-        With ``must_increase`` the device is never off, so a counter that does not change has a
-        fault. ``shape`` is the power over the same time: it divides the energy between two readings
-        at an edge; the total is the counter's. Without it, the energy is divided evenly, but not
-        over a gap: then the time between the edge and the nearest reading is not covered.
-        """
+        """Return the difference of the counter in a window, interpolated at its edges. With
+        ``must_increase`` the device is never off, so a counter that does not change has a fault.
+        ``shape`` is the power over the same time: it divides the energy between two readings at an
+        edge; the total is the counter's. Without it, the energy is divided evenly, but not over a
+        gap: then the time between the edge and the nearest reading is not covered."""
         t_ns, energy_j = self._t_ns, self._energy_j
         if len(t_ns) < 2 or end_ns <= start_ns:
             return _NO_ESTIMATE
@@ -126,9 +124,7 @@ class Counter:
 
     def _trim_gaps(self, begin: int, end: int, shape: "Power | None") -> tuple[int, int, int]:
         """Return an interval without gaps at its edges, and the length in ns of the gaps inside it.
-
-        A time without readings is no gap if its power is known.
-        """
+        A time without readings is no gap if its power is known."""
         gap_ns = 0
         if end <= begin:
             return begin, end, gap_ns
@@ -147,7 +143,6 @@ class Counter:
         return begin, end, gap_ns
 
     def _at(self, t_ns: int, shape: "Power | None") -> float:
-        """Return the interpolated value of the counter at a time within its readings."""
         after = max(1, int(np.searchsorted(self._t_ns, t_ns, side="left")))
         before_ns, after_ns = int(self._t_ns[after - 1]), int(self._t_ns[after])
         low, high = float(self._energy_j[after - 1]), float(self._energy_j[after])
@@ -162,10 +157,8 @@ class Counter:
 
 
 def _constant_s(t_ns: Times, energy_j: Floats) -> Floats:
-    """Return how long, in seconds, the value stays constant around each step between readings.
-
-    It is the duration of the full sequence of equal values, 0 if the value changes in the step.
-    """
+    """Return how long, in seconds, the value stays constant around each step between readings: the
+    full sequence of equal values, 0 if the value changes in the step."""
     if len(t_ns) < 2:
         return np.zeros(0)
     is_constant = np.diff(energy_j) == 0
@@ -186,10 +179,8 @@ class Power:
         self._max_gap_ns = _max_gap_ns(self.spacing_s)
 
     def extended(self) -> "Power":
-        """Return the same power, continued for one period before its beginning and after its end.
-
-        So it covers the time to the first and the last counter reading of a recording.
-        """
+        """Continue the power for one period before its beginning and after its end, to the first
+        and the last counter reading of a recording."""
         if self.spacing_s is None:
             return self
         period_ns = round(self.spacing_s * 1e9)
@@ -200,11 +191,8 @@ class Power:
         )
 
     def share(self, start_ns: int, t_ns: int, end_ns: int) -> float | None:
-        """Return the share of the energy of an interval before a time within it.
-
-        None if the readings cover less than ``MIN_COVERAGE`` of the interval. Where they do not
-        cover it, the power is the mean.
-        """
+        """Return the share of an interval's energy before a time within it; None if the readings
+        cover less than ``MIN_COVERAGE``. Where they do not cover it, the power is the mean."""
         total, part = self.estimate(start_ns, end_ns), self.estimate(start_ns, t_ns)
         if not total.energy_j or total.coverage < MIN_COVERAGE:
             return None
@@ -213,7 +201,6 @@ class Power:
         return (part.energy_j or 0.0) / total_j + uncovered
 
     def estimate(self, start_ns: int, end_ns: int) -> EnergyEstimate:
-        """Return the integral over the covered part by the trapezoidal rule, with exact edges."""
         if len(self._t_ns) < 2 or end_ns <= start_ns:
             return _NO_ESTIMATE
         first = max(0, int(np.searchsorted(self._t_ns, start_ns, side="right")) - 1)
@@ -234,7 +221,6 @@ class Power:
 
 
 def _max_gap_ns(spacing_s: float | None) -> float:
-    """Return the longest time between two readings that is not a gap, in ns."""
     return max(MAX_GAP_S, 5 * (spacing_s or 0.0)) * 1e9
 
 
@@ -315,9 +301,7 @@ def reconcile(
 
 def _scaled_to_window(estimate: EnergyEstimate) -> EnergyEstimate:
     """Scale an estimate that covers nearly all of a window to all of it, at its mean power.
-
-    Otherwise the energy of windows would be biased towards lower values.
-    """
+    Otherwise the energy of windows would be biased towards lower values."""
     if estimate.energy_j is None or not MIN_COVERAGE <= estimate.coverage < 1:
         return estimate
     return dataclasses.replace(estimate, energy_j=estimate.energy_j / estimate.coverage)

@@ -102,11 +102,8 @@ class DeviceSamples:
         return None
 
     def _resolution_s(self) -> float | None:
-        """Return the shortest window whose energy the counter resolves, in seconds.
-
-        This is its refresh period. If it was read more seldom, the power between its readings
-        divides its energy; without such power it is the time between readings.
-        """
+        """Return the shortest window whose energy the counter resolves: its refresh period. If it
+        was read more seldom, power between its readings divides its energy; else their spacing."""
         spacing_s, power_s = self._counter.spacing_s, self._power.spacing_s
         if power_s is not None:
             power_s = max(power_s, self._average_s)

@@ -50,11 +50,9 @@ Series = tuple[Times, Floats]
 def power_fault(
     what: str, kind: str, power_w: float, gpus: int = 1, nodes: int = 1, units: str = "{}W"
 ) -> str | None:
-    """Return why a power is more than all devices of a kind can draw; None if they can.
-
-    ``power_w`` is the sum over the devices of some GPUs and nodes, and ``what`` is said to have it.
-    ``units`` may have been taken for the right one, with a place for its prefix.
-    """
+    """Return why a power is more than all devices of a kind can draw. ``power_w`` is the sum over
+    the devices of some GPUs and nodes, and ``what`` is said to have it. ``units`` may have been
+    taken for the right one, with a place for its prefix."""
     count = gpus if kind == "gpu" else max(gpus, nodes)
     max_w = MAX_DEVICE_W[kind] * count * _MOST_PER_GPU.get(kind, 1)
     if not power_w > max_w:
@@ -69,7 +67,6 @@ def power_fault(
 def energy_fault(
     energies_j: Mapping[str, Any], duration_s: float | None, gpus: int, nodes: int
 ) -> str | None:
-    """Return why energies ``KIND_energy_j`` of a window imply an impossible power, or None."""
     for kind in MAX_DEVICE_W if duration_s else ():
         if (energy_j := energies_j.get(f"{kind}_energy_j")) is not None and duration_s:
             what = f"{kind}_energy_j, {energy_j:.4g} J in {duration_s:.4g} s,"
@@ -82,8 +79,6 @@ def energy_fault(
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the greatest power that a device can draw, in watts."""
-
     min_w: float = 0.0
     max_w: float = math.inf
     min_busy_w: float = 0.0  # while it is busy
@@ -100,7 +95,6 @@ class Bounds:
     def fault(
         self, what: str, lowest_w: float, highest_w: float, *, busy: bool = False
     ) -> str | None:
-        """Return why powers between two values are implausible, None if they are plausible."""
         if not highest_w <= self.max_w:
             return f"{what} {highest_w:.4g} W, above the {self.max_w:.4g} W that are possible"
         min_w = self.min_busy_w if busy else self.min_w
@@ -118,11 +112,8 @@ class Intervals:
 
 
 def clock_setbacks(t_ns: Times) -> Intervals:
-    """Return the times that occur twice because a clock was set back; readings in file order.
-
-    Each interval is from the reading before to the one after, because values between them are
-    interpolated with wrong ones.
-    """
+    """Return the times that occur twice because a clock was set back; readings in file order. Each
+    is from the reading before to the one after, as values between are interpolated wrongly."""
     newest = np.maximum.accumulate(t_ns) if len(t_ns) else t_ns
     is_back = newest - t_ns > CLOCK_BACK_S * 1e9
     ordered = np.unique(t_ns)
@@ -135,10 +126,7 @@ def stuck_power(
     power: Series, util: Series, clock: Series, limit_w: float | None, mean_s: float
 ) -> Intervals:
     """Return where power (W) does not change while utilisation (0 to 1) or the clock (MHz) does.
-
-    The device averages its power over ``mean_s``; the load is averaged over twice that. ``limit_w``
-    is the enforced power limit, if known.
-    """
+    The device averages its power over ``mean_s``; the load is averaged over twice that."""
     t_ns, power_w = power
     changes = np.flatnonzero(np.abs(np.diff(power_w)) > _SAME_W) + 1
     first = np.concatenate([[0], changes]) if len(t_ns) else changes

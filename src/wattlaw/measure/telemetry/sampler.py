@@ -40,7 +40,6 @@ _EARLY_SHARE = 0.04
 #: The longest that a meter may take to be read, and to open.
 READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
-#: The signal that ends every sampler in an orderly way.
 END_SIGNAL = signal.SIGUSR2
 #: How long a caller waits for open meters, for an orderly end, and after a kill. A sampler notices
 #: within 15 s that a driver hangs.
@@ -48,31 +47,22 @@ _READY_S, _GRACE_S, _KILL_WAIT_S = 15.0, 20.0, 5.0
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
-    """Return the command line that starts a sampler as a child of this process.
-
-    It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM. A scheduler sends SIGTERM to all
-    processes of a job some time before their end.
-    """
+    """It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM, which precedes a job's end."""
     line = isolated_python("-m", "wattlaw.measure.telemetry.sampler", str(folder), host)
     line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
     return line if handles_sigterm else [*line, "--no-sigterm"]
 
 
 def stream_path(folder: Path, host: str) -> Path:
-    """Return the path of a host's samples during a run. The file exists once sampling has begun."""
     return folder / f"telemetry.{host}.csv"
 
 
 def report_path(folder: Path, host: str) -> Path:
-    """Return the path of the report that a sampler writes at an orderly end."""
     return folder / f"sampler.{host}.json"
 
 
 class SamplerProcess:
-    """A running sampler. As a context it is stopped at the end of the block.
-
-    ``folder`` gets its files, and ``log`` its output, by default the output of this process.
-    """
+    """A running sampler. As a context it is stopped at the end of the block."""
 
     def __init__(
         self,
@@ -119,11 +109,8 @@ class SamplerProcess:
 
 
 class MeterPoller:
-    """Polls one meter on an absolute schedule, and reports how the polling went.
-
-    It is due at whole periods after the first reading of all meters, so that meters share wake-ups
-    also after their periods have changed. A broken meter is not read again.
-    """
+    """Polls one meter on an absolute schedule, at whole periods after the first reading of all
+    meters, so that they share wake-ups. A broken meter is not read again."""
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
         self.name = name
@@ -202,7 +189,6 @@ class MeterPoller:
         return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
     def give_up(self, reason: str) -> None:
-        """Stop polling this meter, even while a call of it is running."""
         self.next_s = self.due_s = self._limit_s = math.inf
         self._problem = f"{self.name} no longer read: {reason}"
 
@@ -220,8 +206,6 @@ class MeterPoller:
 
 
 class Sampler:
-    """Reads every registered meter and writes its samples, until it receives a signal."""
-
     def __init__(
         self, folder: Path, host: str, target: Target, parent_pid: int, ends_on: Set[signal.Signals]
     ) -> None:

@@ -16,7 +16,6 @@ from wattlaw.study.sources import MEASURED
 
 _MAX_TIES, _MAX_CANDIDATES = 2, 3
 _MAX_REASON = 60
-#: Warnings that are said in full.
 _IN_FULL = {
     OTHER_BATCH: "the batch that ran differs from the declared one",
     NO_SCOPE: "energies of the requested scope are missing",
@@ -33,9 +32,10 @@ _CAVEATS = {
 }
 #: Warnings that the other one makes superfluous.
 _IMPLIED = {
-    "energy-simulated": "simulated", "energy-replayed": "replayed",
+    "energy-simulated": "simulated",
+    "energy-replayed": "replayed",
     "quality-not-measured": "batch-quality-unknown",
-}  # fmt: skip
+}
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
 _ONLY = "the only setting that is compared"
@@ -44,11 +44,7 @@ _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
-    """Return what to run, what it takes and saves, how sure that is, and what to measure next.
-
-    What changes the answer stands beside it. These are at most 16 lines of 80 columns, unless names
-    are very long.
-    """
+    """At most 16 lines of 80 columns, unless names are very long."""
     known, is_only = "; ".join(_caveats(advice)), _is_only(advice)
     caveats = f" ({known})" if known else ""
     option, lines = advice.recommended or advice.nearest, []
@@ -85,7 +81,6 @@ def summary(advice: Advice) -> tuple[str, ...]:
 
 
 def brief(advice: Advice) -> str:
-    """Return the recommendation, its savings and probability in one line."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
@@ -116,7 +111,6 @@ def brief(advice: Advice) -> str:
 
 
 def details(advice: Advice) -> tuple[str, ...]:
-    """Return the reason, what the energy counts, and all warnings."""
     lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
     if (energy := advice.rests_on.energy_is) is not None:
         lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
@@ -128,7 +122,6 @@ def _is_only(advice: Advice) -> bool:
 
 
 def _caveats(advice: Advice) -> list[str]:
-    """Return what a reader must know before following the advice, the most serious first."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     caveats = []
     if option is not None and option.is_predicted:
@@ -148,17 +141,14 @@ def _caveats(advice: Advice) -> list[str]:
 
 
 def hours(advice: Advice, option: Option) -> tuple[float, str]:
-    """Return the GPU-hours of an option, or GPU-seconds of a sample or step, with their name."""
     if advice.unit in ("sample", "step"):
         return option.train_time_s.mean * option.gpus, f"{advice.worker}-seconds"
     return option.gpu_hours.mean, f"{advice.worker}-hours"
 
 
 def _takes(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
-
-    The relative interval of GPU-hours is that of time, and that of carbon is that of energy.
-    """
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit. The relative
+    interval of GPU-hours is that of time, and that of carbon is that of energy."""
     spent, carbon = hours(advice, option), option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     amounts = [
@@ -223,7 +213,6 @@ def _listed(
 
 
 def _with_any_batch(advice: Advice) -> Iterator[str]:
-    """Yield what is recommended if the quality at a larger global batch is acceptable."""
     if (option := advice.any_batch) is None:
         return
     text, savings, nearest = option.label, advice.any_batch_savings, advice.nearest
@@ -287,7 +276,6 @@ def _tie(advice: Advice, tie: Tie) -> str:
 
 
 def _difference(advice: Advice, option: Option) -> str:
-    """Return an option's GPUs, and those of its other settings that the recommended one lacks."""
     known = advice.recommended.label if advice.recommended else ""
     gpus, *others = option.label.split(", ")
     text = ", ".join([gpus, *(part for part in others if part not in known)])
@@ -321,15 +309,11 @@ def _next(advice: Advice, option: Option) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a probability in whole per cent, never as certain."""
     return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
 
 def merge_warnings(advices: Sequence[Advice]) -> list[str]:
-    """Return the caveats of several workloads, each kind once.
-
-    A kind whose texts differ has those of the first workload.
-    """
+    """Of a kind whose texts differ, those of the first workload are returned."""
     texts: dict[str, dict[str, list[str]]] = {}
     for advice in advices:
         codes = {warning.code for warning in advice.warnings}

@@ -81,7 +81,6 @@ def targets(findings: Findings) -> tables.Table | None:
 
 
 def quality_sentences(findings: Findings) -> Iterator[str]:
-    """Yield up to where quality holds, and workloads without a time to the target."""
     rows = [row for row in findings.quality if len(row.means)]
     for verdict in (FALLS, NO_FALL):
         for row in rows:
@@ -99,7 +98,6 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:
-    """Return the name of a group of runs, by the settings that differ in the store."""
     settings = {"workload": row.group["workload"]}
     for name in ("options", "train"):
         shorter = differing_options(findings.runs[name])
@@ -114,7 +112,6 @@ def _label(findings: Findings, row: BatchQuality) -> str:
 
 
 def constant_batch(findings: Findings, rule: str) -> Spec | None:
-    """Draw time and energy per unit against workers at constant global or local batch."""
     rows = findings.unlimited_series
     rows = rows[rows["rule"] == rule]
     if rows.empty:
@@ -128,7 +125,6 @@ def constant_batch(findings: Findings, rule: str) -> Spec | None:
 
 
 def growing_data(findings: Findings) -> Spec | None:
-    """Draw time per unit against workers where the data set grows with them."""
     rows = findings.series[findings.series["fraction_per_gpu"].notna()]
     if rows.empty:
         return None
@@ -139,7 +135,6 @@ def growing_data(findings: Findings) -> Spec | None:
 
 
 def quality(findings: Findings) -> Spec | None:
-    """Draw quality after the last epoch against global batch, and where it starts to fall."""
     several = [row for row in findings.quality if len(row.means) > 1]
     rows = [row for row in several if len(row.means) > 2] or several
     if not rows:

@@ -22,7 +22,6 @@ _MAX_COUNTS = 7
 
 
 def comparisons(findings: Findings) -> tables.Table | None:
-    """Return, per family and kind of limit, whether limits change the exponent."""
     rows = [
         vars(comparison)
         | {"series": series, "kind": comparison.limit}
@@ -52,8 +51,6 @@ def comparisons(findings: Findings) -> tables.Table | None:
 
 
 def effects(findings: Findings) -> tables.Table | None:
-    """Return the change of time and energy under each limit, over all settings of a workload."""
-
     def changes(row: dict[str, Any], name: str) -> str:
         if not fmt.known(row[name]) or row["settings"] < 2:
             return fmt.MISSING
@@ -82,7 +79,6 @@ def effects(findings: Findings) -> tables.Table | None:
 
 
 def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
-    """Return median, least and greatest ratio of each limit, per workload and hardware."""
     rows = findings.limit_effects
     same = (rows["limit"] == rows["reference"]) | (rows["limit"].isna() & rows["reference"].isna())
     rows = rows[~same]  # without those of the references themselves
@@ -111,7 +107,6 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
 
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the effect of limits on the exponent, and on time and energy over all workloads."""
     for kind, name in LIMIT_NAMES.items():
         compared = [
             comparison for _, comparison in findings.comparisons if comparison.limit == kind
@@ -146,7 +141,6 @@ def _change_range(ratios: Iterable[float]) -> str:
 
 
 def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw speed and energy by cap or clock, at the two counts of ``compared_counts``."""
     rows = findings.limit_effects
     rows = rows[rows["limit_kind"] == limit]
     if rows.empty:
@@ -167,9 +161,10 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
         falling = rows.sort_values("limit", ascending=False, na_position="first")
         labels = list(dict.fromkeys(falling["label"]))
         axis = {  # the unit is in the title, not in each label
-            "labelExpr": f"replace(datum.label, ' {unit}', '')", "labelAngle": 0,
+            "labelExpr": f"replace(datum.label, ' {unit}', '')",
+            "labelAngle": 0,
             "labelOverlap": "greedy",
-        }  # fmt: skip
+        }
         x = charts.field(
             "label", "nominal", title=f"{LIMIT_NAMES[limit]} ({unit})", sort=labels,
             scale={"domain": labels}, axis=axis,
@@ -193,7 +188,6 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
 
 
 def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
-    """Return the rows of two worker counts of each panel, at one batch each."""
     panels = [of_panel for _, of_panel in rows.groupby("panel", sort=False)]
     rows = pd.concat([rows[rows["gpus"].isin(compared_counts(rows["gpus"]))] for rows in panels])
     batch = rows.groupby(["panel", "gpus"])["global_batch"].transform("max")
@@ -203,7 +197,6 @@ def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per ratio, in percent."""
     if rows["gpus"].nunique() > _MAX_COUNTS:
         smallest = rows["gpus"] == rows.groupby("panel")["gpus"].transform("min")
         workers = smallest.map({True: "smallest count", False: "largest count"})

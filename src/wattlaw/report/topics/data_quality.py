@@ -27,10 +27,7 @@ _ORIGINS = {
 
 
 def reasons(findings: Findings) -> tables.Table | None:
-    """Return how many runs are in no result, by reason, with the first few run ids.
-
-    They are not done, or done without a training window that counts.
-    """
+    """Those that are not done, or done without a training window that counts."""
     not_timed = findings.not_timed.assign(status=_NOT_TIMED)
     if findings.not_done.empty and not_timed.empty:
         return None
@@ -63,7 +60,6 @@ def _first_ids(run_ids: pd.Series) -> str:
 
 
 def verdicts(findings: Findings) -> tables.Table | None:
-    """Return what was counted as energy, from which source, with which verdict."""
     runs = findings.runs
     if runs.empty:
         return None
@@ -107,7 +103,6 @@ def verdicts(findings: Findings) -> tables.Table | None:
 
 
 def status_sentences(findings: Findings) -> Iterator[str]:
-    """Yield how many runs have which status, and how many were interrupted."""
     total = sum(findings.statuses.values())
     counts = ", ".join(f"{count:,} {status}" for status, count in sorted(findings.statuses.items()))
     yield f"{total:,} runs: {counts}." if total else "There is no run."
@@ -124,7 +119,6 @@ def status_sentences(findings: Findings) -> Iterator[str]:
 
 
 def caveat_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what limits the trust in the results."""
     others = {name: count for name, count in findings.statuses.items() if name != "done"}
     if others:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))

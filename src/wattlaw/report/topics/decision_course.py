@@ -41,15 +41,16 @@ _WIDE = 20.0
 
 
 def decision_text(decision: Decision) -> str:
-    """Return the state of a decision in one line."""
     if decision.setting is None or decision.probability is None or decision.expected_regret is None:
         text = "decision: no setting is known yet"
     else:
         unclear = others = ""
         if not decision.clearly_best:
             unclear = "no setting is clearly best; leading: "
-            shown = [f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
-                     for item in decision.others]  # fmt: skip
+            shown = [
+                f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
+                for item in decision.others
+            ]
             others = f" ({'; '.join(shown)})" if shown else ""
         text = (
             f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
@@ -72,7 +73,6 @@ def decision_text(decision: Decision) -> str:
 
 
 def goal_text(decision: Decision) -> str:
-    """Return what is minimized, and under which constraints."""
     question = decision.question
     goal = str(question.get("minimize"))
     numbers = {name: value for name, value in question.items() if isinstance(value, int | float)}
@@ -84,7 +84,6 @@ def goal_text(decision: Decision) -> str:
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield question and state of each decision, with what they rest on."""
     for item in findings.decisions:
         origin = ""
         if item.origin != MEASURED and not findings.sources_label:  # which the page's title has
@@ -106,7 +105,6 @@ def in_brief(findings: Findings) -> Iterator[str]:
 
 
 def course(findings: Findings) -> Spec | None:
-    """Draw the expected regret and the probability after each run, by leading setting."""
     tables = [(item, table) for item in findings.decisions if len(table := _table(item))]
     if not tables:
         return None
@@ -157,7 +155,6 @@ def course(findings: Findings) -> Spec | None:
 
 
 def _table(decision: Decision) -> pd.DataFrame:
-    """Return hours, regret and probability in percent, and leading setting of each row."""
     rows = [
         (row.gpu_hours_spent, 100 * regret, 100 * probability, label(setting, decision.worker))
         for row in decision.course

@@ -49,7 +49,6 @@ _ORIGINS = {
 
 
 def factors(findings: Findings) -> tables.Table | None:
-    """Return the factor between energy and GPU-hours, and whether they are proportional."""
     noun, laws = worker_noun(findings), _laws(findings)
 
     def proportional(row: dict[str, Any]) -> str:
@@ -112,7 +111,6 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 
 
 def totals(findings: Findings) -> tables.Table | None:
-    """Return the totals of the done runs by workload, hardware, source and kind of energy."""
     totals, currency = findings.totals, findings.footprint and findings.footprint.currency
     costs = {"co2_kg": "kg CO2e", "cost": f"cost ({currency})" if currency else "cost"}
     return tables.build(
@@ -135,7 +133,6 @@ def totals(findings: Findings) -> tables.Table | None:
 
 
 def counted(findings: Findings) -> tuple[str, ...]:
-    """Return what carbon and cost include, for each kind of energy."""
     if findings.footprint is None:
         return ()
     kinds = findings.totals["energy_is"].dropna().unique()
@@ -143,7 +140,6 @@ def counted(findings: Findings) -> tuple[str, ...]:
 
 
 def energy_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what is counted and the factor of each workload and hardware."""
     if findings.energy is None:
         why = "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         if findings.sources_label == "imported":
@@ -184,7 +180,6 @@ def energy_figure(findings: Findings) -> Spec | None:
 
 
 def energy_quantity(rows: pd.DataFrame) -> Quantity:
-    """Return the energy of a unit of work in the unit of energy that suits rows."""
     size, unit = joule_scale(rows)
     return Quantity("energy_j", f"energy per {{unit}} ({unit})", 1 / size)
 
@@ -194,7 +189,6 @@ def counted_note(findings: Findings) -> str:
 
 
 def energy_speed(findings: Findings) -> Spec | None:
-    """Draw normalised energy against normalised speed, with larger points for more workers."""
     facets, table = relative_facets(findings)
     table = table[table["energy_ratio"].notna()]
     if table.empty:
@@ -231,7 +225,6 @@ def energy_speed(findings: Findings) -> Spec | None:
 
 
 def gpu_hours(findings: Findings) -> Spec | None:
-    """Draw energy against GPU-hours of a unit, with each group's line through the origin."""
     facets = _settings(findings)
     if facets is None:
         return None
@@ -252,7 +245,6 @@ def gpu_hours(findings: Findings) -> Spec | None:
 
 
 def factor(findings: Findings) -> Spec | None:
-    """Draw mean power per GPU against samples and against optimizer steps per GPU-hour."""
     facets = _settings(findings)
     if facets is None:
         return None
@@ -297,8 +289,9 @@ def _with_sd(rows: pd.DataFrame, column: str, size: float) -> pd.DataFrame:
 def _points(table: pd.DataFrame, x: Spec, y: Spec, styles: charts.Styles) -> list[Spec]:
     tooltip = {"line": "line", "gpus": "workers", "global_batch": "global batch"}
     return [
-        *charts.error_bars(table, x, y, styles), charts.points(table, x, y, styles, tooltip, 40)
-    ]  # fmt: skip
+        *charts.error_bars(table, x, y, styles),
+        charts.points(table, x, y, styles, tooltip, 40),
+    ]
 
 
 def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:

@@ -24,7 +24,6 @@ _MAX_REASONS = 3
 
 
 def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
-    """Return size and name of the unit of energy that suits rows; J for several units of work."""
     one_unit = rows["unit"].nunique() < 2
     return fmt.choose_unit(rows["energy_j"], fmt.JOULE_UNITS) if one_unit else (1.0, "J")
 
@@ -54,7 +53,7 @@ def settings(findings: Findings) -> tables.Table | None:
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
         command="wattlaw export STORE settings -o settings.csv",
-        rank=limit_count,
+        rank=lambda row: int(row["_limits"]),
     )
 
 
@@ -64,7 +63,6 @@ def facts(findings: Findings) -> tables.Table | None:
 
 
 def interruption_note(findings: Findings) -> str:
-    """Return a sentence on the windows that interruptions excluded; empty if there are none."""
     epochs = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
     count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(TRAINING))).sum())
     if not count:
@@ -73,7 +71,6 @@ def interruption_note(findings: Findings) -> str:
 
 
 def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
-    """Return the columns that name the setting of a row of ``with_labels``."""
     others = {
         name.removesuffix("_w").removesuffix("_mhz").replace("_", " "): name
         for name in differing
@@ -106,17 +103,11 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
     return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
 
 
-def limit_count(row: dict[str, Any]) -> int:
-    """Return how many limits a row of ``with_labels`` has, as the rank of the row."""
-    return int(row["_limits"])
-
-
 def worker_noun(findings: Findings) -> str:
     return comparable_runs.worker_noun(findings.runs)
 
 
 def energy_reasons(findings: Findings, verdict: str) -> list[str]:
-    """Return the stored reasons for a verdict on energies, the most frequent first."""
     epochs = findings.epochs
     if "energy_reason" not in epochs:
         return []
@@ -132,6 +123,5 @@ def energy_reasons(findings: Findings, verdict: str) -> list[str]:
 
 
 def suspect_note(findings: Findings) -> str:
-    """Return a sentence on why energies are suspect; empty if none is."""
     reasons = energy_reasons(findings, "suspect")
     return f" Suspect energies: {'; '.join(reasons)}." if reasons else ""

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
 #: The times of a prediction, by what they are of; the first that all rows have is shown.
 _TIMES = {
-    "training": "train_time_s", "epoch": "epoch_time_s", "sample": "time_per_sample_s",
+    "training": "train_time_s",
+    "epoch": "epoch_time_s",
+    "sample": "time_per_sample_s",
     "step": "step_time_s",
-}  # fmt: skip
+}
 _MOST_LISTED = 6
 #: Settings that have a column only where rows differ.
 _SETTINGS = (
@@ -61,8 +63,10 @@ def label(setting: Setting, worker: str = "GPU") -> str:
 
 def table(predictions: Predictions) -> tables.Table | None:
     rows = predictions.rows
-    of = next((of for of, name in _TIMES.items()
-               if all(getattr(row, name) is not None for row in rows)), "step")  # fmt: skip
+    of = next(
+        (of for of, name in _TIMES.items() if all(getattr(row, name) is not None for row in rows)),
+        "step",
+    )
     differing = [each for each in _SETTINGS if len({each.value(row) for row in rows}) > 1]
 
     def quantity(row: Prediction, name: str) -> Quantity | None:
@@ -85,7 +89,6 @@ def table(predictions: Predictions) -> tables.Table | None:
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:
-    """Return what the predictions rest on, and the measurement that would narrow them most."""
     texts = []
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
@@ -113,7 +116,6 @@ def _listed(values: tuple[int, ...]) -> str:
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield how well the most GPUs are predicted from the runs on fewer."""
     checks = [check for overview in findings.predictions for check in overview.checks]
     if checks:
         error = median(abs(check.error) for check in checks)
@@ -126,7 +128,6 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def check(findings: Findings) -> tables.Table | None:
-    """Return the check of each job: the most GPUs, predicted from the runs on fewer."""
     rows = [(overview.job, check) for overview in findings.predictions for check in overview.checks]
 
     def time_text(row: tuple[Job, Check], seconds: Quantity | float) -> str:
@@ -154,7 +155,6 @@ def check(findings: Findings) -> tables.Table | None:
 
 
 def curves(findings: Findings) -> Spec | None:
-    """Draw the predicted time of a unit against GPUs with its 90 % interval, and the runs."""
     notes = [
         "Line and band are the prediction with its 90 % interval, from all runs of the job.",
         "Points are runs at the same batch and limits.",
@@ -164,7 +164,6 @@ def curves(findings: Findings) -> Spec | None:
 
 
 def step_parts(findings: Findings) -> Spec | None:
-    """Draw the share of compute, communication, input and waiting in a step, by GPU count."""
     notes = [
         "Shares are medians of the prediction, at the batch and limits of most runs.",
         "Communication is the part that the backward pass does not hide.",
@@ -229,18 +228,17 @@ def _bar_layers(overview: Overview) -> list[Spec]:
     counts = [str(row.setting.gpus) for row in overview.curve]
     table = shares[[*_PARTS]].assign(gpus=counts).melt("gpus", var_name="part", value_name="share")
     table["order"] = table["part"].map(_PARTS.index)
-    axis = {
-        "labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": charts.CHARACTER_WIDTH
-    }  # fmt: skip
+    axis = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": charts.CHARACTER_WIDTH}
     part = charts.field("part", "nominal")
     encoding: Spec = {
         "x": charts.field("gpus", "nominal", sort=counts, title=charts.WORKERS, axis=axis),
         "y": charts.field("share", title="share of a step (%)", scale={"domain": [0, 100]}),
-        "color": part | {
+        "color": part
+        | {
             "scale": {"domain": list(_PARTS), "range": charts.COLOURS[:4]},
             "legend": {"title": None, "orient": "bottom", "columns": 4},
         },
         "order": charts.field("order"),
         "tooltip": [part, charts.field("share", title="share (%)")],
-    }  # fmt: skip
+    }
     return [charts.layer(table, "bar", encoding)]

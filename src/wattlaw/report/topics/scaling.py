@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from wattlaw.analysis.laws.fitting import Fit, Fits
     from wattlaw.report.charts import Spec
 
-#: The title of an axis.
 TIME = "time per {unit} (s)"
 #: More runs than this are drawn as their means.
 MAX_POINTS = 500
@@ -58,10 +57,6 @@ def _breakpoint(fit: Fit) -> str:
     return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
 
 
-def _nodes(fit: Fit) -> str | None:
-    return "–".join(map(str, dict.fromkeys(fit.nodes))) if fit.nodes else None
-
-
 def _holdout_error(fit: Fit) -> str:
     error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
     if error is None:
@@ -80,14 +75,13 @@ _COLUMNS = (
     tables.p_value("p", lambda fit: fit.law.p_value),
     tables.number("runs", lambda fit: fit.law.n),
     tables.Column("N", lambda fit: fmt.interval(fit.law.x_min, fit.law.x_max)),
-    tables.text("nodes", _nodes),
+    tables.text("nodes", lambda fit: "–".join(map(str, dict.fromkeys(fit.nodes or ()))) or None),
     tables.text("selected law", lambda fit: fit.selection.best.law if fit.selection else None),
     tables.text("breakpoint", _breakpoint),
 )
 
 
 def laws(fits: Fits) -> tables.Table | None:
-    """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
     rows = [fit for fit in fits.rows if fit.law]
     notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
     notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
@@ -97,7 +91,6 @@ def laws(fits: Fits) -> tables.Table | None:
 
 
 def exponents(findings: Findings) -> tables.Table | None:
-    """Return law, selected law, breakpoint, and columns of add-ons, of each series."""
     added = (column for each in added_sections().values() for column in each.law_columns)
     return tables.build(
         "exponents",
@@ -113,7 +106,6 @@ def exponents(findings: Findings) -> tables.Table | None:
 
 
 def speedups(findings: Findings) -> tables.Table | None:
-    """Return speedup, efficiency and normalised energy relative to each reference count."""
     rows = findings.speedups
     largest = rows.groupby("series")["gpus"].transform("max") == rows["gpus"]
     limited = rows["series"].str.contains(r" (?:W|MHz)(?:,|$)", regex=True)
@@ -139,7 +131,6 @@ def speedups(findings: Findings) -> tables.Table | None:
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
-    """Yield law and speedup of each workload, refusals, and the holdout error of power laws."""
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
@@ -161,7 +152,6 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
-    """Yield which series leave their power law, and where; those to quote come first."""
     quoted = main_fits(findings)
     yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
 
@@ -173,7 +163,6 @@ def breakpoints(fits: Iterable[Fit]) -> Iterator[str]:
 
 
 def _speedup_without_law(findings: Findings, noun: str) -> str:
-    """Return the range of speedups on the most workers of each series."""
     rows = findings.speedups
     most = rows[rows["gpus"] == rows.groupby("series")["gpus"].transform("max")]
     if (most["gpus"] == most["reference"]).all():
@@ -206,7 +195,6 @@ def _law(fit: Fit, noun: str) -> str:
 
 
 def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
-    """Return the largest speedup of a fit's series."""
     names = rows_of_group(findings.series, fit.group)["series"].unique()
     table = findings.speedups[findings.speedups["series"].isin(names)]
     if table.empty:
@@ -222,11 +210,8 @@ def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
 
 
 def main_fits(findings: Findings) -> list[Fit]:
-    """Return the fit to quote of each workload and hardware.
-
-    It has no cap, no clock, and a data set of constant size. Of several series it is the one with
-    the widest range of N, then with the most runs.
-    """
+    """Return the fit to quote of each workload and hardware, without limits and with a data set of
+    constant size. Of several it is the one with the widest range of N, then with the most runs."""
     chosen: dict[tuple[object, object], Fit] = {}
     widest: dict[tuple[object, object], tuple[float, int]] = {}
     for fit in findings.fits.rows:
@@ -241,7 +226,6 @@ def main_fits(findings: Findings) -> list[Fit]:
 
 
 def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
-    """Return the rows of ``findings.series`` that a fit was made of."""
     if "fraction_per_gpu" not in group:
         rows = fixed_dataset(rows)
     for name, value in group.items():
@@ -253,12 +237,10 @@ def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
 
 
 def epoch_time(findings: Findings) -> Spec | None:
-    """Draw the time of a unit against workers, log-log, without caps and clocks, with laws."""
     return _epoch_times(findings, facet(findings.unlimited_series))
 
 
 def epoch_time_by_limit(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw seconds per epoch against workers by cap or clock, a panel per family."""
     return _epoch_times(findings, facets_by_limit(findings.series, limit))
 
 
@@ -318,7 +300,6 @@ def _law_lines(findings: Findings, facets: Facets) -> pd.DataFrame:
 
 
 def speedup_figure(findings: Findings) -> Spec | None:
-    """Draw speedup relative to the reference count, with intervals and the ideal line."""
     facets, table = relative_facets(findings)
     if table.empty:
         return None

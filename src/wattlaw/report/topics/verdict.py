@@ -52,7 +52,6 @@ _MAX_SETTINGS, _MAX_PANELS = 150, 6
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of a single workload; of several, what the table shows."""
     if findings.runs.empty:
         yield "No run is done, so there is no result yet."
     if len(findings.advice) == 1:
@@ -69,7 +68,6 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def table(findings: Findings) -> tables.Table | None:
-    """Return a row for each of several workloads; or the settings to compare, of a single one."""
     advices = findings.advice
     if len(advices) == 1:
         return settings(advices[0])
@@ -96,25 +94,26 @@ def table(findings: Findings) -> tables.Table | None:
 
     columns = [
         tables.text("workload", lambda row: row[0].workload),
-        tables.text("run on", lambda row: row[1].label
-                    + ("" if row[0].clearly_best else f" ({UNCLEAR})")),
+        tables.text(
+            "run on", lambda row: row[1].label + ("" if row[0].clearly_best else f" ({UNCLEAR})")
+        ),
         tables.text(LARGER_BATCH, lambda row: row[0].any_batch and row[0].any_batch.label),
         *_amounts(rows),
         tables.text("against the baseline", lambda row: change(row[0])),
         tables.Column("sure", lambda row: probability(row[0])),
         tables.text("measure next", lambda row: next_run(*row)),
         tables.text("known by", lambda row: _known_by(row[1])),
-    ]  # fmt: skip
+    ]
     note = (
         "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
         f"within {fmt.percent(Question().tolerance, 2)} of the best setting."
     )
-    return tables.build("recommended", "What to run, by workload", columns, rows, note=note,
-                        command=_COMMAND)  # fmt: skip
+    return tables.build(
+        "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
+    )
 
 
 def settings(advice: Advice) -> tables.Table | None:
-    """Return the recommended setting, the baseline, what ties, and the Pareto front."""
     named = [
         ("recommended" if advice.clearly_best else UNCLEAR, advice.recommended),
         ("baseline", advice.baseline),
@@ -139,7 +138,6 @@ def settings(advice: Advice) -> tables.Table | None:
 
 
 def caveats(findings: Findings) -> list[str]:
-    """Return the warnings of the advice and what limits the trust in the results."""
     merged = text.merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
@@ -177,14 +175,14 @@ def _known_by(option: Option) -> str:
 
 
 def pareto(findings: Findings) -> Spec | None:
-    """Draw energy (without any, GPU-hours) against time of all settings, and what to run."""
     advices = [advice for advice in findings.advice if advice.pareto]
     if not advices:
         return None
     shown = advices[:_MAX_PANELS]
     names = unique_labels([advice.workload for advice in shown], 36)
-    energies = [option.energy_j.mean for advice in shown for option in advice.pareto
-                if option.energy_j]  # fmt: skip
+    energies = [
+        option.energy_j.mean for advice in shown for option in advice.pareto if option.energy_j
+    ]
     several = len({advice.unit for advice in shown}) > 1
     joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.JOULE_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
@@ -215,7 +213,6 @@ def _hour_s(advice: Advice) -> float:
 
 
 def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
-    """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
     runs = comparable_runs(findings.runs, advice.workload).rows
     spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
     if any(option.energy_j for option in advice.pareto):
@@ -253,7 +250,6 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
 def _layers(
     table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, of: str
 ) -> list[Spec]:
-    """Return the layers of a panel; ``kinds`` are those of the legend."""
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
@@ -263,11 +259,13 @@ def _layers(
     legend = {"title": None, "orient": "bottom", "columns": 5}
     colour, shape = (
         charts.field(
-            "line", "nominal", legend=legend,
+            "line",
+            "nominal",
+            legend=legend,
             scale={"domain": list(kinds), "range": [look[at] for look in kinds.values()]},
         )
         for at in (0, 1)
-    )  # fmt: skip
+    )
     styles = {"color": colour, "shape": shape}
     front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
     predicted = table[table["line"] == _PREDICTED]

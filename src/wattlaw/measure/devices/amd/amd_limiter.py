@@ -8,10 +8,8 @@ from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.amd.gpus import AmdGpu, all_gpus
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 
-#: The driver's files of the performance level and of the range of clocks.
 _LEVEL, _RANGE = "power_dpm_force_performance_level", "pp_od_clk_voltage"
 _AUTO = "auto"
-#: The driver applies whole watts.
 _LEAST_W = 1.0
 
 
@@ -68,11 +66,8 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
         return None if folder is None else setting_problem(device, folder / "power1_cap")
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Set the highest graphics clock. The driver refuses a range of one clock.
-
-        After an error the GPU is in the level ``auto`` again: a caller that is not permitted tries
-        the next limiter and restores nothing of this one.
-        """
+        """The driver refuses a range of one clock. After an error the GPU is in the level ``auto``
+        again: a caller that is not permitted restores nothing of this limiter."""
         state, folder = self.read(device), self._gpu(device).folder
         if state.min_mhz is None or state.max_mhz is None:
             raise NotAvailable(f"{device}: {state.no_clock_limit_reason}")
@@ -111,13 +106,11 @@ def _check(device: str, value: float, low: float, high: float, unit: str) -> Non
 
 
 def _clocks(gpu: AmdGpu) -> list[int]:
-    """Return the graphics clocks that a GPU lists, such as ``1: 1700Mhz``."""
     text = sysfs.optional_text(gpu.folder / "pp_dpm_sclk") or ""
     return [int(digits) for digits in re.findall(r"^\d+: (\d+)Mhz", text, re.MULTILINE)]
 
 
 def _no_clock_limit_reason(gpu: AmdGpu) -> str | None:
-    """Return why a clock limit is refused: the previous state could not be restored."""
     if not gpu.has_resettable_clocks:
         return (
             "its driver keeps clock ranges in the level auto, so a clock limit could not be removed"

@@ -88,8 +88,6 @@ class AmdMeter(Meter):
 
 
 class _Reader:
-    """Reads one GPU: what it supports at the start, and each value at its own period."""
-
     def __init__(self, gpu: AmdGpu, smi: "AmdSmi | None", own: Collection[str], why: str) -> None:
         self._gpu = gpu
         self._smi = smi if smi is not None and gpu.bus_id in smi.handles else None
@@ -162,7 +160,6 @@ class _Reader:
         return known if self.problem is None else {}
 
     def _check(self, values: dict[str, Any]) -> None:
-        """Notice a GPU that was removed, or that answers no more."""
         has_answered = bool(
             {"power_w", "energy_j"} & values.keys() if self._is_measured else values
         )
@@ -173,7 +170,6 @@ class _Reader:
             self.problem = f"{self._gpu.uuid}: no longer read: {self._reason()}"
 
     def _energy(self, source: str | None) -> tuple[int, float] | None:
-        """Return the counter and the joules of its unit."""
         if source == "amdsmi":
             return None if self._smi is None else self._smi.energy_count(self._gpu.bus_id)
         count = sysfs.read_optional(self._hwmon / source) if source else None
@@ -192,7 +188,6 @@ class _Reader:
         return self._throttled_s
 
     def _slow(self) -> dict[str, float | None]:
-        """Return the values that change slowly, and check that it is still the same GPU."""
         folder, known_id = self._gpu.folder, self._gpu.unique_id
         unique_id = sysfs.optional_text(folder / "unique_id")
         if unique_id and known_id and unique_id.lower().zfill(16) != known_id:
@@ -234,10 +229,7 @@ class AmdSmi:
     """The library of AMD SMI by its Python binding; GPUs by their bus ids."""
 
     def __init__(self) -> None:
-        """Load the binding and its library; raises ``NotAvailable`` if that fails.
-
-        Without the library the binding prints lines and raises errors of many kinds.
-        """
+        """Without its library the binding prints lines and raises errors of many kinds."""
         try:
             with contextlib.redirect_stdout(io.StringIO()):
                 self._binding = importlib.import_module("amdsmi")
@@ -257,7 +249,6 @@ class AmdSmi:
             raise NotAvailable(f"AMD SMI does not answer: {one_line(error)}") from None
 
     def energy_count(self, bus_id: str) -> tuple[int, float] | None:
-        """Return the counter and the joules of its unit; None on an error."""
         try:
             counter = self._binding.amdsmi_get_energy_count(self.handles[bus_id])
             raw, unit_uj = int(counter["energy_accumulator"]), float(counter["counter_resolution"])
@@ -267,10 +258,8 @@ class AmdSmi:
         return (raw, unit_uj * 1e-6) if is_known else None
 
     def power_limit_cycles(self, bus_id: str) -> tuple[int, int] | None:
-        """Return the firmware's cycles, and those at the power limit; None if it counts none.
-
-        The binding's own function converts some hundred fields each time.
-        """
+        """Return the firmware's cycles, and those at the power limit. The binding's own function
+        converts some hundred fields each time."""
         try:
             wrapper = self._binding.amdsmi_wrapper
             metrics = wrapper.amdsmi_gpu_metrics_t()

@@ -98,8 +98,6 @@ class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
             self._set(device, ("-rgc",), pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        """Make these profiles the requested ones. Setting adds, so others are cleared first."""
-
         def change(handle: Any) -> None:
             others = {*_read_profiles(handle, query)[1]} - {*profiles}
             clear = pynvml.nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
@@ -136,10 +134,8 @@ class _NotSupported(NotAvailable):
 
 
 def _read_profiles(handle: Any, read: Callable[..., Any]) -> list[tuple[str, ...]]:
-    """Return the profiles that a GPU offers, that are requested, and that it enforces.
-
-    There are none if the GPU, the driver or its bindings have none. ``read`` calls the driver.
-    """
+    """Return the profiles that a GPU offers, that are requested, and that it enforces; none if the
+    GPU, the driver or its bindings have none."""
     if not hasattr(pynvml, "nvmlDeviceWorkloadPowerProfileGetProfilesInfo"):
         return [(), (), ()]
     info = pynvml.c_nvmlWorkloadPowerProfileProfilesInfo_v1_t()
@@ -150,19 +146,14 @@ def _read_profiles(handle: Any, read: Callable[..., Any]) -> list[tuple[str, ...
         if read(call, handle, ctypes.byref(answer)) is None:
             return [(), (), ()]
     masks = info.perfProfilesMask, now.requestedProfilesMask, now.enforcedProfilesMask
-    return [tuple(map(_profile_name, _numbers(mask))) for mask in masks]
+    return [_profiles_of(mask) for mask in masks]
 
 
-def _numbers(mask: Any) -> list[int]:
-    words = enumerate(mask.mask)
-    return [
-        word * _MASK_BITS + bit for word, bits in words for bit in range(_MASK_BITS)
-        if bits >> bit & 1
-    ]  # fmt: skip
-
-
-def _profile_name(number: int) -> str:
-    return POWER_PROFILES[number] if number < len(POWER_PROFILES) else f"{_UNNAMED}{number}"
+def _profiles_of(mask: Any) -> tuple[str, ...]:
+    size = len(mask.mask) * _MASK_BITS
+    numbers = [n for n in range(size) if mask.mask[n // _MASK_BITS] >> n % _MASK_BITS & 1]
+    known = len(POWER_PROFILES)
+    return tuple(POWER_PROFILES[n] if n < known else f"{_UNNAMED}{n}" for n in numbers)
 
 
 def _profile_mask(names: Collection[str]) -> Any:
@@ -177,10 +168,7 @@ def _profile_mask(names: Collection[str]) -> Any:
 
 
 class NvidiaSmiLimiter(NvidiaLimiter):
-    """Limits GPUs by ``sudo -n nvidia-smi``, for users whom sudo allows it without a password.
-
-    ``docs/devices.md`` has the rules for sudoers.
-    """
+    """For users whom sudo allows it without a password (docs/devices.md has the rules)."""
 
     @classmethod
     def open(cls) -> Self:
@@ -200,7 +188,6 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         )
 
     def permission_problem(self, device: str) -> str | None:
-        """Return that sudo does not allow nvidia-smi, which it lists without running it."""
         options = _power_options(self.read(device).power_limit_w or 0.0)
         if os.geteuid() == 0:
             return None
@@ -243,13 +230,10 @@ def _programs() -> tuple[str, str]:
 
 
 def _wait_for_others(uuid: str) -> None:
-    """Wait until no other nvidia-smi changes a GPU.
-
-    An nvidia-smi continues after the process that started it was killed. It would set its limit
-    after the previous limit is restored. Only processes of root and of this user count, by the real
-    user: any user can start a program of any name, but not as root. A program that runs as root for
-    its caller (setuid), as sudo does before its checks, keeps the caller's.
-    """
+    """Wait until no other nvidia-smi changes a GPU. One continues after the process that started it
+    was killed, and would set its limit after the previous one is restored. Only processes of root
+    and of this user count, by the real user: any user can start a program of any name, but not as
+    root. A setuid program keeps the caller's, as sudo does before its checks."""
     end_s, trusted = time.monotonic() + _WAIT_S, {0, os.getuid()}
     while True:
         changing = None

@@ -9,13 +9,7 @@ import pynvml
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Device, Sample, Target
-from wattlaw.measure.devices.nvidia.nvml import (
-    NVIDIA,
-    GpuLost,
-    NvidiaGpu,
-    open_driver,
-    select_gpus,
-)
+from wattlaw.measure.devices.nvidia.nvml import NVIDIA, GpuLost, NvidiaGpu, open_driver, select_gpus
 from wattlaw.measure.devices.nvidia.nvml_readings import FieldValue
 from wattlaw.measure.devices.nvidia.reader import GpuReader
 from wattlaw.measure.devices.visible import GpuSelection
@@ -96,7 +90,6 @@ def _own_gpus(gpus: list[NvidiaGpu], target: Target) -> GpuSelection[NvidiaGpu]:
 
 
 def _watch_counters(readers: list[GpuReader]) -> None:
-    """Watch all GPUs for a moment: how often each counter changes, and whether modules are real."""
     watched: list[tuple[GpuReader, list[FieldValue]]] = [(reader, []) for reader in readers]
     end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(

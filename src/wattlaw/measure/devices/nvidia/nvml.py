@@ -21,7 +21,6 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: number is not guessed at.
 _ORDINAL = re.compile(r"(?:\+|-(?=0+(?![0-9])))?([0-9]+)(?![0-9xX])", re.ASCII)
 
-#: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -65,11 +64,8 @@ class GpuLost(Exception):
 
 
 def query(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Call the driver; return None if the GPU does not support the call or has no new data.
-
-    Raises ``GpuLost`` if the GPU is lost, and ``NVMLError`` for any other error, which may not
-    occur the next time.
-    """
+    """Call the driver; None if the GPU does not support the call or has no new data. ``NVMLError``
+    is any other error, which may not occur the next time."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
@@ -81,10 +77,7 @@ def query(call: Callable[..., T], *arguments: Any) -> T | None:
 
 
 def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Call the driver for a value that is no part of an energy; return None on any error.
-
-    Raises ``GpuLost`` if the GPU is lost.
-    """
+    """As ``query``, for a value that is no part of an energy; None on any error but ``GpuLost``."""
     try:
         return query(call, *arguments)
     except pynvml.NVMLError:
@@ -119,10 +112,7 @@ def describe(error: pynvml.NVMLError) -> str:
 @contextlib.contextmanager
 def open_driver() -> Iterator[list[NvidiaGpu]]:
     """Load the driver for a block, and give all GPUs that answer, in the order of PCI bus ids.
-
-    Raises ``NotAvailable`` if there is no driver, or it does not answer, also in the block;
-    ``NotPermitted`` if this user may not use it.
-    """
+    Raises ``NotAvailable`` if there is none, or it does not answer, also in the block."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:
@@ -162,15 +152,10 @@ def _gpu(handle: Any) -> NvidiaGpu:
 
 
 def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection[NvidiaGpu]:
-    """Return the GPUs that a process with this environment may use, as CUDA reads it.
-
-    CUDA's rules are in the CUDA Programming Guide, appendix on environment variables. Integers
+    """CUDA's rules are in the CUDA Programming Guide, appendix on environment variables. Integers
     are CUDA ordinals, while NVML counts in the order of PCI bus ids. The two agree if
-    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, and if all GPUs are of one model.
-
-    Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
-    are ambiguous.
-    """
+    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, or if all GPUs are of one model: else ordinals are
+    ambiguous (``NotAvailable``)."""
     return select(
         gpus, environ, {_VISIBLE: "CUDA"}, lambda left, entry: _find(left, entry, environ)
     )

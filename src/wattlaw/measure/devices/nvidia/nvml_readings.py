@@ -60,11 +60,8 @@ Reading = dict[Field, FieldValue]
 
 
 class Fields:
-    """A fixed set of fields of one GPU, and calls that stand in for fields that it does not have.
-
-    It calls the driver's library directly and reuses its memory, which nvidia-ml-py allocates at
-    every call.
-    """
+    """A fixed set of fields of one GPU, and calls that stand in for those that it lacks. It calls
+    the driver's library directly and reuses its memory; nvidia-ml-py allocates at every call."""
 
     def __init__(
         self,
@@ -93,7 +90,6 @@ class Fields:
 
 
 def _field_value(field: Any, now_ns: int) -> FieldValue | None:
-    """Return a value of the driver, with our time if the driver gives none."""
     if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _TYPES:
         return None
     value, t_us = valid(getattr(field.value, _TYPES[field.valueType][0])), field.timestamp
@@ -104,8 +100,6 @@ def _field_value(field: Any, now_ns: int) -> FieldValue | None:
 
 
 class SampleBuffer:
-    """One kind of samples of one GPU."""
-
     def __init__(self, handle: Any, kind: int, scale: float) -> None:
         self._handle, self._kind, self.scale = handle, kind, scale
         is_power = kind == pynvml.NVML_TOTAL_POWER_SAMPLES
@@ -118,7 +112,6 @@ class SampleBuffer:
 
     @classmethod
     def open(cls, handle: Any, kind: int, scale: float, max_spacing_s: float) -> Self | None:
-        """Return a buffer if it is fine enough, long enough and on the wall clock, else None."""
         buffer = cls(handle, kind, scale)
         times_us, values = buffer.new()
         if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
@@ -131,12 +124,9 @@ class SampleBuffer:
         return buffer if is_current and is_fine and buffer.span_s >= _MIN_SPAN_S else None
 
     def new(self) -> Series:
-        """Return every sample since the previous call.
-
-        It omits a sample that has no value or is no newer than the one before it. It calls the
-        driver's library directly, with memory for the full buffer: nvidia-ml-py would call it
-        twice and create an object per sample.
-        """
+        """Return every sample since the previous call. The driver's library is called directly,
+        with memory for the full buffer: nvidia-ml-py calls it twice and creates an object per
+        sample."""
         self._count.value, self._seen.value = _MAX_SAMPLES, self._seen_us
         code = pynvml.nvmlLib.nvmlDeviceGetSamples(
             self._handle, self._kind, self._seen, ctypes.byref(self._type),
@@ -150,30 +140,21 @@ class SampleBuffer:
         latest_us = time.time_ns() // 1000 + _MAX_BUFFER_OFFSET_US
         is_in_range = min(values) >= 0 and max(values) <= self._max_value
         if not is_in_range or max(times_us) > latest_us or [*times_us] != sorted(times_us):
-            times_us, values = self._without_invalid(times_us, values, latest_us)
+            newest_us, kept = 0, []
+            for t_us, value in zip(times_us, values, strict=True):
+                if newest_us < t_us <= latest_us:
+                    newest_us = t_us
+                    if valid(value, self._max_value) is not None:
+                        kept.append((t_us, value))
+            times_us, values = tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
         new = bisect.bisect_right(times_us, self._seen_us)
         self._seen_us = max((self._seen_us, *times_us[-1:]))
         return times_us[new:], values[new:]
 
-    def _without_invalid(
-        self, times_us: Sequence[int], values: Sequence[float], latest_us: int
-    ) -> Series:
-        """Return the samples that have a value and are later than all before them."""
-        newest_us, kept = 0, []
-        for t_us, value in zip(times_us, values, strict=True):
-            if newest_us < t_us <= latest_us:
-                newest_us = t_us
-                if valid(value, self._max_value) is not None:
-                    kept.append((t_us, value))
-        return tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
-
 
 class PeriodMeans:
-    """Resamples several buffers to one period: the mean of each column in each period.
-
-    A mean keeps the energy of a period, which picking a single sample would not. Its time is the
-    mean of the times of its samples.
-    """
+    """Resamples several buffers to one period. A mean keeps the energy of a period, which picking a
+    single sample would not; its time is the mean of the times of its samples."""
 
     def __init__(self, period_s: float) -> None:
         self._period_us = max(1, round(period_s * 1e6))
@@ -231,7 +212,6 @@ class Gpm:
         return cls(handle) if support is not None and support.isSupportedDevice else None
 
     def read(self) -> dict[str, float]:
-        """Return the means since the previous reading, as shares; nothing the first time."""
         new = self._samples[self._count % 2]
         if query(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
             return {}

@@ -152,7 +152,6 @@ class GpuReader:
             self._buffers[column] = buffer
 
     def _choose_power(self) -> None:
-        """Choose the source of power, and with it the fields to read at every sample."""
         self._power_by = "buffer" if "power_w" in self._buffers else self._polled_power
         self._power_field = power = _POWER_FIELDS.get(self._power_by or "")
         fast: list[Field] = [ENERGY] if self._energy_by == "field" else []
@@ -182,16 +181,11 @@ class GpuReader:
 
     @property
     def needs_comparisons(self) -> bool:
-        """Return whether a module has to be compared with the GPU more often."""
         return self._module_field is not None and len(self._compared_mw) < _COMPARISONS
 
     def period_s(self, shortest_s: float) -> float:
-        """Return the period at which to read the GPU.
-
-        It is as long as the driver's buffers allow. A polled GPU is not read more often than its
-        counter changes, if the driver reports when, or than four times a second if its power is a
-        mean over 1 s without a counter.
-        """
+        """As long as the driver's buffers allow. A polled GPU is not read more often than its
+        counter changes, if known, or than four times a second if its power is a mean over 1 s."""
         if self._buffered_s is not None:
             return max(shortest_s, self._buffered_s)
         # ``nvmlDeviceGetPowerUsage`` is a mean on GPUs newer than GA100 (NVML's documentation).
@@ -238,7 +232,6 @@ class GpuReader:
         return f"module-{self.gpu.uuid}" if is_read else None
 
     def watch(self) -> FieldValue | None:
-        """Return the counter in mJ with its time, and compare a module with its GPU."""
         now_ns = time.time_ns()
         values = self._watched.read(now_ns)
         gpu, module = values.get(self._twin_field), values.get(self._module_field or MODULE)
@@ -248,12 +241,10 @@ class GpuReader:
         return values.get(ENERGY)
 
     def conclude(self, changes: Sequence[FieldValue]) -> None:
-        """Derive the refresh period of the counter, and what it counts, from its first values.
-
-        On Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is
-        a module, the mean power by the counter decides; without it the counter is the module's.
-        A "module" that draws what its GPU draws is the GPU again.
-        """
+        """Derive the refresh period of the counter, and what it counts, from its first values. On
+        Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is a
+        module, the mean power by the counter decides; without it the counter is the module's. A
+        "module" that draws what its GPU draws is the GPU again."""
         # The first value is not of a refresh, but of the beginning of the search.
         steps = sorted(later.t_ns - value.t_ns for value, later in pairwise(changes[1:]))
         self._refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
@@ -276,11 +267,8 @@ class GpuReader:
         self._counter_device = self._module_id
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
-        """Return the new samples; none if the GPU fails, and none after it is lost.
-
-        About once a second, or with the driver's buffers, all values are read; between that a
-        polled GPU has samples of its counter, power and utilisation.
-        """
+        """About once a second, or with the driver's buffers, all values are read; between that a
+        polled GPU has samples of its counter, power and utilisation."""
         is_due = last or now_ns - self._second_ns >= self._due_ns
         if self.problem is not None or not (is_due or self._is_polled):
             return []
@@ -314,7 +302,6 @@ class GpuReader:
             self._gpm.close()
 
     def _counted(self, values: Reading, now_ns: int) -> list[Sample]:
-        """Return samples of the counter and of the powers in a reading."""
         samples = []
         counter = self._new_counter(values.get(ENERGY), now_ns)
         if counter is not None and self._counter_device is not None:
@@ -328,7 +315,6 @@ class GpuReader:
         return samples
 
     def _new_counter(self, value: FieldValue | None, now_ns: int) -> tuple[int, float] | None:
-        """Return the counter as (ns since 1970, J) if it is a new reading."""
         if value is None:
             return None
         counter = (value.t_ns, value.value * 1e-3)
@@ -345,7 +331,6 @@ class GpuReader:
         return counter
 
     def _read_use(self, now_ns: int) -> list[Sample]:
-        """Return the utilisation, where the driver has no buffers of it."""
         self._use_ns, rates = now_ns, self._rates
         if self._buffers.keys() >= _USES:
             return []
@@ -357,7 +342,6 @@ class GpuReader:
         return [self._sample(now_ns, values)]
 
     def _read_buffers(self) -> None:
-        """Read the driver's buffers; a buffer without new samples is replaced by polling."""
         for column, buffer in list(self._buffers.items()):
             series = query_optional(buffer.new) or ((), ())
             self._means.add(column, series, buffer.scale)
@@ -389,7 +373,6 @@ class GpuReader:
         return values
 
     def _read_slow(self, now_ns: int, *, last: bool) -> dict[str, Any]:
-        """Return the values that change slowly, and check that it is still the same GPU."""
         if not last and now_ns - self._slow_ns < _SLOW_NS:
             return {}
         self._slow_ns, handle = now_ns, self._handle
@@ -419,7 +402,6 @@ class GpuReader:
 def _features(
     gpu: NvidiaGpu, capability: tuple[int, int] | None
 ) -> dict[str, str | float | bool | None]:
-    """Return the facts of a GPU that do not depend on how it is read."""
     handle, now_ns = gpu.handle, time.time_ns()
     scopes = [
         name
