@@ -244,7 +244,7 @@ def test_every_different_specification_is_another_run(place):
 def test_no_field_was_forgotten_above():
     parts = {"workload": WorkloadSpec, "measure": Measure, "train": Train}
     known = {(part, name) for part, model in parts.items() for name in model.model_fields}
-    known |= {("setting", item.name) for item in fields(Setting)}
+    known |= {("setting", item.name) for item in fields(Setting) if item.name != "software"}
     known |= {(name,) for name in RunSpec.model_fields if name not in {*parts, "setting"}}
     assert set(ELSEWISE) == known
 

@@ -88,3 +88,14 @@ def test_a_record_that_contradicts_itself_is_refused(changed):
     record["setting"] |= changed
     with pytest.raises(ValueError, match="setting"):
         RunSpec.model_validate_json(json.dumps(record))
+
+
+def test_versions_of_software_are_facts_that_do_not_tell_settings_apart():
+    known = Setting(8, software=(("torch", "2.11"),))
+    assert known == Setting(8)
+    assert known.to_record() == Setting(8).to_record()
+
+
+@given(
+    st.builds(
+        Setting,
