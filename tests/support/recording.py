@@ -120,11 +120,6 @@ def record(
     if any(codes):
         raise RuntimeError(f"samplers ended with {codes}")
     return [
-        Recording(
-            boards,
-            samples_of(folder),
-            report_of(folder),
-            calls=after[place] - before[place],
-        )
+        Recording(boards, samples_of(folder), report_of(folder), calls=after[place] - before[place])
         for place, (folder, boards) in enumerate(folders.items())
     ]

@@ -71,11 +71,7 @@ def text(options: "language.Options", folder: Path) -> RealInput:
     tokens = options.sequence_length - 2
     width = np.dtype(tokens_type(options.vocab_size)).itemsize
     return RealInput(
-        {
-            "source": "text",
-            "data": str(folder / "text"),
-            "tokenizer": str(folder / "tokenizer"),
-        },
+        {"source": "text", "data": str(folder / "text"), "tokenizer": str(folder / "tokenizer")},
         64,
         tokens * width,
         f"synthetic text, masked in batches of 64; stored: {tokens} tokens of {width} bytes, as "
