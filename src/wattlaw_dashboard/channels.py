@@ -56,7 +56,6 @@ class Channel:
             return self._parts
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield all parts, and then those that change, as server-sent events."""
         before: Parts = {}
         sent_s = time.monotonic()
         self.viewers += 1

@@ -183,7 +183,6 @@ def results_page(text: str) -> str:
 
 
 def page(title: str, events: str, parts: Parts, nav: str) -> str:
-    """Return a whole page with its parts as they are now; without ``events`` they stay so."""
     return _render("page", title=title, events=events, parts=parts, nav=nav, headings=_HEADINGS)
 
 

@@ -83,7 +83,6 @@ class Device:
                 totals.add(self.column(name), step, (value, 1, value, value))
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
-        """Return the mean power since the previous reading of the counter, nan if unknown."""
         before = self._counter
         if math.isnan(energy_j) or (before is not None and t_s - before[0] < 0.5):
             return math.nan
@@ -115,8 +114,6 @@ class Device:
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished window: its phase, and when it began and ended, in seconds since 1970."""
-
     host: str
     phase: str
     is_warmup: bool
@@ -137,8 +134,6 @@ class Mark:
 
 
 class RunTail:
-    """What the processes of one attempt of a run have written."""
-
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._live = folder.live(attempt)
         self._files: dict[Path, _FileTail] = {}

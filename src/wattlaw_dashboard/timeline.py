@@ -53,7 +53,6 @@ def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) 
 def _lines(
     devices: Sequence[Device], totals: Totals, column: str
 ) -> dict[str, Mapping[int, float]]:
-    """Return the series to draw by name."""
     if len(devices) <= MOST_LINES:
         series = {item.title(column): item.series(column) for item in devices}
         return {name: values for name, values in series.items() if values}

@@ -31,8 +31,6 @@ _MIN_POINTS = 3
 
 @dataclass(frozen=True)
 class _Series:
-    """A metric of a call path: the values of the repeats by point, in increasing order."""
-
     callpath: str
     metric: str
     values: dict[Point, list[float]]

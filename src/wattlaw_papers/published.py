@@ -89,7 +89,6 @@ class Published:
 
     @property
     def source(self) -> Source:
-        """The study."""
         return SOURCES[self.study]
 
 

@@ -179,7 +179,6 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
 
 
 def show(paths: SitePaths) -> list[str]:
-    """Return a line for each limited GPU of this node."""
     lines = []
     job_states = {True: "over", False: "active", None: "unknown to Slurm"}
     for saved in SiteStateFolder(paths).of_this_host():

@@ -71,7 +71,6 @@ class NodeJob:
         return self._query("%k")
 
     def account(self) -> str:
-        """Return the job's account, empty if it has none or it is unknown."""
         return (self.environ or {}).get("SLURM_JOB_ACCOUNT") or self._query("%a")
 
     def _query(self, field: str) -> str:
@@ -109,7 +108,6 @@ def job_steps(job_id: str) -> dict[int, str]:
 
 
 def is_slurmd_running(node: str) -> bool:
-    """Return whether the slurmd of a node runs; a machine can run several, with ``-N``."""
     for _, arguments in _own_processes():
         if Path(arguments[0]).name == "slurmd":
             names = re.findall(r"\0-N\0?([^\0]*)", "\0".join(arguments))

@@ -28,7 +28,6 @@ def record_of(spec: RunSpec, folder: RunFolder, attempts: int) -> RunRecord:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of agents: one thread each, the workload with dropout installed."""
     path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
     return {
         **os.environ,
@@ -61,7 +60,6 @@ def agent(
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

@@ -77,7 +77,6 @@ class Lab:
         return self
 
     def findings(self, footprint: Footprint | None = None) -> Measurements:
-        """Return what claims look at."""
         return Measurements.of(*frames(self.runs, self.epochs), OUTERMOST, footprint=footprint)
 
     def _noisy(self, value: float, noise: float) -> float:

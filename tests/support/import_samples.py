@@ -178,7 +178,6 @@ def dcgm_text() -> bytes:
 
 
 def dcgm_json() -> bytes:
-    """Return the answer to a range query, ``/api/v1/query_range``."""
     values = [[1_769_860_000 + second, "300.5"] for second in range(60)]
     labels = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "Hostname": "n1", "modelName": "NVIDIA A100"}
     result = [{"metric": labels | {"UUID": f"GPU-{gpu}"}, "values": values} for gpu in range(2)]
@@ -187,7 +186,6 @@ def dcgm_json() -> bytes:
 
 
 def dcgm_values(content: bytes) -> int:
-    """Count the pairs of time and value of an answer to a range query."""
     data = json.loads(content)
     results = data.get("data", data)["result"]
     values = [each.get("values", 0) if isinstance(each, dict) else 0 for each in results]
@@ -241,7 +239,6 @@ def slurm_json() -> bytes:
 
 
 def count_jobs(content: bytes) -> int:
-    """Count the entries of ``jobs``."""
     text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     return len(json.loads(text)["jobs"])
 
@@ -265,7 +262,6 @@ def tensorboard() -> bytes:
 
 
 def huggingface() -> bytes:
-    """Return ``trainer_state.json``: 20 steps of 8 samples in 10 s, with 2 s of evaluations."""
     log = [
         {"epoch": 1.0, "loss": 0.7, "step": 10},
         {"epoch": 1.0, "eval_accuracy": 0.6, "eval_loss": 0.65, "eval_runtime": 1.0, "step": 10},
@@ -315,12 +311,10 @@ def perun(wrap_uj: int = 2**32) -> bytes:
 
 
 def count_log_entries(content: bytes) -> int:
-    """Count the records of a ``trainer_state.json``."""
     return len(json.loads(content)["log_history"])
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the checksum of TFRecords, bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte

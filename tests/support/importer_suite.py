@@ -32,7 +32,6 @@ INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
 
 
 def settings_of(sample: Sample, folder: Path) -> tuple[list[Path], dict]:
-    """Return the files and settings with which a sample can be imported."""
     files, settings = [sample.write(folder)], dict(sample.settings)
     if sample.format in MARKS:
         files.append(BY_FORMAT["nvidia-smi"].write(folder))
@@ -75,7 +74,6 @@ def rows_in(sample: Sample, content: bytes) -> int | None:
 
 
 def options_of(sample: Sample) -> Options:
-    """Return the options with which ``wattlaw import`` reads a sample."""
     mapping, settings = sample.settings.get("map"), sample.settings
     constants = {} if sample.format == "table" else parse_constants(mapping, {})
     return Options(

@@ -39,7 +39,6 @@ def write_store(path: Path, runs: pd.DataFrame, epochs: pd.DataFrame, *, samples
 
 
 def record(row: dict[Any, Any]) -> RunRecord:
-    """Return the record of a row of ``runs``."""
     known = {name: value for name, value in row.items() if _known(value)}
     setting = {name: known[name] for name in SETTING if name in known}
     for name in ("gpus", "global_batch", "local_batch"):

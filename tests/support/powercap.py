@@ -23,8 +23,6 @@ RANGE_UJ = 262_143_328_850
 
 
 class Powercap:
-    """A fake powercap tree; tests set its counters."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "intel-rapl").mkdir(parents=True)  # the driver itself: no zone
@@ -36,11 +34,9 @@ class Powercap:
             self.set(zone, 0)
 
     def file(self, zone: str) -> Path:
-        """Return where a counter is."""
         return self.root / zone / "energy_uj"
 
     def set(self, zone: str, energy_uj: int) -> None:
-        """Set one counter."""
         self.file(zone).write_text(f"{energy_uj}\n")
 
     def advance(self, seconds: float) -> None:

@@ -20,5 +20,4 @@ def python_without(addon: str, *arguments: str, **options: object) -> subprocess
 
 
 def wattlaw_without(addon: str, *arguments: str, **options: object) -> subprocess.CompletedProcess:
-    """Run ``wattlaw`` without an add-on."""
     return python_without(addon, "-m", "wattlaw", *arguments, **options)

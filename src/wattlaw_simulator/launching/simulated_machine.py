@@ -179,7 +179,6 @@ class Machine:
         return [f"SIM-{number // per_node + 1:04d}-{number % per_node}" for number in numbers]
 
     def board_states(self, spec: RunSpec) -> list[LimitState]:
-        """Return the limits and ranges of the boards of a run with telemetry."""
         gpu = self.cluster.gpu
         return [
             LimitState(

@@ -46,13 +46,11 @@ _P95 = 1.6448536269514722
 
 
 def numbers(values: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    """Return a column of int64 or float64, null where it is not ``valid``."""
     kind = pa.int64() if np.issubdtype(values.dtype, np.integer) else pa.float64()
     return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
 def texts(values: Sequence[str], indices: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    """Return a column of text: ``values[indices]``, null where it is not ``valid``."""
     chosen = np.array(values, dtype=object)[indices]
     return pa.array(chosen, pa.string(), mask=None if valid is None else ~valid)
 
@@ -83,7 +81,6 @@ class Cycle:
     start_w: float
 
     def averaged(self, values: Floats, moments: Floats, over_s: float) -> Floats:
-        """Return the mean of ``values`` over ``over_s`` seconds after each of ``moments``."""
         ends_s = np.concatenate([[0.0], np.cumsum(self.duration_s)])
         sums = np.concatenate([[0.0], np.cumsum(self.duration_s * values)])
 
@@ -96,7 +93,6 @@ class Cycle:
         return means
 
     def util_cv(self, values: Floats) -> float | None:
-        """Return the coefficient of variation of a utilisation in a window; None if it is 0."""
         moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.duration_s.sum()
         readings = self.averaged(values, moments, UTIL_AVERAGE_S)
         training = 1 - self.start_share
@@ -123,7 +119,6 @@ def cycle_of(prediction: Prediction) -> Cycle:
 
 
 def _pieces(prediction: Prediction) -> Floats:
-    """Return duration, power and utilisations of the pieces of a step, shape (pieces, 4)."""
     return np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
 
 
@@ -160,7 +155,6 @@ class Windows:
 
 
 def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generator) -> Windows:
-    """Return the windows of a run; the same generator gives the same windows."""
     kinds, repeats = [prediction.train], measure.epoch_count
     if measure.is_by_steps:
         steps = measure.steps or ceil((measure.seconds or 0.0) / prediction.split.step_s)

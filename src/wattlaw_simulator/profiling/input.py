@@ -26,8 +26,6 @@ _PASSES, _MAX_SAMPLES = 5, 512  # how often samples are read, and how many of th
 
 
 class InputCost(NamedTuple):
-    """The cost of a sample, and a description of how it was measured."""
-
     stored_bytes_per_sample: float
     cpu_s_per_sample: float
     reads_files: bool  # of the dataset: whether loader processes make its samples

@@ -188,7 +188,6 @@ def _width(dtype: torch.dtype) -> int:
 
 
 def _moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Return the bytes of all inputs and outputs of an operation."""
     packet = func.overloadpacket
     most = _bytes(out) if packet in _GATHERS else math.inf
     total = 0.0

@@ -77,7 +77,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def view(browser) -> Iterator[Page]:
-    """Give a page that fails the test if it reports an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(SLOW_MS)
@@ -93,8 +92,6 @@ def view(browser) -> Iterator[Page]:
 
 
 class Site(NamedTuple):
-    """A server, and the cookie of its owner."""
-
     url: str
     cookie: str
 
@@ -115,7 +112,6 @@ class Site(NamedTuple):
 
 
 def get(url: str, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    """Return the answer to one request."""
     host, port = re.match(r"http://([^:/]+):(\d+)", url).groups()
     connection = http.client.HTTPConnection(host, int(port), timeout=20)
     connection.request(method, path, headers=headers)
@@ -123,7 +119,6 @@ def get(url: str, path: str, method: str = "GET", **headers: str) -> http.client
 
 
 def cookie(url: str) -> str:
-    """Exchange the token of an address for the cookie."""
     answer = get(url, "/" + url.split("/", 3)[3])
     assert answer.status == 303
     return answer.getheader("set-cookie").split(";")[0]
@@ -133,7 +128,6 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31m\u202e"
 
 
 def made_store(path: Path) -> Path:
-    """Write a store with three done runs and a failed one, whose texts are hostile."""
     rows: list[dict[str, object]] = [run_row("failed00", status="failed", reason=HOSTILE)]
     windows = []
     for index, gpus in enumerate((1, 2, 4)):

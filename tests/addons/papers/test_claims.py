@@ -360,7 +360,6 @@ def claims_of(lab: Lab, **options: object) -> dict[str, Claim]:
 
 
 def test_claims_count_what_their_study_counted() -> None:
-    """A cap that saves 13.5 % of the GPUs' energy saves less of that of the nodes."""
     lab = capped({200: 1.0}, {200: 173.0}, host_watts=200.0)
     for window in lab.epochs:  # a node's meter that sees more than all devices
         devices_j = sum(window[f"{kind}_energy_j"] for kind in ("gpu", "cpu", "dram"))

@@ -31,7 +31,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """Give a data set that a test may damage."""
     make_data(tmp_path / "data", 12, seed=5)
     return tmp_path / "data"
 

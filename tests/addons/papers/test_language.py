@@ -49,7 +49,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on(made: Path, **changes: Any) -> Bert:
-    """Return a small BERT on the made text with the made tokenizer."""
     files = {"source": "text", "data": str(made / "text"), "tokenizer": str(made / "tokenizer")}
     return Bert(Options(**(SMALL | files | changes)))
 

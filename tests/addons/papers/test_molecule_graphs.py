@@ -137,7 +137,6 @@ def test_basis_is_bessel_functions_times_harmonics():
 
 
 def with_random_outputs(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the net's weights, with noise where a new DimeNet has zeros."""
     return {
         name: value + 0.01 * torch.randn_like(value) for name, value in net.state_dict().items()
     }

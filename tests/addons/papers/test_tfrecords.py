@@ -40,7 +40,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(made: Path, tmp_path: Path) -> Path:
-    """Give shards that a test may damage."""
     for path in made.glob("*-of-*"):
         shutil.copy(path, tmp_path)
     return tmp_path
@@ -48,8 +47,6 @@ def data(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Give a function that writes one shard of examples and returns the folder."""
-
     def write(*examples: Features) -> Path:
         writer = TFRecordWriter(str(tmp_path / "train-00000-of-00001"))
         for example in examples:
@@ -288,7 +285,6 @@ def test_records_of_tensorflow_datasets_have_labels_from_0(write: Callable[..., 
 
 @pytest.fixture
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Give the shards that are searched for records while a cache is used."""
     found: list[Path] = []
     search = tfrecords._scan
 

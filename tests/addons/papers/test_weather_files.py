@@ -34,7 +34,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Give a copy that a test may spoil."""
     return Path(shutil.copytree(made, tmp_path / "data"))
 
 
@@ -227,7 +226,6 @@ def _cut(path: Path) -> None:
 
 
 def _damage_members(path: Path) -> None:
-    """Damage the B-tree of the root group's members."""
     content = path.read_bytes()
     assert b"TREE" in content
     path.write_bytes(content.replace(b"TREE", b"tree"))

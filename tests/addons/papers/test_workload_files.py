@@ -32,7 +32,6 @@ IMAGES, MOLECULES, TIMES = 12, 24, 6
 
 
 def write_wikitext(folder: Path) -> None:
-    """Write the public Parquet repository of WikiText, two of its four variants."""
     words = ["".join(DRAW.choice([*"abcdefghij"], 4)) for _ in range(50)]
     for variant in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
         (folder / variant).mkdir(parents=True)
@@ -85,7 +84,6 @@ def write_imagenet(folder: Path, *, first_label: int = 1) -> None:
 
 
 def write_qm9(folder: Path) -> None:
-    """Write the raw file of PyTorch Geometric, with all keys of its records."""
     records = []
     for number in range(MOLECULES):
         atoms, bonds = 3 + number % 20, 6

@@ -28,7 +28,6 @@ def example() -> dict[str, Any]:
 
 
 def refused(tmp_path: Path, given: str | bytes | dict[str, Any]) -> str:
-    """Return the one-line error for a file."""
     path = tmp_path / "mine.yaml"
     raw = yaml.safe_dump(given) if isinstance(given, dict) else given
     path.write_bytes(raw if isinstance(raw, bytes) else raw.encode())

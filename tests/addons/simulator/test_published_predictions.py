@@ -18,7 +18,6 @@ ROOT = paths.ROOT
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Return a function that imports a benchmark."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module
 

@@ -46,7 +46,6 @@ def test_kernels_take_the_greater_of_arithmetic_and_memory_and_a_start() -> None
 
 
 def only(load: kernels.Load, kind: int) -> kernels.Load:
-    """Return the kernels of one kind."""
     return kernels.Load(*(getattr(load, f.name)[[kind]] for f in fields(load)))
 
 

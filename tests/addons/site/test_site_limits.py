@@ -33,7 +33,6 @@ from wattlaw_site.site_files import write_site_files
 def start(
     tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Node]]:
-    """Give a function that makes a node."""
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 

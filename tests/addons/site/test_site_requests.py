@@ -27,7 +27,6 @@ from wattlaw.study.base_model import POWER_PROFILES
 def start(
     tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Node]]:
-    """Give a function that makes a node."""
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 

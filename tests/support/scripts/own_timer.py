@@ -45,7 +45,6 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Start the clock of the next step anew, after an evaluation."""
         self._begin_s = time.time()
 
     @contextmanager
@@ -63,7 +62,6 @@ class Timer:
         self.samples += samples
 
     def step(self) -> None:
-        """End an optimizer step."""
         self.ends_s.append(time.time())
         self.times_s.append(self.ends_s[-1] - self._begin_s)
         self._begin_s = self.ends_s[-1]
@@ -73,7 +71,6 @@ class Timer:
             self._tracked = self.samples
 
     def end(self) -> None:
-        """Print the count and the times."""
         if self._track is not None:
             self._track.__exit__(None, None, None)
         result = {"pid": os.getpid(), "rank": int(os.environ.get("RANK", "0"))}

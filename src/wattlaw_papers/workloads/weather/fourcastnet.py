@@ -90,7 +90,6 @@ class FourCastNet(BaseWorkload):
         return Cosine(optimizer, epochs)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean relative L2 error of a batch, summed over the stage's steps."""
         return _losses(model(data[0], self._options.steps), data[1:]).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:

@@ -103,8 +103,6 @@ class Climate:
 
 
 class SyntheticWeather:
-    """Sequences of a climate's states: sample i begins at step i of the consecutive years."""
-
     reads_files = False
 
     def __init__(
