@@ -109,10 +109,7 @@ class Pages:
         }
 
     def run(self, store: int, run_id: str) -> Parts:
-        """Return the parts of the page of a run.
-
-        Raises ``NoSuchRun`` if the store has no such run.
-        """
+        """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
         folder, record = self._record(store, run_id)
         devices: Sequence[Device] = ()
         marks: Sequence[Mark] = ()

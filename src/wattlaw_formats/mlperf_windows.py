@@ -211,10 +211,7 @@ def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
-    """Say whether training waits for an evaluation that lies in its interval.
-
-    It does not where the evaluation is of the model before the interval.
-    """
+    """Say whether training waits for this evaluation, which is not of the model before it."""
     if evaluation.stop.t_ms > training.stop.t_ms:
         return False
     for names in (_SAMPLES, ("epoch_num",)):

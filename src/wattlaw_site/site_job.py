@@ -50,10 +50,7 @@ class NodeJob:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "NodeJob":
-        """Read the environment in which slurmd starts a prolog or epilog.
-
-        Raises ``BadInput`` if it is not the environment of a prolog or epilog.
-        """
+        """Read the environment of a prolog or epilog; ``BadInput`` if it is another one."""
         job_id = environ.get("SLURM_JOB_ID", "")
         node = environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
         if not re.fullmatch(r"[0-9]{1,12}", job_id):

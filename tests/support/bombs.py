@@ -168,10 +168,7 @@ class Peak:
 
 
 def run_watched(line: list[str], work: Path, tmp: Path, timeout_s: float) -> tuple[int, str, Peak]:
-    """Run a wattlaw command; return its exit code, what it said on stderr, and its peak.
-
-    ``tmp`` is its folder of temporary files.
-    """
+    """Run a command with ``tmp`` for temporary files; return exit code, stderr and peak."""
     import os
 
     process = subprocess.Popen(

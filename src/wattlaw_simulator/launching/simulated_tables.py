@@ -102,10 +102,7 @@ class Cycle:
 
 
 def cycle_of(prediction: Prediction) -> Cycle:
-    """Return the step of a prediction, and the begin of its training window.
-
-    The power at the begin is such that the window has the predicted energy.
-    """
+    """Return the step, and a begin with which the window has the predicted energy."""
     pieces = _pieces(prediction)
     duration_s, power_w, sm_util, mem_util = pieces[pieces[:, 0] > 0].T
     train, job = prediction.train, prediction.job
@@ -202,10 +199,7 @@ def _block(prediction: Prediction, steps: int) -> Window:
 def _powers(
     prediction: Prediction, kinds: Sequence[Window], draw: np.random.Generator
 ) -> list[float]:
-    """Return the power of the run's boards relative to the prediction, by kind of window.
-
-    The part of the time at the power limit has exactly that power; the mean never exceeds it.
-    """
+    """Return power over predicted power, by kind of window; exact in the time at the limit."""
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
     limit_w = job.setting.power_limit_w or job.cluster.gpu.max_w
@@ -223,11 +217,7 @@ def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
 
 
 def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulation) -> pa.Table:
-    """Return the rows of ``epochs``: all nodes of a run as one host with their total energy.
-
-    Columns that the simulator does not predict are null: the loss, the power of other components,
-    variation within an evaluation.
-    """
+    """Return ``epochs``, all nodes as one host; what the simulator does not predict is null."""
     prediction, training, stretch = windows.prediction, windows.is_training, windows.stretch
     measure, by_phase, count = windows.measure, windows.of_kind, len(stretch)
     steps = by_phase("steps")

@@ -88,6 +88,7 @@ class Gpu:
 
     @property
     def limit_uw(self) -> int | None:
+        """Return its power limit, None while somebody writes it."""
         text = (self.hwmon / "power1_cap").read_text().strip()
         return int(text) if text else None
 

@@ -21,15 +21,7 @@ def number(name: str, default: int) -> int:
 
 
 class Timer:
-    """Counts and times the optimizer steps of a training loop, without its evaluations.
-
-    Parameters
-    ----------
-    step_s
-        How long a step sleeps by default.
-    trainer
-        The library whose callback measures the steps; without it, this timer calls ``track``.
-    """
+    """Counts and times optimizer steps, by a library's callback (``trainer``) or by ``track``."""
 
     def __init__(self, step_s: float = 0.0, trainer: str | None = None) -> None:
         self.step_s = float(os.environ.get("STEP_S", step_s))

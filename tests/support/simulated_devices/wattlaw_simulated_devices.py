@@ -86,10 +86,7 @@ class SimulatedMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Read the file of devices; without a file there are none.
-
-        Raises ``BadInput`` if the file cannot be used.
-        """
+        """Read the file of devices; without a file there are none."""
         return cls(_path(), target.period_s)
 
     def devices(self) -> list[Device]:

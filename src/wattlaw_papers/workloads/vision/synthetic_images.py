@@ -31,11 +31,7 @@ _SHORTEST, _LONGEST = 100, 400
 
 @dataclass
 class Synthetic:
-    """A pool of images that is repeated; training mirrors half of the samples at random.
-
-    Sample i is image i modulo the size of the pool. The labels of the pool cover the classes
-    evenly.
-    """
+    """A pool of images that is repeated; training mirrors half of the samples at random."""
 
     samples: int
     image_size: int
