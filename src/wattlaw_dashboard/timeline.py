@@ -59,8 +59,9 @@ def _lines(
     lines: dict[str, Mapping[int, float]] = {}
     for name, count in sorted(Counter(item.column(column) for item in devices).items()):
         marked = name.removeprefix(column)
-        steps = {step * totals.step_s: each
-                 for step, each in sorted(totals.steps.get(name, {}).items())}  # fmt: skip
+        steps = {
+            step * totals.step_s: each for step, each in sorted(totals.steps.get(name, {}).items())
+        }
         if steps:
             lines |= {
                 f"mean of {count} devices{marked}": {s: t[0] / t[1] for s, t in steps.items()},

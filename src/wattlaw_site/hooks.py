@@ -204,9 +204,10 @@ def job_gpu_uuids(gpus: str) -> list[str]:
     uuids: dict[str, None] = {}
     for entry in entries:
         found = [
-            uuid for minor, uuid in names
+            uuid
+            for minor, uuid in names
             if minor == entry or (isinstance(entry, str) and uuid.startswith(entry))
-        ]  # fmt: skip
+        ]
         if len(found) != 1:
             device = entry if isinstance(entry, str) else f"/dev/nvidia{entry}"
             raise NotAvailable(f"the driver lists no GPU {device}, which the job has")

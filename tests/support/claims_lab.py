@@ -53,9 +53,10 @@ class Lab:
                 )  # fmt: skip
                 took_s = self._noisy((time_s or law(0.8))(n), noise)
                 window: dict[str, object] = {
-                    "duration_s": took_s, "samples": int(SAMPLES * share),
+                    "duration_s": took_s,
+                    "samples": int(SAMPLES * share),
                     "steps": int(SAMPLES * share / batch),
-                }  # fmt: skip
+                }
                 if watts is not None:
                     power_w = self._noisy(_at(watts, n), noise / 2)
                     window |= {"gpu_energy_j": power_w * n * took_s, "energy_source": "counter",

@@ -294,15 +294,15 @@ def perun(wrap_uj: int = 2**32) -> bytes:
             for device, name, kind, unit, mag, most, values in (
                 ("cpu", "CPU_package-0", "cpu", "J", 1e-6, wrap_uj, counter),
                 ("cpu", "CPU_core_0", "cpu", "J", 1e-6, wrap_uj, counter),
-                ("gpu", "CUDA:0_POWER", "gpu", "W", 1e-3, 400_000,
-                 np.full(61, 300_000, np.uint32)),
+                ("gpu", "CUDA:0_POWER", "gpu", "W", 1e-3, 400_000, np.full(61, 300_000, np.uint32)),
                 ("cpu", "CPU_USAGE_0", "cpu", "%", 1.0, 100, np.full(61, 50, np.float32)),
-            ):  # fmt: skip
+            ):
                 sensor = one.create_group(f"nodes/host1/nodes/{device}/nodes/{name}")
                 sensor.attrs["device_type"] = kind
                 for key, data, of, by, greatest in (
-                    ("timesteps", seconds, "s", 1.0, 3e38), ("values", values, unit, mag, most),
-                ):  # fmt: skip
+                    ("timesteps", seconds, "s", 1.0, 3e38),
+                    ("values", values, unit, mag, most),
+                ):
                     dataset = sensor.create_dataset(f"raw_data/{key}", data=data)
                     dataset.attrs["unit"] = of
                     dataset.attrs["mag"] = by
@@ -345,10 +345,11 @@ def count_datasets(content: bytes) -> int:
     def count(group: Any) -> int:
         links = [name for name in group if isinstance(group.get(name, getlink=True), h5py.HardLink)]
         return sum(
-            count(group[name]) if isinstance(group[name], h5py.Group)
+            count(group[name])
+            if isinstance(group[name], h5py.Group)
             else isinstance(group[name], h5py.Dataset)
             for name in links
-        )  # fmt: skip
+        )
 
     with h5py.File(io.BytesIO(content), "r") as file:
         return count(file)

@@ -207,8 +207,9 @@ class _Tables:
             counts, _, _ = np.histogram2d(
                 np.clip(dice.normal(sm, cv * sm, 300), 0, 1),
                 np.clip(dice.normal(memory, 1.5 * cv * memory, 300), 0, 1),
-                bins=20, range=[[0, 1], [0, 1]],
-            )  # fmt: skip
+                bins=20,
+                range=[[0, 1], [0, 1]],
+            )
             self.joint += [
                 {"run_id": run_id, "sm_bin": int(i), "mem_bin": int(j), "samples": counts[i, j]}
                 for i, j in np.argwhere(counts > 0)

@@ -158,8 +158,9 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
         before = chart.get_attribute("d")
         view.wait_for_function(
             "old => document.querySelector('#part-live path.line').getAttribute('d') !== old",
-            arg=before, timeout=SLOW_MS,
-        )  # fmt: skip
+            arg=before,
+            timeout=SLOW_MS,
+        )
         assert "fails" not in view.inner_text("#part-failed")
         (tmp_path / "go").touch()
         failed = view.locator("#part-failed article")
@@ -307,10 +308,11 @@ def test_nothing_outside_the_pages_is_served(site):
 def test_silent_connections_are_bounded_and_closed_and_those_of_the_owner_stay(site):
     def connections() -> int:
         return sum(
-            line.status == psutil.CONN_ESTABLISHED and line.laddr.port == site.address[1]
+            line.status == psutil.CONN_ESTABLISHED
+            and line.laddr.port == site.address[1]
             and line.pid not in (None, os.getpid())
             for line in psutil.net_connections("tcp4")
-        )  # fmt: skip
+        )
 
     sent = itertools.cycle([b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
     with contextlib.ExitStack() as stack:

@@ -333,8 +333,9 @@ def test_one_model_against_it_contradicts_a_claim_on_all():
     claim = BY_NAME["memory-utilisation-falls"].evaluate(lab.findings())
     assert claim.verdict == CONTRADICTED
     assert {part.label: part.verdict for part in claim.workloads} == {
-        "resnet50": SUPPORTED, "vgg16": CONTRADICTED
-    }  # fmt: skip
+        "resnet50": SUPPORTED,
+        "vgg16": CONTRADICTED,
+    }
     assert claim.evidence.startswith("1 of 2 contradicted: vgg16")
 
 

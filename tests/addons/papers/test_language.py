@@ -70,9 +70,6 @@ def blocks_of(data: MaskedBlocks) -> list[tuple[int, ...]]:
     return unmasked(batch_of(data, *range(len(data))))
 
 
-# --- the model ---------------------------------------------------------------------------------
-
-
 def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model():
     assert registry.load(GROUP, "bert-base") is BERT_BASE
     with torch.device("meta"):
@@ -118,8 +115,6 @@ def test_perplexity_of_a_lost_model_is_infinite_and_no_error():
     assert list(found)[:2] == ["loss", BERT_BASE.metric]
     assert bert.metrics({"loss": 2e3, "accuracy": 0.0, "samples": 2.0})["perplexity"] == math.inf
 
-
-# --- masks -------------------------------------------------------------------------------------
 
 WORDS = Vocabulary(cls=1, sep=2, mask=3, ordinary=np.arange(10, 1000))
 
@@ -189,9 +184,6 @@ def test_a_mask_depends_on_the_seed_alone():
     assert not torch.equal(here["positions"][0], here["positions"][1])
 
 
-# --- synthetic text ----------------------------------------------------------------------------
-
-
 def test_synthetic_text_has_zipf_frequencies_and_predictable_words():
     bert = Bert(Options(train_samples=4096))
     rows = np.array(blocks_of(bert.training_data()))[:, 1:-1]
@@ -231,9 +223,6 @@ def test_sequences_have_the_512_tokens_of_run_mlm_and_samples_are_those_that_wik
     assert options.sequence_length == 512
     assert options.train_samples == 103_227_021 // 510
     assert options.evaluation_samples == 217_646 // 510
-
-
-# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_tokenizer", [True, False])
@@ -328,9 +317,6 @@ def test_nothing_reaches_for_a_network(made, monkeypatch, tmp_path):
     bert.loss(bert.model(), batch_of(bert.training_data(), 0))
 
 
-# --- the cache ---------------------------------------------------------------------------------
-
-
 def kept_in(folder: Path, suffix: str) -> list[Path]:
     return sorted(folder.glob(f"*{suffix}"))
 
@@ -380,9 +366,6 @@ def test_a_cache_that_cannot_be_used_is_named_and_a_damaged_one_is_made_again(ma
     path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     assert blocks_of(on(made, cache=str(cache)).training_data()) == before
     assert not path.read_bytes().endswith(bytes(100))
-
-
-# --- what is wrong -----------------------------------------------------------------------------
 
 
 def complaint(bert: Bert) -> str:

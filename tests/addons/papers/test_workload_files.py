@@ -28,9 +28,6 @@ DRAW = np.random.default_rng(0)
 IMAGES, MOLECULES, TIMES = 12, 24, 6
 
 
-# --- the layouts -------------------------------------------------------------------------------
-
-
 def write_wikitext(folder: Path) -> None:
     words = ["".join(DRAW.choice([*"abcdefghij"], 4)) for _ in range(50)]
     for variant in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
@@ -174,9 +171,6 @@ def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str,
         "one atom": (workloads["qm9"], (str(raw), "5")),
         "missing": (small("schnet", source="qm9", data=nowhere), (nowhere,)),
     }
-
-
-# --- their runs --------------------------------------------------------------------------------
 
 
 class Ran(NamedTuple):

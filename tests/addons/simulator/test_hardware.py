@@ -37,9 +37,6 @@ def refused(tmp_path: Path, given: str | bytes | dict[str, Any]) -> str:
     return str(caught.value).removeprefix(str(path))
 
 
-# what ships
-
-
 @pytest.mark.parametrize("name", ALL)
 def test_every_number_of_every_file_has_a_source_and_is_finite(name):
     for entry in describe(read_cluster(name)):
@@ -110,9 +107,6 @@ def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine():
     assert all("assumed" in e.source or "asked for" in e.source for e in around)
 
 
-# tables
-
-
 def test_numbers_are_described_by_key_value_unit_and_source():
     table = {entry.key: entry for entry in describe(read_cluster("mit-v100"))}
     assert table["node.gpu.peak_tflops.fp16"][1:3] == (113.0, "TFLOP/s")
@@ -157,9 +151,6 @@ def test_the_tables_of_the_document_are_those_of_the_files():
             cluster.network.bandwidth_gb_s, cluster.network.latency_us, node.cores,
             cluster.storage_gb_s,
         ], name  # fmt: skip
-
-
-# a user's own file
 
 
 def test_the_example_of_the_document_is_valid(tmp_path):

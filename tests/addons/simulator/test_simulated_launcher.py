@@ -67,9 +67,10 @@ def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
 def test_the_label_has_what_changes_numbers_and_so_is_part_of_identity(tmp_path):
     def found(**simulation):
         (run, *_) = plan(
-            tmp_path / "study.yaml", {"simulation": MIT["simulation"] | simulation},
+            tmp_path / "study.yaml",
+            {"simulation": MIT["simulation"] | simulation},
             order="as_written",
-        ).runs  # fmt: skip
+        ).runs
         return run
 
     plain = found()
@@ -270,13 +271,15 @@ def test_a_simulated_store_can_be_reported(store, tmp_path):
 
 
 def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_path):
-    planned = plan(tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}},
-                   repeats=20)  # fmt: skip
+    planned = plan(
+        tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}}, repeats=20
+    )
     machine = Machine.from_launch(planned.study.launch)
 
     def fails(run, attempts):
-        record = RunRecord(run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0,
-                           attempts=attempts)  # fmt: skip
+        record = RunRecord(
+            run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0, attempts=attempts
+        )
         return simulate(machine, record, tmp_path).reason == FAILURE
 
     small = [run for run in planned.runs if run.spec.setting.gpus == 1]

@@ -148,12 +148,13 @@ def test_without_anything_to_compute_an_epoch_is_its_communication_alone():
     network, link = of.cluster.network, of.cluster.node.link
     rest = 100_000_000 - 2**20
     by_hand = sum(
-        2 * min(
+        2
+        * min(
             7 / 8 * (size / 3.125e9 + 4 * network.latency_us * 1e-6 + 4 * link.latency_us * 1e-6),
             size / 3.125e9 + 2 * network.latency_us * 1e-6 + link.latency_us * 1e-6,
         )
         for size in (2**20, rest)
-    )  # fmt: skip
+    )
     assert network.bandwidth_gb_s == 3.125
     assert found.split.step_s == pytest.approx(by_hand, rel=1e-9)
     assert found.train.duration_s == pytest.approx(2000 * by_hand, rel=1e-9)

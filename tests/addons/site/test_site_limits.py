@@ -32,9 +32,6 @@ def start(tmp_path, fake_gpus, monkeypatch):
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 
-# ---- the life of a job ----
-
-
 def test_the_board_of_a_job_is_limited_and_restored(start):
     node = start()
     assert node.process("prolog", comment=f"chapter 3 {ASKS}", gpus="1") == (0, "")
@@ -152,9 +149,6 @@ def test_the_comment_is_queried_if_slurm_does_not_set_it(start, monkeypatch):
     monkeypatch.setattr(node, "environment", lambda *_: told)
     node.prolog()
     assert node.limits_w == [250]
-
-
-# ---- what dies ----
 
 
 def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(start):
@@ -309,9 +303,6 @@ def test_a_limit_that_an_administrator_has_set_since_stays(start):
     assert node.limits_w == [190]
 
 
-# ---- the scripts ----
-
-
 @pytest.fixture
 def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
     """Give a node whose administrator has changed the folders of the scripts."""
@@ -320,9 +311,10 @@ def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
     for path in write_site_files(folder, str(Path(sys.prefix) / "bin" / "python")):
         text = path.read_text()
         for usual, own in (
-            ("/etc/wattlaw/site.yaml", node.config), ("/var/lib/wattlaw/limits", node.state),
+            ("/etc/wattlaw/site.yaml", node.config),
+            ("/var/lib/wattlaw/limits", node.state),
             ("/run/wattlaw", node.reports),
-        ):  # fmt: skip
+        ):
             text = text.replace(f"={usual}\n", f"={own}\n")
         path.write_text(text)
     return node, folder

@@ -27,9 +27,6 @@ def start(tmp_path, fake_gpus, monkeypatch):
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 
-# ---- the comment ----
-
-
 @pytest.mark.parametrize(
     ("comment", "limits"),
     [
@@ -86,8 +83,6 @@ def test_a_limit_that_does_not_fit_a_comment_is_rejected(limits):
     with pytest.raises(BadInput, match="cannot be requested from Slurm"):
         limit_comment(limits)
 
-
-# ---- what is refused ----
 
 MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
 
@@ -206,9 +201,6 @@ def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(s
     (report / "file").mkdir(parents=True)
     assert node.hook("epilog")[0] == 0
     assert node.limits_w == [287.5]
-
-
-# ---- the job's side ----
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder", "deep", "huge"])
