@@ -361,29 +361,18 @@ def table() -> bytes:
     return "\n".join([*rows[:5], *rows[6:], "# the last one", '8,"1,234.5",a', ""]).encode()
 
 
+TWO = {"map": "gpus=@2"}
 SAMPLES = (
     Sample("nvidia-smi", "dmon.log", nvidia_dmon),
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
     Sample("dcgm", "dcgm.json", dcgm_json, count_rows=dcgm_values),
-    Sample(
-        "huggingface",
-        "trainer_state.json",
-        huggingface,
-        {"map": "gpus=@2"},
-        count_rows=count_log_entries,
-    ),
+    Sample("huggingface", "trainer_state.json", huggingface, TWO, count_rows=count_log_entries),
     Sample("perun", "app.hdf5", perun, count_rows=count_datasets),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
-    Sample(
-        "tensorboard",
-        "events.out.tfevents.1.host",
-        tensorboard,
-        {"map": "gpus=@2"},
-        count_rows=count_events,
-    ),
+    Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=count_events),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "tasks.csv", codecarbon_tasks, runs=2),

@@ -41,9 +41,6 @@ def first_samples(workload: FourCastNet, count: int = 4) -> tuple[torch.Tensor, 
     return workload.training_data().batch(np.arange(count), NO_SEEDS)
 
 
-# What is asked for
-
-
 def test_the_model_has_the_parameters_of_its_entry():
     with torch.device("meta"):
         model = FourCastNet(Options()).model()
@@ -76,9 +73,6 @@ def test_defaults_are_the_papers_years_and_stages():
 def test_options_that_contradict_are_refused(options, words):
     with pytest.raises(ValidationError, match=words):
         Options.model_validate(options)
-
-
-# How it learns
 
 
 def test_a_loss_of_two_steps_is_that_of_two_calls_with_the_gradient_through_both():
@@ -135,9 +129,6 @@ def test_nothing_is_drawn_in_training_and_no_sample_depends_on_another():
     together = workload.loss(model, data)
     alone = [workload.loss(model, tuple(t[i : i + 1] for t in data)) for i in range(4)]
     torch.testing.assert_close(together, torch.stack(alone).mean())
-
-
-# Where it starts from
 
 
 @pytest.mark.parametrize("wrapped", ["run", "bare", "ddp"])
@@ -200,9 +191,6 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words)
         made(start_from=str(path)).model()
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-# How it is judged
 
 
 def test_the_rows_of_era5_are_a_quarter_degree_apart_and_the_south_pole_is_left_out():
@@ -275,9 +263,6 @@ def test_both_stages_judge_the_first_step():
         one, two = pretrain.evaluate(model, data[:2]), finetune.evaluate(model, data)
     assert (one["rmse"], one["acc"]) == (two["rmse"], two["acc"])
     assert two["loss"] > one["loss"]
-
-
-# Invented weather
 
 
 @pytest.fixture(scope="module")

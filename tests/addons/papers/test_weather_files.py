@@ -70,9 +70,6 @@ def numbered(folder: Path, lengths: list[int]) -> None:
         )
 
 
-# What is read
-
-
 @pytest.mark.parametrize(("workers", "training"), [(0, True), (2, False)])
 def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, workers, training):
     numbered(tmp_path / "train", [7, 6, 9])
@@ -164,9 +161,6 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
 
 
-# What is written
-
-
 def test_made_data_have_the_real_layout(made):
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*.*"))
     stats = [f"stats/{name}.npy" for name in ("global_means", "global_stds", "time_means")]
@@ -187,9 +181,6 @@ def test_evaluation_data_have_the_usual_names(folder, name):
     expected = fields_of(folder / "test" / "2016.h5").shape[0] - 1
     (folder / "test").rename(folder / name)
     assert len(workload(folder).evaluation_data()) == expected
-
-
-# What is refused
 
 
 def complaint(folder: Path, **changes: object) -> str:

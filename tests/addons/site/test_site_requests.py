@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from conftest import wait_for
 from limiting import SET
-from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, Node, nodes, stepd
+from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, nodes, stepd
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_limits import VARIABLE, verify_prolog_limits
@@ -116,9 +115,8 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
     ],
 )
 def test_a_refused_request_is_reported_and_changes_nothing(
-    start: Callable[..., Node],
-    comment: str, gpus: str, site: str, boards: dict[str, object], reason: str,
-) -> None:  # fmt: skip
+    start, comment, gpus, site, boards, reason
+):
     node = start(2, **boards)
     node.allow(site)
     said = node.prolog(comment=comment, gpus=gpus)
