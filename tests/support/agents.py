@@ -29,14 +29,8 @@ def record_of(spec: RunSpec, folder: RunFolder, attempts: int) -> RunRecord:
 
 def environment(**more: str) -> dict[str, str]:
     path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        **more,
-    }
+    local = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **local, **more}
 
 
 def several(nodes: int) -> list[list[str]]:

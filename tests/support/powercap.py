@@ -11,14 +11,7 @@ WATTS = {
     "intel-rapl:1:0": 80.0,
     "intel-rapl:1:1": 30.0,
 }
-NAMES = {
-    "intel-rapl:0": "package-0",
-    "intel-rapl:0:0": "core",
-    "intel-rapl:0:1": "dram",
-    "intel-rapl:1": "package-1",
-    "intel-rapl:1:0": "core",
-    "intel-rapl:1:1": "dram",
-}
+NAMES = dict(zip(WATTS, ("package-0", "core", "dram", "package-1", "core", "dram"), strict=True))
 RANGE_UJ = 262_143_328_850
 
 

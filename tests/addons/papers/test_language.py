@@ -30,14 +30,8 @@ from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, 
 from wattlaw_papers.workloads.language.synthetic_text import make_data
 from wattlaw_papers.workloads.language.tokenizer import train
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "layers": 2,
-    "heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 2000,
-    "sequence_length": 32,
-}
+NET: dict[str, Any] = {"hidden_size": 64, "layers": 2, "heads": 2, "intermediate_size": 128}
+SMALL = NET | {"vocab_size": 2000, "sequence_length": 32}
 SYNTHETIC = {**SMALL, "vocab_size": 300, "train_samples": 64, "evaluation_samples": 16}
 
 

@@ -20,15 +20,8 @@ from wattlaw_papers.workloads.weather.scores import (
 )
 from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather
 
-SMALL = {
-    "channels": 3,
-    "image_size": [16, 32],
-    "embed_dim": 16,
-    "depth": 1,
-    "num_blocks": 2,
-    "train_samples": 64,
-    "evaluation_samples": 16,
-}
+NET = {"channels": 3, "image_size": [16, 32], "embed_dim": 16, "depth": 1, "num_blocks": 2}
+SMALL = NET | {"train_samples": 64, "evaluation_samples": 16}
 NO_SEEDS = np.zeros(0, np.uint64)
 
 

@@ -38,15 +38,9 @@ def folder(made: Path, tmp_path: Path) -> Path:
 
 
 def workload(folder: Path, **changes: object) -> FourCastNet:
-    options = {
-        "source": "era5",
-        "data": str(folder),
-        "image_size": [32, 64],
-        "embed_dim": 16,
-        "depth": 1,
-        "num_blocks": 2,
-    }
-    return FourCastNet(Options.model_validate(options | changes))
+    files = {"source": "era5", "data": str(folder), "image_size": [32, 64]}
+    small = {"embed_dim": 16, "depth": 1, "num_blocks": 2}
+    return FourCastNet(Options.model_validate(files | small | changes))
 
 
 def rewrite(path: Path, fields: object, name: str = "fields") -> None:
