@@ -159,9 +159,6 @@ def kill_tree(process: Child) -> None:
     process.wait()
 
 
-KILLS: tuple[Callable[[Child], None], ...] = (kill, kill_group, kill_tree)
-
-
 def child_named(process: Child, name: str) -> psutil.Process:
     def found() -> psutil.Process | None:
         for one in psutil.Process(process.pid).children(recursive=True):
