@@ -110,15 +110,11 @@ def _synthetic(samples: int, pool: int, seed: int) -> _Samples:
 
 
 class SchNetOnQm9(_OnQm9[SchNetOptions]):
-    """SchNet."""
-
     def _net(self) -> nn.Module:
         return SchNet(self._options)
 
 
 class DimeNetOnQm9(_OnQm9[DimeNetOptions]):
-    """DimeNet."""
-
     def _net(self) -> nn.Module:
         return DimeNet(self._options)
 
