@@ -132,10 +132,7 @@ def kept_cookie(folder: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder that only this user can enter, or check that it is one.
-
-    Raises ``NotPermitted`` if another user owns it, or others may enter it.
-    """
+    """Create or check a folder that only this user can enter; ``NotPermitted`` if others can."""
     allowed = "allowed: a folder of this user with mode 0700; set XDG_RUNTIME_DIR to such a folder"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -36,10 +36,7 @@ class Channel:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def fresh(self) -> Parts:
-        """Return the parts, computed anew if it is time; if that fails, the last and the problem.
-
-        Raises ``NoSuchRun`` if there never was such a page.
-        """
+        """Return the parts, computed anew if it is time; if that fails, the last and the reason."""
         async with self._lock:
             begin_s = time.monotonic()
             if begin_s < self._due_s:
@@ -56,7 +53,6 @@ class Channel:
             return self._parts
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield all parts, and then those that change, as server-sent events."""
         before: Parts = {}
         sent_s = time.monotonic()
         self.viewers += 1

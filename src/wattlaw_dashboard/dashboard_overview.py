@@ -164,10 +164,7 @@ class Overview:
 
 
 def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
-    """Return the state of stores, also of the queues of schedulers.
-
-    A store that cannot be read is a note.
-    """
+    """Return the state of stores and of schedulers' queues; an unreadable store is a note."""
     overview = Overview(tuple(map(str, paths)))
     for index, path in enumerate(paths):
         try:

@@ -109,10 +109,7 @@ class Pages:
         }
 
     def run(self, store: int, run_id: str) -> Parts:
-        """Return the parts of the page of a run.
-
-        Raises ``NoSuchRun`` if the store has no such run.
-        """
+        """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
         folder, record = self._record(store, run_id)
         devices: Sequence[Device] = ()
         marks: Sequence[Mark] = ()
@@ -183,7 +180,6 @@ def results_page(text: str) -> str:
 
 
 def page(title: str, events: str, parts: Parts, nav: str) -> str:
-    """Return a whole page with its parts as they are now; without ``events`` they stay so."""
     return _render("page", title=title, events=events, parts=parts, nav=nav, headings=_HEADINGS)
 
 

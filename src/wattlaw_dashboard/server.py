@@ -108,10 +108,7 @@ async def _failed(_: Request, __: Exception) -> Response:
 
 
 def listen_unix(folder: Path) -> tuple[socket.socket, Path]:
-    """Return a listening socket in a private folder.
-
-    Raises ``NotAvailable`` if the path is too long for a socket.
-    """
+    """Return a listening socket in a private folder; ``NotAvailable`` if its path is too long."""
     path = private_folder(folder) / f"dashboard-{secrets.token_hex(4)}.sock"
     if len(os.fsencode(path)) > _MAX_SOCKET_PATH:
         raise NotAvailable(f"{path}: too long for a socket; set XDG_RUNTIME_DIR to a short folder")
@@ -123,10 +120,7 @@ def listen_unix(folder: Path) -> tuple[socket.socket, Path]:
 
 
 def listen_tcp(port: int) -> socket.socket:
-    """Return a socket that listens on 127.0.0.1; 0 is any free port.
-
-    Raises ``NotAvailable`` if the port is in use.
-    """
+    """Return a socket on 127.0.0.1 (0: any free port); ``NotAvailable`` if it is in use."""
     try:
         return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     except OSError as error:

@@ -83,7 +83,6 @@ class Device:
                 totals.add(self.column(name), step, (value, 1, value, value))
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
-        """Return the mean power since the previous reading of the counter, nan if unknown."""
         before = self._counter
         if math.isnan(energy_j) or (before is not None and t_s - before[0] < 0.5):
             return math.nan
@@ -97,10 +96,7 @@ class Device:
         return f"{self.id} on {self.host}" + self.column(column).removeprefix(column)
 
     def column(self, column: str) -> str:
-        """Return a column with the origin of its values if they are not measured.
-
-        Totals have these names, so that values of different origins are not added up.
-        """
+        """Return a column with its origin if not measured: two origins are not added up."""
         is_marked = self.origin == "simulated" or (self.origin is not None and column == "power_w")
         return column + (f" ({self.origin})" if is_marked else "")
 
@@ -115,8 +111,6 @@ class Device:
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished window: its phase, and when it began and ended, in seconds since 1970."""
-
     host: str
     phase: str
     is_warmup: bool
@@ -137,8 +131,6 @@ class Mark:
 
 
 class RunTail:
-    """What the processes of one attempt of a run have written."""
-
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._live = folder.live(attempt)
         self._files: dict[Path, _FileTail] = {}
@@ -177,10 +169,7 @@ def _since(first: int, steps: dict[int, T]) -> dict[int, T]:
 
 
 class _FileTail:
-    """The rows of a growing file that were not read before.
-
-    Each reading opens the file, so that NFS shows what another machine has written.
-    """
+    """The new rows of a growing file; each reading opens it, so that NFS shows what is new."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -219,10 +208,7 @@ class _FileTail:
 
 
 def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
-    """Return the devices, their totals and the windows of a run whose tables are written.
-
-    Raises ``OSError`` or ``pyarrow.ArrowException`` if a table cannot be read.
-    """
+    """Return the devices, their totals and the windows of a run whose tables are written."""
     import pyarrow.parquet as pq
 
     names = ["host", "device", "kind", "t_ns", "energy_j", "power_source", *SHOWN]

@@ -53,15 +53,15 @@ def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) 
 def _lines(
     devices: Sequence[Device], totals: Totals, column: str
 ) -> dict[str, Mapping[int, float]]:
-    """Return the series to draw by name."""
     if len(devices) <= MOST_LINES:
         series = {item.title(column): item.series(column) for item in devices}
         return {name: values for name, values in series.items() if values}
     lines: dict[str, Mapping[int, float]] = {}
     for name, count in sorted(Counter(item.column(column) for item in devices).items()):
         marked = name.removeprefix(column)
-        steps = {step * totals.step_s: each
-                 for step, each in sorted(totals.steps.get(name, {}).items())}  # fmt: skip
+        steps = {
+            step * totals.step_s: each for step, each in sorted(totals.steps.get(name, {}).items())
+        }
         if steps:
             lines |= {
                 f"mean of {count} devices{marked}": {s: t[0] / t[1] for s, t in steps.items()},

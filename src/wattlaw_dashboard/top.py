@@ -62,8 +62,6 @@ def top(
 
 
 class _View:
-    """What is shown of stores, with the samples that were read."""
-
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
         self._tails = RunTails(paths)

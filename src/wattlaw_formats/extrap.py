@@ -31,8 +31,6 @@ _MIN_POINTS = 3
 
 @dataclass(frozen=True)
 class _Series:
-    """A metric of a call path: the values of the repeats by point, in increasing order."""
-
     callpath: str
     metric: str
     values: dict[Point, list[float]]
@@ -64,10 +62,7 @@ class ExtraP:
 
 
 def _series(metrics: pd.DataFrame, batch: str | None) -> Iterator[_Series]:
-    """Yield the time and the energy of each series; with ``batch``, of series of several batches.
-
-    The call path is the workload, and below it the settings in which series differ.
-    """
+    """Yield time and energy of each series by call path; with ``batch``, of several batches."""
     table = scaling_series(metrics)
     names = [name for name in varying_columns(table) if name != "workload"]
     # The share of the data grows within a series, or distinguishes series.

@@ -204,7 +204,6 @@ def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
 
 
 def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
-    """Say whether an interval has a time in common with one of those that are disjoint."""
     place = bisect_right(edges, times[0], key=lambda each: each[0])
     return any(
         begin < times[1] and end > times[0] for begin, end in edges[max(0, place - 1) : place + 1]
@@ -212,10 +211,7 @@ def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
-    """Say whether training waits for an evaluation that lies in its interval.
-
-    It does not where the evaluation is of the model before the interval.
-    """
+    """Say whether training waits for this evaluation, which is not of the model before it."""
     if evaluation.stop.t_ms > training.stop.t_ms:
         return False
     for names in (_SAMPLES, ("epoch_num",)):
@@ -254,7 +250,6 @@ def _scale(
 
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
-    """Return what was trained in each interval."""
     ended = [e for e in events if e.key.startswith("eval_") or e.key == "run_stop"]
     begin = _counts([each.begin for each in training])
     stop = _counts([each.stop for each in training])

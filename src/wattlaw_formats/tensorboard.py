@@ -222,10 +222,7 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the place and content of each TFRecord; of a damaged one, None.
-
-    Behind a damaged length nothing can be read.
-    """
+    """Yield the place and content (None: damaged) of each TFRecord up to a damaged length."""
     from tensorboardX.record_writer import masked_crc32c
 
     at = 0

@@ -139,11 +139,7 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: Prolog
 
 
 def epilog(paths: SitePaths, job: NodeJob) -> None:
-    """Restore the limits that a job's GPUs had before it.
-
-    Raises ``NotAvailable`` if a limit could not be restored. It stays on disk, and the node should
-    run no job.
-    """
+    """Restore the limits from before a job; ``NotAvailable`` (drain the node) if one stays."""
     folder = SiteStateFolder(paths)
     try:
         own = [saved for saved in folder.of_this_host() if belongs_to(saved, job)]
@@ -155,11 +151,7 @@ def epilog(paths: SitePaths, job: NodeJob) -> None:
 
 
 def restore(paths: SitePaths, *, also_running: bool) -> None:
-    """Restore the limits of all jobs that have left this node, or of all jobs.
-
-    Raises ``NotAvailable`` if a limit could not be restored, or Slurm does not say whether its job
-    is over.
-    """
+    """Restore limits of jobs that have left this node, or of all; ``NotAvailable`` if one stays."""
     folder = SiteStateFolder(paths)
     over = [(saved, also_running or _is_over(saved)) for saved in folder.of_this_host()]
     stale = [saved for saved, is_stale in over if is_stale]
@@ -179,7 +171,6 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
 
 
 def show(paths: SitePaths) -> list[str]:
-    """Return a line for each limited GPU of this node."""
     lines = []
     job_states = {True: "over", False: "active", None: "unknown to Slurm"}
     for saved in SiteStateFolder(paths).of_this_host():
@@ -213,9 +204,10 @@ def job_gpu_uuids(gpus: str) -> list[str]:
     uuids: dict[str, None] = {}
     for entry in entries:
         found = [
-            uuid for minor, uuid in names
+            uuid
+            for minor, uuid in names
             if minor == entry or (isinstance(entry, str) and uuid.startswith(entry))
-        ]  # fmt: skip
+        ]
         if len(found) != 1:
             device = entry if isinstance(entry, str) else f"/dev/nvidia{entry}"
             raise NotAvailable(f"the driver lists no GPU {device}, which the job has")

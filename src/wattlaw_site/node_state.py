@@ -19,11 +19,7 @@ _LOCK_WAIT_S = 30.0
 
 
 def write_report(paths: SitePaths, report: PrologReport) -> None:
-    """Write a report where its job can read it and only root can write.
-
-    Raises ``NotAvailable`` if other users may write there, and ``OSError`` if it cannot be
-    written.
-    """
+    """Write a job's report; ``NotAvailable`` if users other than root may write there."""
     paths.reports.mkdir(mode=0o755, parents=True, exist_ok=True)
     check_only_root_writes(paths.reports)
     text = report.model_dump_json(indent=1) + "\n"

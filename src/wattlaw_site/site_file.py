@@ -42,11 +42,7 @@ class SiteFile(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the file.
-
-        Raises ``NotAvailable`` if there is no file, or users other than root may write it, and
-        ``BadInput`` if the file has an error; the message says where.
-        """
+        """Read the file; ``NotAvailable`` if it is absent or others than root may write it."""
         if not path.exists():
             raise NotAvailable(f"{path} does not exist: no limit is allowed on this node")
         check_only_root_writes(path)

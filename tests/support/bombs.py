@@ -28,7 +28,6 @@ def _parquet(table: pa.Table, **settings: object) -> bytes:
 
 
 def table_of_texts(path: Path) -> None:
-    """Long texts, which each batch of rows has again."""
     texts = pa.array([f"{number}" * 2**20 for number in range(10, 60)])
     indices = pa.array(np.arange(150_000, dtype=np.int32) % 50)
     table = {"n": [1] * 150_000, "t": [1.0] * 150_000,
@@ -51,8 +50,6 @@ def _hdf5(path: Path, fill: Callable[[Any], None]) -> None:
 
 
 def hdf5_of_fill_values(path: Path) -> None:
-    """60 lists of 8 million numbers, of which none is stored."""
-
     def fill(file: Any) -> None:
         for number in range(60):
             file.create_dataset(f"a/d{number}", (8 * 10**6,), "f8", chunks=(10**5,), fillvalue=1.0)
@@ -61,8 +58,6 @@ def hdf5_of_fill_values(path: Path) -> None:
 
 
 def hdf5_of_links(path: Path) -> None:
-    """One compressed list under 300 names."""
-
     def fill(file: Any) -> None:
         ones = np.ones(10**6)
         file.create_dataset("a/d", data=ones, compression="gzip", chunks=(10**6,))
@@ -73,8 +68,6 @@ def hdf5_of_links(path: Path) -> None:
 
 
 def hdf5_of_compressed(path: Path) -> None:
-    """10 compressed lists of 4 million zeros."""
-
     def fill(file: Any) -> None:
         for number in range(10):
             zeros = np.zeros(4 * 10**6)
@@ -85,8 +78,6 @@ def hdf5_of_compressed(path: Path) -> None:
 
 
 def hdf5_of_a_chunk(path: Path) -> None:
-    """One number in a compressed chunk of 1 GiB."""
-
     def fill(file: Any) -> None:
         data = file.create_dataset("a/d", (1,), "f8", maxshape=(None,), chunks=(2**27 - 1,),
                                    compression="gzip", compression_opts=1)  # fmt: skip
@@ -112,7 +103,6 @@ _VERSION = _record(struct.pack("<Bd", 9, 1.7e9) + b"\x1a\x0dbrain.Event:2")
 
 
 def events_of_empty_values(path: Path) -> None:
-    """An event with 12 million scalars without a value."""
     values = b"\x0a\x00" * (12 * 10**6)
     size, length = b"", len(values)
     while length > 127:
@@ -127,7 +117,6 @@ def events_of_empty_values(path: Path) -> None:
 
 
 def events_of_a_huge_record(path: Path) -> None:
-    """A record that says that it has 8 GiB."""
     from tensorboardX.record_writer import masked_crc32c
 
     head = struct.pack("<Q", 8 * 2**30)
@@ -135,7 +124,6 @@ def events_of_a_huge_record(path: Path) -> None:
 
 
 def study_of_aliases(path: Path) -> None:
-    """Lists of aliases of lists of aliases: a billion values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     for number in range(1, 10):
         aliases = ", ".join([f"*a{number - 1}"] * 10)
@@ -144,14 +132,11 @@ def study_of_aliases(path: Path) -> None:
 
 
 def json_of_lists(path: Path) -> None:
-    """A JSON file of 15 million lists."""
     path.write_bytes(b'{"log_history": [' + b"[]," * (15 * 10**6) + b"1]}")
 
 
 @dataclass(frozen=True)
 class Bomb:
-    """A file, the command that reads it, and whether something of it can be read."""
-
     make: Callable[[Path], None]
     name: str
     command: tuple[str, ...]
@@ -183,10 +168,7 @@ class Peak:
 
 
 def run_watched(line: list[str], work: Path, tmp: Path, timeout_s: float) -> tuple[int, str, Peak]:
-    """Run a wattlaw command; return its exit code, what it said on stderr, and its peak.
-
-    ``tmp`` is its folder of temporary files.
-    """
+    """Run a command with ``tmp`` for temporary files; return exit code, stderr and peak."""
     import os
 
     process = subprocess.Popen(
@@ -205,7 +187,6 @@ def run_watched(line: list[str], work: Path, tmp: Path, timeout_s: float) -> tup
 
 
 def watch(pid: int, folders: list[Path], peak: Peak) -> None:
-    """Note the memory of a process and its children, and the size of folders, until it ends."""
     while True:
         with suppress(psutil.Error):
             root = psutil.Process(pid)

@@ -20,5 +20,4 @@ def run_with(study, store, launcher):
 
 
 def statuses(store):
-    """Return the status and the reason of each run."""
     return sorted((record.status, record.reason or "") for record in records(store).values())

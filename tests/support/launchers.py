@@ -57,7 +57,6 @@ class ScriptedLauncher(Launcher):
 
 
 def execute(study: Study, store: Path, launcher: object) -> Outcome:
-    """Execute a study's plan in this process."""
     opened = Store(store)
     opened.create()
     return Campaign(study, expand(study), opened, launcher, []).run()

@@ -27,13 +27,11 @@ def put(path: Path, value: object) -> Path:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make a link as the kernel does, relative to its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(os.path.relpath(target, path.parent))
 
 
 def increase(path: Path, by: int) -> None:
-    """Increase the number in a file."""
     put(path, int(path.read_text().split()[0]) + by)
 
 
@@ -73,11 +71,9 @@ class IntelCards:
                 put(device / f"hwmon/hwmon{3 * index + 1 + tile}/energy1_input", 4 * 10**11)
 
     def energy(self, index: int = 0) -> Path:
-        """Return the file of a card's counter."""
         return self.folders[index] / f"energy{self.sensor}_input"
 
     def limit(self, index: int = 0) -> Path:
-        """Return the file of a card's power limit."""
         return self.folders[index] / f"power{self.sensor}_max"
 
     def advance(self, seconds: float) -> None:

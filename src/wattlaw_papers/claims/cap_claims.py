@@ -60,10 +60,7 @@ def _under_cap(
     name: str, claim: str, effect: str, cap_w: float | None, y: str, low: float, high: float,
     *workloads: str, but: str | None = None, remark: str = "",
 ) -> ClaimDefinition:  # fmt: skip
-    """Return a claim on time or energy of an epoch under a cap, with bounds of the ln ratio.
-
-    Without ``cap_w``, it is the lowest that was run.
-    """
+    """Return a claim on ``y`` under a cap (None: the lowest run), with bounds of the ln ratio."""
     quantity = "energy" if y == ENERGY else "time"
     cap = "the lowest cap" if cap_w is None else f"{cap_w:g} W"
 

@@ -190,7 +190,6 @@ def on_pairs(
 
 
 def are_models(first: RunGroup, other: RunGroup) -> bool:
-    """Say whether two groups are different workloads on the same hardware."""
     return first.workload != other.workload and first.hardware == other.hardware
 
 

@@ -136,7 +136,6 @@ def limited_and_reference(
 
 
 def change_under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
-    """Return the change of ln y under the limit of ``limited_and_reference``."""
     return paired(rows, y, rows["limited"], settings(rows, (limit,)))
 
 

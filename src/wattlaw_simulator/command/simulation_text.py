@@ -94,8 +94,9 @@ def _setting(row: Row) -> Table:
          f"utilisation {fmt.percent(row['mem_util'], 2)}"),
     ]  # fmt: skip
     if row["eval_time_s"] is not None:
-        lines.append(("an evaluation", f"{duration('eval_time_s')}, GPUs "
-                      f"{energy('eval_gpu_energy_j')}"))  # fmt: skip
+        lines.append(
+            ("an evaluation", f"{duration('eval_time_s')}, GPUs {energy('eval_gpu_energy_j')}")
+        )
     step_s = row["step_time_s"]
     lines += [("bottleneck", _bottleneck(row)),
               ("one step", f"{_ms(step_s)} (roofline: {_ms(row['roofline_s'])})")]  # fmt: skip

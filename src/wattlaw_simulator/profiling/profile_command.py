@@ -42,7 +42,6 @@ def profile(
 
 
 def _json_with_rows(data: dict[str, Any], rows: str) -> str:
-    """Return an object as JSON with a line for each key, and for each item of the list ``rows``."""
     items = ",\n".join(f"    {json.dumps(item)}" for item in data[rows])
     lines = [f"  {json.dumps(key)}: {json.dumps(data[key])}" for key in data if key != rows]
     return "{\n" + ",\n".join([*lines, f'  "{rows}": [\n{items}\n  ]']) + "\n}\n"

@@ -77,7 +77,6 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def view(browser) -> Iterator[Page]:
-    """Give a page that fails the test if it reports an error."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(SLOW_MS)
@@ -93,8 +92,6 @@ def view(browser) -> Iterator[Page]:
 
 
 class Site(NamedTuple):
-    """A server, and the cookie of its owner."""
-
     url: str
     cookie: str
 
@@ -115,7 +112,6 @@ class Site(NamedTuple):
 
 
 def get(url: str, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    """Return the answer to one request."""
     host, port = re.match(r"http://([^:/]+):(\d+)", url).groups()
     connection = http.client.HTTPConnection(host, int(port), timeout=20)
     connection.request(method, path, headers=headers)
@@ -123,7 +119,6 @@ def get(url: str, path: str, method: str = "GET", **headers: str) -> http.client
 
 
 def cookie(url: str) -> str:
-    """Exchange the token of an address for the cookie."""
     answer = get(url, "/" + url.split("/", 3)[3])
     assert answer.status == 303
     return answer.getheader("set-cookie").split(";")[0]
@@ -133,7 +128,6 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31m\u202e"
 
 
 def made_store(path: Path) -> Path:
-    """Write a store with three done runs and a failed one, whose texts are hostile."""
     rows: list[dict[str, object]] = [run_row("failed00", status="failed", reason=HOSTILE)]
     windows = []
     for index, gpus in enumerate((1, 2, 4)):
@@ -164,8 +158,9 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
         before = chart.get_attribute("d")
         view.wait_for_function(
             "old => document.querySelector('#part-live path.line').getAttribute('d') !== old",
-            arg=before, timeout=SLOW_MS,
-        )  # fmt: skip
+            arg=before,
+            timeout=SLOW_MS,
+        )
         assert "fails" not in view.inner_text("#part-failed")
         (tmp_path / "go").touch()
         failed = view.locator("#part-failed article")
@@ -313,10 +308,11 @@ def test_nothing_outside_the_pages_is_served(site):
 def test_silent_connections_are_bounded_and_closed_and_those_of_the_owner_stay(site):
     def connections() -> int:
         return sum(
-            line.status == psutil.CONN_ESTABLISHED and line.laddr.port == site.address[1]
+            line.status == psutil.CONN_ESTABLISHED
+            and line.laddr.port == site.address[1]
             and line.pid not in (None, os.getpid())
             for line in psutil.net_connections("tcp4")
-        )  # fmt: skip
+        )
 
     sent = itertools.cycle([b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: localhost\r\nX: "])
     with contextlib.ExitStack() as stack:

@@ -143,8 +143,9 @@ def test_runs_that_differ_by_their_limits_have_different_titles(tmp_path):
     windows = [window_row(run_id, epoch) for run_id in "ab" for epoch in range(2)]
     path = write_store(tmp_path / "store", *frames(rows, windows), samples=2).path
     overview = read_overview([path], run_status.StatusPoller())
-    capped = {row.run_id: ", 200 W, 900 MHz (" in row.title
-              for row in (*overview.ended, *overview.failed)}  # fmt: skip
+    capped = {
+        row.run_id: ", 200 W, 900 MHz (" in row.title for row in (*overview.ended, *overview.failed)
+    }
     assert capped == {"a": False, "b": True, "c": True}
 
 

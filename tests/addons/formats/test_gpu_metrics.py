@@ -46,9 +46,7 @@ def test_amd_smi_has_joules_and_percent(tmp_path):
     assert (row["energy_verdict"], row["sm_util_mean"]) == ("ok", pytest.approx(0.95))
 
 
-def dcgm(
-    watts: float, seconds: range, uuid: str | None = "GPU-1", metric: str = "POWER_USAGE", **labels
-) -> list[str]:
+def dcgm(watts, seconds, uuid="GPU-1", metric="POWER_USAGE", **labels):
     """Return the values of a GPU as lines of Prometheus text."""
     named = {"gpu": "0", **({"UUID": uuid} if uuid else {}), **labels}
     text = ",".join(f'{name}="{value}"' for name, value in named.items())

@@ -50,8 +50,9 @@ def test_blocks_between_evaluations_and_the_last_epoch_are_not_epochs(tmp_path):
     read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@4")
     blocks = windows(read, "steps")
     assert [(row["steps"], row["samples"], row["duration_s"]) for row in blocks] == [
-        (25, 2500, 5.0), (25, 2500, 5.0),
-    ]  # fmt: skip
+        (25, 2500, 5.0),
+        (25, 2500, 5.0),
+    ]
     many = "\n".join(lines).replace("10000", "1e30")
     with pytest.raises(BadInput, match=r"above 2\^63"):
         read_import(a_file(tmp_path / "m.txt", many), map="gpus=@4")
@@ -167,11 +168,12 @@ def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name)
         begin, end, evaluated = CONVENTIONS[name](i)
         t = T + 20_000 * i
         lines += [
-            mllog("block_start", t, **begin), mllog("block_stop", t + 15_500, **end),
+            mllog("block_start", t, **begin),
+            mllog("block_stop", t + 15_500, **end),
             mllog("eval_start", t + 15_500, **evaluated),
             mllog("eval_accuracy", t + 16_000, 0.5 + i / 10, **evaluated),
             mllog("eval_stop", t + 16_000, **evaluated),
-        ]  # fmt: skip
+        ]
     lines.append(mllog("run_stop", T + 60_000, status="success"))
     read = read_lines(tmp_path, *lines)
     blocks = windows(read, "steps")
@@ -220,7 +222,7 @@ def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
         return [
             mllog(f"block_{edge}", T + 1000 * at, samples_count=count)
             for edge, at, count in (("start", at_s, begin), ("stop", at_s + length_s, end))
-        ]  # fmt: skip
+        ]
 
     lines = [
         mllog("global_batch_size", T, 50), mllog("run_start", T),
@@ -247,14 +249,16 @@ def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
 
 def test_a_training_without_blocks_is_one_window_and_says_so(tmp_path):
     lines = [
-        mllog("run_start", T), mllog("eval_start", T + 9000, samples_count=640),
+        mllog("run_start", T),
+        mllog("eval_start", T + 9000, samples_count=640),
         mllog("eval_stop", T + 9500, samples_count=640),
         mllog("run_stop", T + 20_000, status="success"),
-    ]  # fmt: skip
+    ]
     read = read_lines(tmp_path, *lines)
     assert [(row["phase"], row["duration_s"]) for row in windows(read)] == [
-        ("run", 20.0), ("evaluate", 0.5),
-    ]  # fmt: skip
+        ("run", 20.0),
+        ("evaluate", 0.5),
+    ]
     assert "no epoch or block is read" in read.files[0].notes[0]
     assert "no epoch or block is read" in " ".join(read.runs[0].record.notes)
 
@@ -303,9 +307,7 @@ def test_trainings_in_one_file_are_runs_and_an_aborted_one_says_so(tmp_path):
 @pytest.mark.parametrize("prefix", ["", "{rank}: ", "[{rank}] "])
 def test_a_training_that_several_ranks_log_counts_once(tmp_path, prefix):
     one = epochs_log(T, 2, status="success")
-    lines = [
-        prefix.format(rank=rank) + line for line in one for rank in range(2)
-    ]  # fmt: skip
+    lines = [prefix.format(rank=rank) + line for line in one for rank in range(2)]
     read = read_lines(tmp_path, *lines)
     (run,) = read.runs
     assert len(run.windows) == 4
@@ -319,7 +321,8 @@ def test_a_training_that_several_ranks_log_counts_once(tmp_path, prefix):
 
 def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
     lines = [
-        mllog("run_start", T), mllog("epoch_start", T, epoch_num=0),
+        mllog("run_start", T),
+        mllog("epoch_start", T, epoch_num=0),
         mllog("epoch_stop", T + 10_000, epoch_num=0),
         mllog("eval_start", T + 10_001, epoch_num=1),
         mllog("epoch_start", T + 10_002, epoch_num=1),
@@ -327,11 +330,12 @@ def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
         mllog("eval_stop", T + 14_000, epoch_num=1),
         mllog("epoch_stop", T + 21_002, epoch_num=1),
         mllog("run_stop", T + 30_000, status="success"),
-    ]  # fmt: skip
+    ]
     read = read_lines(tmp_path, *lines)
     assert [(row["epoch"], row["duration_s"]) for row in windows(read, "train")] == [
-        (0, 10.0), (1, 11.0),
-    ]  # fmt: skip
+        (0, 10.0),
+        (1, 11.0),
+    ]
     assert [row["epoch"] for row in windows(read, "evaluate")] == [0]
     assert "1 evaluation ran beside training" in read.files[0].notes[0]
 

@@ -76,9 +76,7 @@ def evaluation(step: int, runtime_s: float, name: str = "") -> dict[str, Any]:
             f"eval_{name}runtime": runtime_s, f"eval_{name}acc": 0.5}  # fmt: skip
 
 
-def trained(
-    step: int, runtime_s: float, of: int, loss: float = 2.0, batch: int = 16
-) -> dict[str, Any]:
+def trained(step, runtime_s, of, loss=2.0, batch=16):
     """Return the last record of a training, with rates that count ``of`` steps."""
     return {"epoch": step / 100, "step": step, "train_loss": loss, "train_runtime": runtime_s,
             "train_steps_per_second": round(of / runtime_s, 3),

@@ -30,14 +30,8 @@ from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, 
 from wattlaw_papers.workloads.language.synthetic_text import make_data
 from wattlaw_papers.workloads.language.tokenizer import train
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "layers": 2,
-    "heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 2000,
-    "sequence_length": 32,
-}
+NET: dict[str, Any] = {"hidden_size": 64, "layers": 2, "heads": 2, "intermediate_size": 128}
+SMALL = NET | {"vocab_size": 2000, "sequence_length": 32}
 SYNTHETIC = {**SMALL, "vocab_size": 300, "train_samples": 64, "evaluation_samples": 16}
 
 
@@ -49,7 +43,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on(made: Path, **changes: Any) -> Bert:
-    """Return a small BERT on the made text with the made tokenizer."""
     files = {"source": "text", "data": str(made / "text"), "tokenizer": str(made / "tokenizer")}
     return Bert(Options(**(SMALL | files | changes)))
 
@@ -69,9 +62,6 @@ def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
 
 def blocks_of(data: MaskedBlocks) -> list[tuple[int, ...]]:
     return unmasked(batch_of(data, *range(len(data))))
-
-
-# --- the model ---------------------------------------------------------------------------------
 
 
 def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model():
@@ -119,8 +109,6 @@ def test_perplexity_of_a_lost_model_is_infinite_and_no_error():
     assert list(found)[:2] == ["loss", BERT_BASE.metric]
     assert bert.metrics({"loss": 2e3, "accuracy": 0.0, "samples": 2.0})["perplexity"] == math.inf
 
-
-# --- masks -------------------------------------------------------------------------------------
 
 WORDS = Vocabulary(cls=1, sep=2, mask=3, ordinary=np.arange(10, 1000))
 
@@ -190,9 +178,6 @@ def test_a_mask_depends_on_the_seed_alone():
     assert not torch.equal(here["positions"][0], here["positions"][1])
 
 
-# --- synthetic text ----------------------------------------------------------------------------
-
-
 def test_synthetic_text_has_zipf_frequencies_and_predictable_words():
     bert = Bert(Options(train_samples=4096))
     rows = np.array(blocks_of(bert.training_data()))[:, 1:-1]
@@ -232,9 +217,6 @@ def test_sequences_have_the_512_tokens_of_run_mlm_and_samples_are_those_that_wik
     assert options.sequence_length == 512
     assert options.train_samples == 103_227_021 // 510
     assert options.evaluation_samples == 217_646 // 510
-
-
-# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_tokenizer", [True, False])
@@ -329,9 +311,6 @@ def test_nothing_reaches_for_a_network(made, monkeypatch, tmp_path):
     bert.loss(bert.model(), batch_of(bert.training_data(), 0))
 
 
-# --- the cache ---------------------------------------------------------------------------------
-
-
 def kept_in(folder: Path, suffix: str) -> list[Path]:
     return sorted(folder.glob(f"*{suffix}"))
 
@@ -381,9 +360,6 @@ def test_a_cache_that_cannot_be_used_is_named_and_a_damaged_one_is_made_again(ma
     path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     assert blocks_of(on(made, cache=str(cache)).training_data()) == before
     assert not path.read_bytes().endswith(bytes(100))
-
-
-# --- what is wrong -----------------------------------------------------------------------------
 
 
 def complaint(bert: Bert) -> str:

@@ -12,24 +12,12 @@ from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions, gr
 from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet, SphericalBasis, bessel_zeros
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 
+FEW = {"train_samples": 32, "evaluation_samples": 8}
 SMALL_SCHNET = SchNetOptions(
-    train_samples=32,
-    evaluation_samples=8,
-    hidden_channels=16,
-    filters=8,
-    interactions=2,
-    gaussians=8,
-    cutoff=4.0,
+    **FEW, hidden_channels=16, filters=8, interactions=2, gaussians=8, cutoff=4.0
 )
 SMALL_DIMENET = DimeNetOptions(
-    train_samples=32,
-    evaluation_samples=8,
-    hidden_channels=8,
-    blocks=2,
-    bilinear=3,
-    spherical=3,
-    radial=2,
-    cutoff=3.0,
+    **FEW, hidden_channels=8, blocks=2, bilinear=3, spherical=3, radial=2, cutoff=3.0
 )
 WORKLOADS = [SchNetOnQm9(SMALL_SCHNET), DimeNetOnQm9(SMALL_DIMENET)]
 BY_NAME = {"ids": ["schnet", "dimenet"]}
@@ -137,7 +125,6 @@ def test_basis_is_bessel_functions_times_harmonics():
 
 
 def with_random_outputs(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the net's weights, with noise where a new DimeNet has zeros."""
     return {
         name: value + 0.01 * torch.randn_like(value) for name, value in net.state_dict().items()
     }

@@ -22,29 +22,10 @@ from wattlaw_papers.workloads.molecules.molecules import MoleculeData
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data, synthetic_molecules
 
-SCHNET_SIZES = {
-    "hidden_channels": 16,
-    "filters": 16,
-    "interactions": 2,
-    "gaussians": 8,
-    "cutoff": 4.0,
-}
-DIMENET_SIZES = {
-    "hidden_channels": 16,
-    "blocks": 1,
-    "bilinear": 2,
-    "spherical": 2,
-    "radial": 2,
-    "cutoff": 3.0,
-}
-
 
 def schnet(**options) -> SchNetOnQm9:
-    return SchNetOnQm9(SchNetOptions(**(SCHNET_SIZES | options)))
-
-
-def dimenet(**options) -> DimeNetOnQm9:
-    return DimeNetOnQm9(DimeNetOptions(**(DIMENET_SIZES | options)))
+    sizes = {"filters": 16, "interactions": 2, "gaussians": 8, "cutoff": 4.0}
+    return SchNetOnQm9(SchNetOptions(**({"hidden_channels": 16} | sizes | options)))
 
 
 def seeds(samples: int) -> np.ndarray:

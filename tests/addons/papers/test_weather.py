@@ -20,15 +20,8 @@ from wattlaw_papers.workloads.weather.scores import (
 )
 from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather
 
-SMALL = {
-    "channels": 3,
-    "image_size": [16, 32],
-    "embed_dim": 16,
-    "depth": 1,
-    "num_blocks": 2,
-    "train_samples": 64,
-    "evaluation_samples": 16,
-}
+NET = {"channels": 3, "image_size": [16, 32], "embed_dim": 16, "depth": 1, "num_blocks": 2}
+SMALL = NET | {"train_samples": 64, "evaluation_samples": 16}
 NO_SEEDS = np.zeros(0, np.uint64)
 
 
@@ -39,9 +32,6 @@ def made(**changes: object) -> FourCastNet:
 
 def first_samples(workload: FourCastNet, count: int = 4) -> tuple[torch.Tensor, ...]:
     return workload.training_data().batch(np.arange(count), NO_SEEDS)
-
-
-# What is asked for
 
 
 def test_the_model_has_the_parameters_of_its_entry():
@@ -76,9 +66,6 @@ def test_defaults_are_the_papers_years_and_stages():
 def test_options_that_contradict_are_refused(options, words):
     with pytest.raises(ValidationError, match=words):
         Options.model_validate(options)
-
-
-# How it learns
 
 
 def test_a_loss_of_two_steps_is_that_of_two_calls_with_the_gradient_through_both():
@@ -135,9 +122,6 @@ def test_nothing_is_drawn_in_training_and_no_sample_depends_on_another():
     together = workload.loss(model, data)
     alone = [workload.loss(model, tuple(t[i : i + 1] for t in data)) for i in range(4)]
     torch.testing.assert_close(together, torch.stack(alone).mean())
-
-
-# Where it starts from
 
 
 @pytest.mark.parametrize("wrapped", ["run", "bare", "ddp"])
@@ -200,9 +184,6 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words)
         made(start_from=str(path)).model()
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
-
-
-# How it is judged
 
 
 def test_the_rows_of_era5_are_a_quarter_degree_apart_and_the_south_pole_is_left_out():
@@ -275,9 +256,6 @@ def test_both_stages_judge_the_first_step():
         one, two = pretrain.evaluate(model, data[:2]), finetune.evaluate(model, data)
     assert (one["rmse"], one["acc"]) == (two["rmse"], two["acc"])
     assert two["loss"] > one["loss"]
-
-
-# Invented weather
 
 
 @pytest.fixture(scope="module")

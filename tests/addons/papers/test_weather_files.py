@@ -34,20 +34,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Give a copy that a test may spoil."""
     return Path(shutil.copytree(made, tmp_path / "data"))
 
 
 def workload(folder: Path, **changes: object) -> FourCastNet:
-    options = {
-        "source": "era5",
-        "data": str(folder),
-        "image_size": [32, 64],
-        "embed_dim": 16,
-        "depth": 1,
-        "num_blocks": 2,
-    }
-    return FourCastNet(Options.model_validate(options | changes))
+    files = {"source": "era5", "data": str(folder), "image_size": [32, 64]}
+    small = {"embed_dim": 16, "depth": 1, "num_blocks": 2}
+    return FourCastNet(Options.model_validate(files | small | changes))
 
 
 def rewrite(path: Path, fields: object, name: str = "fields") -> None:
@@ -69,9 +62,6 @@ def numbered(folder: Path, lengths: list[int]) -> None:
             folder / f"{1979 + number}.h5",
             np.broadcast_to(times[:, None, None, None], (length, 2, 3, 2)),
         )
-
-
-# What is read
 
 
 @pytest.mark.parametrize(("workers", "training"), [(0, True), (2, False)])
@@ -165,9 +155,6 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
 
 
-# What is written
-
-
 def test_made_data_have_the_real_layout(made):
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*.*"))
     stats = [f"stats/{name}.npy" for name in ("global_means", "global_stds", "time_means")]
@@ -188,9 +175,6 @@ def test_evaluation_data_have_the_usual_names(folder, name):
     expected = fields_of(folder / "test" / "2016.h5").shape[0] - 1
     (folder / "test").rename(folder / name)
     assert len(workload(folder).evaluation_data()) == expected
-
-
-# What is refused
 
 
 def complaint(folder: Path, **changes: object) -> str:
@@ -227,7 +211,6 @@ def _cut(path: Path) -> None:
 
 
 def _damage_members(path: Path) -> None:
-    """Damage the B-tree of the root group's members."""
     content = path.read_bytes()
     assert b"TREE" in content
     path.write_bytes(content.replace(b"TREE", b"tree"))

@@ -28,11 +28,7 @@ DRAW = np.random.default_rng(0)
 IMAGES, MOLECULES, TIMES = 12, 24, 6
 
 
-# --- the layouts -------------------------------------------------------------------------------
-
-
 def write_wikitext(folder: Path) -> None:
-    """Write the public Parquet repository of WikiText, two of its four variants."""
     words = ["".join(DRAW.choice([*"abcdefghij"], 4)) for _ in range(50)]
     for variant in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
         (folder / variant).mkdir(parents=True)
@@ -85,7 +81,6 @@ def write_imagenet(folder: Path, *, first_label: int = 1) -> None:
 
 
 def write_qm9(folder: Path) -> None:
-    """Write the raw file of PyTorch Geometric, with all keys of its records."""
     records = []
     for number in range(MOLECULES):
         atoms, bonds = 3 + number % 20, 6
@@ -176,9 +171,6 @@ def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str,
         "one atom": (workloads["qm9"], (str(raw), "5")),
         "missing": (small("schnet", source="qm9", data=nowhere), (nowhere,)),
     }
-
-
-# --- their runs --------------------------------------------------------------------------------
 
 
 class Ran(NamedTuple):

@@ -39,7 +39,6 @@ def job(**changes):
 
 
 def made(*phases: Phase, steps: int = 1000, startup_s: float = 0.0, **changes) -> Prediction:
-    """Return a prediction by hand: what its window is follows from its phases."""
     step_s = sum(one.duration_s for one in phases)
     duration_s = startup_s + steps * step_s
     means = {

@@ -73,7 +73,7 @@ def numbers(found: Prediction) -> list[float]:
 
 @given(jobs())
 @settings(max_examples=300, deadline=None)
-def test_every_prediction_is_finite_and_within_its_bounds(of: SimulatedJob) -> None:
+def test_every_prediction_is_finite_and_within_its_bounds(of):
     found = predicted(of)
     if found is None:
         return
@@ -94,7 +94,7 @@ def test_every_prediction_is_finite_and_within_its_bounds(of: SimulatedJob) -> N
 
 @given(jobs(), st.floats(0, 1), st.floats(0, 1))
 @settings(max_examples=200, deadline=None)
-def test_a_lower_cap_or_clock_is_never_faster(of: SimulatedJob, a: float, b: float) -> None:
+def test_a_lower_cap_or_clock_is_never_faster(of, a, b):
     gpu = of.cluster.gpu
     low, high = sorted((a, b))
     for key, least, most in (
@@ -113,7 +113,7 @@ def test_a_lower_cap_or_clock_is_never_faster(of: SimulatedJob, a: float, b: flo
 
 @given(jobs(), st.floats(1, 10))
 @settings(max_examples=100, deadline=None)
-def test_quicker_links_are_never_slower(of: SimulatedJob, times: float) -> None:
+def test_quicker_links_are_never_slower(of, times):
     link = of.cluster.network
     quick = with_links(
         of.cluster, bandwidth_gb_s=link.bandwidth_gb_s * times, latency_us=link.latency_us / times
@@ -126,7 +126,7 @@ def test_quicker_links_are_never_slower(of: SimulatedJob, times: float) -> None:
 
 @given(st.sampled_from(sorted(CLUSTERS)), st.integers(0, 10))
 @settings(max_examples=40, deadline=None)
-def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name: str, doublings: int) -> None:
+def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name, doublings):
     ideal = with_links(CLUSTERS[name], bandwidth_gb_s=1e30, latency_us=1e-30)
     alone, many = (
         predict(job(gpus, cluster=ideal, parameters=IDEAL, samples=64 * 2**14)).train.duration_s
@@ -135,7 +135,7 @@ def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name: str, doublin
     assert alone / many == pytest.approx(2**doublings, rel=1e-9)
 
 
-def test_without_anything_to_compute_an_epoch_is_its_communication_alone() -> None:
+def test_without_anything_to_compute_an_epoch_is_its_communication_alone():
     nothing = (
         profile()
         .kernels[0]
@@ -148,18 +148,19 @@ def test_without_anything_to_compute_an_epoch_is_its_communication_alone() -> No
     network, link = of.cluster.network, of.cluster.node.link
     rest = 100_000_000 - 2**20
     by_hand = sum(
-        2 * min(
+        2
+        * min(
             7 / 8 * (size / 3.125e9 + 4 * network.latency_us * 1e-6 + 4 * link.latency_us * 1e-6),
             size / 3.125e9 + 2 * network.latency_us * 1e-6 + link.latency_us * 1e-6,
         )
         for size in (2**20, rest)
-    )  # fmt: skip
+    )
     assert network.bandwidth_gb_s == 3.125
     assert found.split.step_s == pytest.approx(by_hand, rel=1e-9)
     assert found.train.duration_s == pytest.approx(2000 * by_hand, rel=1e-9)
 
 
-def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy() -> None:
+def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy():
     no_edges = Parameters(epoch_ms=0.0, order_ns=0.0)
     once, twice = (
         predict(job(4, samples=n, parameters=no_edges)).train for n in (1_024_000, 2_048_000)
@@ -170,7 +171,7 @@ def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy() -> None:
     assert twice.dram_energy_j == pytest.approx(2 * once.dram_energy_j, rel=1e-12)
 
 
-def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand() -> None:
+def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand():
     found = predict(job(1, parameters=IDEAL, clock_limit_mhz=1380.0))
     gpu = found.job.cluster.gpu
     compute_s = 64 * 24e9 / (gpu.peak_tflops["fp32"] * 1e12)
@@ -183,7 +184,7 @@ def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand() -> None:
     assert found.split.communication_s == found.split.slowest_s == found.split.input_s == 0
 
 
-def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each() -> None:
+def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each():
     assert predict(job(4, samples=64 * 4 * 10 + 4)).train.steps == 11
     short = predict(job(4, samples=64 * 4 * 10 + 3)).train
     assert (short.steps, short.samples) == (10, 64 * 4 * 10)
@@ -191,7 +192,7 @@ def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each
         predict(job(8, samples=7))
 
 
-def test_small_kernels_wait_for_the_host_that_issues_them() -> None:
+def test_small_kernels_wait_for_the_host_that_issues_them():
     tiny = job(1, local_batch=1, parameters=Parameters(launch_us=50.0, epoch_ms=0.0, order_ns=0.0))
     found = predict(tiny)
     assert found.split.launch_s > found.split.compute_s
@@ -201,7 +202,7 @@ def test_small_kernels_wait_for_the_host_that_issues_them() -> None:
     assert found.train.sm_util == pytest.approx(found.split.compute_s / host_s)
 
 
-def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling() -> None:
+def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling():
     cluster = read_cluster("mit-v100")
     slow = profile(stored_bytes_per_sample=5e5, input_cpu_s_per_sample=0.0)
     few, many, more = (
@@ -214,7 +215,7 @@ def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling() 
     assert predict(job(1, profile=inline)).split.input_s == pytest.approx(64e-3)
 
 
-def test_power_caps_bind_and_say_so() -> None:
+def test_power_caps_bind_and_say_so():
     free, capped = predict(job(1)), predict(job(1, power_limit_w=100.0))
     assert capped.train.limited_by == "power_limit_w"
     assert capped.clock_mhz < free.clock_mhz
@@ -223,14 +224,14 @@ def test_power_caps_bind_and_say_so() -> None:
     assert predict(job(1, clock_limit_mhz=735.0)).train.limited_by == "clock_limit_mhz"
 
 
-def test_a_hundred_thousand_gpus_cost_no_more_than_one() -> None:
+def test_a_hundred_thousand_gpus_cost_no_more_than_one():
     """Nothing is looped over ranks: arrays are as long as the list of kernels and buckets."""
     found = predict(job(100_000, samples=10**9))
     assert found.train.steps == 157
     assert "50000 nodes are more than the 448" in found.warnings[0]
 
 
-def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
+def test_a_batch_larger_than_the_memory_gives_a_warning():
     assert not predict(job(1)).warnings
     prediction = predict(job(1, local_batch=100_000))
     (warning,) = prediction.warnings
@@ -238,7 +239,7 @@ def test_a_batch_larger_than_the_memory_gives_a_warning() -> None:
     assert prediction.memory_gb > 32 > predict(job(1)).memory_gb
 
 
-def test_loader_processes_are_as_many_as_the_loop_starts() -> None:
+def test_loader_processes_are_as_many_as_the_loop_starts():
     from wattlaw.workloads.data_loading import _MOST_WORKERS
 
     assert MAX_LOADER_PROCESSES == _MOST_WORKERS
