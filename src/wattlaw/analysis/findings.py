@@ -15,12 +15,7 @@ from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_m
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_comparison import LimitComparison, compare_limits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
-from wattlaw.analysis.laws.series import (
-    fit_table,
-    law_refusals,
-    scaling_series,
-    varying_columns,
-)
+from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative

@@ -12,13 +12,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, quote
 from wattlaw.importing.account import Account, LeftOut
-from wattlaw.importing.detection import (
-    MAX_FILES,
-    InputFile,
-    find_files,
-    read_file,
-    with_notes,
-)
+from wattlaw.importing.detection import MAX_FILES, InputFile, find_files, read_file, with_notes
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug

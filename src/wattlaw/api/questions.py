@@ -5,11 +5,7 @@ from typing import Any
 
 from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
-from wattlaw.common.reference.electricity import (
-    RegionalAverage,
-    electricity_price,
-    grid_intensity,
-)
+from wattlaw.common.reference.electricity import RegionalAverage, electricity_price, grid_intensity
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import POWER_PROFILES
 from wattlaw.study.footprint import Footprint

@@ -201,10 +201,7 @@ class Belief:
 
     @classmethod
     def of(
-        cls,
-        posterior: Posterior,
-        settings: Sequence[Setting],
-        host: HostPower | None = None,
+        cls, posterior: Posterior, settings: Sequence[Setting], host: HostPower | None = None
     ) -> "Belief":
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}

@@ -16,13 +16,7 @@ from scipy import special
 from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics.estimates import (
-    ERROR,
-    LEVEL,
-    ROUNDING,
-    LeastSquares,
-    f_test_p,
-)
+from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, ROUNDING, LeastSquares, f_test_p
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural

@@ -81,10 +81,7 @@ COMMUNICATION = {
     "overlappable": Prior(0.8, 0.8, "logit"),
 }
 #: Within a node: bandwidth and latency of an all-reduce, relative to `compute`.
-INSIDE = {
-    "inside_volume": Prior(LN(0.05), 1.5),
-    "inside_latency": Prior(LN(0.002), 1.2),
-}
+INSIDE = {"inside_volume": Prior(LN(0.05), 1.5), "inside_latency": Prior(LN(0.002), 1.2)}
 #: Between nodes.
 BETWEEN = {
     "between_volume": Prior(LN(0.15), 1.6),

@@ -82,11 +82,7 @@ class Posterior:
         return near.steps, times, near.steps.power_w * np.exp(missed) * share
 
     def means(
-        self,
-        settings: Sequence[Setting],
-        draws: int | None = None,
-        *,
-        noise: float = 0.0,
+        self, settings: Sequence[Setting], draws: int | None = None, *, noise: float = 0.0
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
 
