@@ -129,8 +129,9 @@ def _quality(rows: pd.DataFrame, setting: Setting) -> str:
     batch = setting.global_batch
     if batch is None or rows["metric"].isna().all():
         return "not known: " + ("no run has a metric" if batch else "the batch is not known")
-    found = [item for item in quality_by_batch(rows)
-             if item.group["precision"] == setting.precision]  # fmt: skip
+    found = [
+        item for item in quality_by_batch(rows) if item.group["precision"] == setting.precision
+    ]
     if texts := [text for item in found if (text := item.warning(batch))]:
         return texts[0]
     known = [item.known_to for item in found if item.known_to and batch <= item.known_to]

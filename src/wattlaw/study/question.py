@@ -21,9 +21,11 @@ GOALS: tuple[str, ...] = get_args(Goal)
 _OF_ENERGY = ("energy", "edp", "carbon")
 #: Bounds, each with its least value, and whether that is allowed.
 _LEAST = {
-    "deadline_s": (0, False), "max_slowdown": (0, True), "energy_budget_j": (0, False),
+    "deadline_s": (0, False),
+    "max_slowdown": (0, True),
+    "energy_budget_j": (0, False),
     "max_gpus": (1, True),
-}  # fmt: skip
+}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -381,8 +381,9 @@ def _of_work(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
         return
     fewest, most = (of(ran, key=lambda item: item.gpus) for of in (min, max))
     per_sample_s = [item.per.get("time_per_sample_s") for item in ran]
-    samples = [item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True)
-               if time_s]  # fmt: skip
+    samples = [
+        item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True) if time_s
+    ]
     if job.unit == "sample" or fewest.gpus == most.gpus:
         return
     if len(samples) == len(ran):

@@ -99,8 +99,10 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     phrase = _phrase(question, worker)
     if not groups:
         known = " with a known energy" if len(compared) < len(options) else ""
-        excess = [max(quantity.mean / most for quantity, most in _bounded(option, asked))
-                  for option in compared]  # fmt: skip
+        excess = [
+            max(quantity.mean / most for quantity, most in _bounded(option, asked))
+            for option in compared
+        ]
         nearest = compared[excess.index(min(excess))]
         return Choice(None, f"No setting{known} {phrase}.", compared, asked, text, nearest)
 

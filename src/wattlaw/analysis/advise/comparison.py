@@ -230,12 +230,14 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
             is_usable = of_workload["unit"] == "run" if unit == "run" else True
             known = of_workload[of_workload[time].notna() & is_usable]
             if known["side"].nunique() == 2 or unit == "run":
-                tables.append(known.assign(compared_unit=unit, time=known[time],
-                                           energy=known[energy]))  # fmt: skip
+                tables.append(
+                    known.assign(compared_unit=unit, time=known[time], energy=known[energy])
+                )
                 break
     table = pd.concat(tables)
-    return table.assign(power=table["energy"] / table["time"],
-                        gpu_hours=table["gpus"] * table["time"] / HOUR_S)  # fmt: skip
+    return table.assign(
+        power=table["energy"] / table["time"], gpu_hours=table["gpus"] * table["time"] / HOUR_S
+    )
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
@@ -245,8 +247,10 @@ def _labels(settings: Sequence[Group]) -> list[Group]:
         frame[name] = frame[name].map(differing_options(frame[name]), na_action="ignore")
     names = [name for name in frame
              if name in ("workload", "gpus") or frame[name].nunique(dropna=False) > 1]  # fmt: skip
-    return [{str(key): plain(value) for key, value in row.items()}
-            for row in frame[names].to_dict("records")]  # fmt: skip
+    return [
+        {str(key): plain(value) for key, value in row.items()}
+        for row in frame[names].to_dict("records")
+    ]
 
 
 #: The means of the logarithms of both sides; None without repeats that differ.

@@ -48,8 +48,10 @@ _REACH = 64
 _MOST = 400
 #: Why an option may not be recommended.
 TOO_MANY_GPUS, UNKNOWN_BATCH, LOWER_BATCH = (
-    "more GPUs than allowed", "batch of unknown quality", "batch of lower quality",
-)  # fmt: skip
+    "more GPUs than allowed",
+    "batch of unknown quality",
+    "batch of lower quality",
+)
 
 
 @dataclass(frozen=True)
@@ -156,8 +158,10 @@ def read_options(
             for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
             if rows["run_id"].isin(job.rows["run_id"]).any()
         }
-    ran = [replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
-           for item in ran]  # fmt: skip
+    ran = [
+        replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
+        for item in ran
+    ]
     rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf)
     named = None if baseline is None else _index_of(ran, baseline)
     in_use = None if named is None else ran[named].global_batch
@@ -194,9 +198,10 @@ def options_of_runs(
             values[name] = None if values[name] is None else int(values[name])
         amount, repeats = amounts.get((values["precision"], values["global_batch"])), int(row["n"])
         setting = replace(
-            setting_of_row(row, job.unit), power_profile=values["power_profile"],
+            setting_of_row(row, job.unit),
+            power_profile=values["power_profile"],
             dataset_fraction=values["dataset_fraction"] or 1.0,
-        )  # fmt: skip
+        )
         time_s, energy_j = (
             Quantity.of_repeats(
                 row[name], (row[f"{name}_low"], row[f"{name}_high"]), repeats, spread

@@ -237,9 +237,11 @@ class Belief:
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
         return Outcomes(
-            np.log(self.times[:, at]), self.time_noise[at],
-            np.log(self.powers[:, at]), self.power_noise[at],
-        )  # fmt: skip
+            np.log(self.times[:, at]),
+            self.time_noise[at],
+            np.log(self.powers[:, at]),
+            self.power_noise[at],
+        )
 
 
 def _check(
@@ -269,9 +271,10 @@ def _check(
             limits[item] = _CHEAP_PLACEMENT
     total = spent + sum(hours.values())
     runs = (
-        item for item, cost in hours.items()
+        item
+        for item, cost in hours.items()
         if item.setting in limits and cost <= limits[item.setting] * total
-    )  # fmt: skip
+    )
     return min(runs, key=lambda item: (item.setting != leading, hours[item]), default=None)
 
 

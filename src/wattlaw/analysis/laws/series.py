@@ -207,9 +207,11 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         name
         for name in (*FIXED, "emulated_gpus", "placement")
         if name in series
-        and (series[name].nunique(dropna=False) > 1
-             or (name in POWER_SETTINGS and series[name].notna().any()))
-    ]  # fmt: skip
+        and (
+            series[name].nunique(dropna=False) > 1
+            or (name in POWER_SETTINGS and series[name].notna().any())
+        )
+    ]
     if "placement" in series:
         return names
     nodes = series["nodes"].groupby(group_numbers(series, [*FIXED, "gpus"])).nunique()

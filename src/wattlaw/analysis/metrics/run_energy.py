@@ -41,9 +41,10 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     # Training uses energy: a sum that is not above 0 means that the meter did not count.
     usable = is_complete & (codes < partial) & (energy_j > 0)
     scope = pd.Series(
-        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()], is_summed.index,
+        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()],
+        is_summed.index,
         dtype=object,
-    )  # fmt: skip
+    )
     is_node = windows["run_id"].map(is_summed["node"]).astype(bool)
     sources = windows["energy_source"].where(~is_node, windows["node_energy_source"])
     by_run_sources = sources.groupby(windows["run_id"])

@@ -237,10 +237,11 @@ def draw_errors(
     own, place = _numbered(settings), _numbered(placements or settings)
     spread = np.zeros(len(own)) if luck is None else np.concatenate(luck)
     every = _Parts(
-        correlation(placement[:seen], placement), correlation(load[:seen], load),
+        correlation(placement[:seen], placement),
+        correlation(load[:seen], load),
         (own[:seen, None] == own).astype(float),
         (place[:seen, None] == place) * spread[:seen, None] * spread,
-    )  # fmt: skip
+    )
     observed = every.of(np.arange(seen))
     sizes = [_sizes(each, usual, noise) for each in product(*_SIZES)]
     shares = [

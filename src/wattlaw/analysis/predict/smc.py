@@ -126,10 +126,11 @@ class _Mixture:
 
     def log_density(self, rows: Floats) -> Floats:
         terms = [
-            np.log(share) + np.log(np.diag(inverse)).sum()
+            np.log(share)
+            + np.log(np.diag(inverse)).sum()
             - 0.5 * (((rows - mean) @ inverse) ** 2).sum(1)
             for share, mean, inverse in zip(self.shares, self.means, self.inverses, strict=True)
-        ]  # fmt: skip
+        ]
         return np.asarray(np.logaddexp.reduce(terms, axis=0))
 
 
