@@ -43,8 +43,6 @@ _COSTS = ("co2_kg", "cost", "counted")
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
 class Findings:
-    """Tables and laws; frames have the columns of the functions that made them."""
-
     stored: pd.DataFrame  # all runs, as in the stores
     statuses: dict[str, int]
     not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
@@ -184,7 +182,6 @@ def analyse(
 
 
 def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
-    """Yield what must be known of runs that are in no law and no comparison with others."""
     alone = table[uncooperative(table)]
     if len(alone):
         yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
@@ -205,7 +202,6 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
 
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the done runs that ``run_metrics`` left out, each with the reason."""
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     training = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
     timed = measured_windows(training)

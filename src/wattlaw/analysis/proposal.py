@@ -87,12 +87,8 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     Of several kinds of hardware, the runs on the kind with the most runs count. Batch and limits
     are those of most runs.
 
-    Raises
-    ------
-    Refused
-        No run is done or can be predicted, or the time of a training is not known.
-    BadInput
-        The runs do not name their nodes, or the nodes or trainings are not at least 1.
+    ``Refused``: No run is done or can be predicted, or the time of a training is not known.
+    ``BadInput``: The runs do not name their nodes, or the nodes or trainings are not at least 1.
     """
     if campaign.nodes < 1 or campaign.runs < 1:
         raise BadInput("--nodes and --runs: allowed: whole numbers from 1")
@@ -125,7 +121,6 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
 
 
 def _quality(rows: pd.DataFrame, setting: Setting) -> str:
-    """Return what runs show of the quality at the global batch of a setting."""
     batch = setting.global_batch
     if batch is None or rows["metric"].isna().all():
         return "not known: " + ("no run has a metric" if batch else "the batch is not known")

@@ -262,7 +262,6 @@ def _summary(part: _Part) -> ImportedFile:
 def _assembled(
     group: Sequence[_Part], options: Options
 ) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Return the runs of files that belong together, with notes on all that was left out."""
     series = next((part.options for part in group if part.imported.readings), options)
     runs, marked, left_out = assemble([(part.file.path, part.imported) for part in group], series)
     notes = [*marked, *left_out]

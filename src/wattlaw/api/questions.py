@@ -144,7 +144,6 @@ def _of_region(name: str, find: Callable[[str], RegionalAverage], region: str) -
 
 
 def _money(name: str, text: str) -> tuple[float, str | None]:
-    """Return an amount and its currency, None without a currency."""
     words = text.split()
     amount = _number(words[0]) if words else None
     if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):

@@ -68,7 +68,6 @@ def holder(name: str) -> Holder | None:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of a user without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

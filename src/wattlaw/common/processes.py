@@ -49,7 +49,6 @@ def collector_paused() -> Iterator[None]:
 def run_captured(
     line: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program without input; return its exit code and its output as text."""
     return subprocess.run(
         line, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
         timeout=timeout_s, check=False, env=env,

@@ -39,10 +39,7 @@ class Footprint:
     A price of a rented GPU-hour mostly includes electricity: give one of the two prices then; where
     both are given they are added.
 
-    Raises
-    ------
-    BadInput
-        A factor is negative or no number, a PUE is below 1, or a price has no currency.
+    ``BadInput``: A factor is negative or no number, a PUE is below 1, or a price has no currency.
     """
 
     #: Power usage effectiveness: energy of the building / energy of its machines, at least 1.
@@ -75,10 +72,7 @@ class Footprint:
         (None or NaN) is None. ``energy_is`` states what the energy includes, as in ``run_metrics``:
         ``gpu+cpu, counter``.
 
-        Raises
-        ------
-        BadInput
-            ``energy_j`` or ``gpu_hours`` is negative or infinite.
+        ``BadInput``: ``energy_j`` or ``gpu_hours`` is negative or infinite.
         """
         for name, value in (("energy_j", energy_j), ("gpu_hours", gpu_hours)):
             if value is not None and (value < 0 or math.isinf(value)):
@@ -103,7 +97,6 @@ class Footprint:
         )
 
     def counted(self, energy_is: str | None = None) -> str:
-        """Return a text that names what the numbers include, the factors, and what they exclude."""
         sources = {name: f" ({self.sources[name]})" for name in self.sources}
         parts_text = [_scope(energy_is)]
         if self.pue is None:

@@ -76,12 +76,10 @@ class Question:
 
     @property
     def needs_energy(self) -> bool:
-        """Whether the answer depends on energy."""
         is_price = self.minimize == "cost" and self.prices[0] > 0
         return self.minimize in (None, *_OF_ENERGY) or is_price or self.energy_budget_j is not None
 
     def allows(self, setting: Setting) -> bool:
-        """Say whether GPUs and batch of a setting are within the bounds."""
         batch = setting.global_batch
         if self.samples_by_batch and batch not in self.samples_by_batch:
             return False

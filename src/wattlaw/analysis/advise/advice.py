@@ -49,8 +49,6 @@ _MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
 
 @dataclass(frozen=True)
 class RestsOn(Result):
-    """What an advice rests on."""
-
     runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
     settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
     repeats: tuple[int, int]  # the fewest and the most runs of a setting
@@ -277,7 +275,6 @@ def _rests_on(
 
 
 def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str, int]:
-    """Return the number of runs of the job that are not compared, by the reason."""
     ran = sum(item.repeats for item in options.ran)
     reasons = (f"with a {UNKNOWN_BATCH}", f"with a {LOWER_BATCH}", f"with {_NO_ENERGY}")
     counts = {"without a time or the epochs to train": len(job.rows) - ran}

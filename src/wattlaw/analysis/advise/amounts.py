@@ -25,13 +25,8 @@ def needed_epochs(
     Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
     equally frequent ones, the largest.
 
-    Raises
-    ------
-    BadInput
-        Epochs below 1, or both epochs and a target are given.
-    Refused
-        No run reached the target, the direction of the metric is unknown, or the unit of the runs
-        is not an epoch.
+    ``BadInput``: Epochs below 1, or both epochs and a target are given. ``Refused``: No run reached
+    the target, the direction of the metric is unknown, or the unit of the runs is not an epoch.
     """
     if wanted is not None and target is not None:
         raise BadInput("given epochs and a target; allowed: one of them")
@@ -62,7 +57,6 @@ def needed_epochs(
 def _epochs_to(
     target: float, job: ComparableRuns, epochs: pd.DataFrame
 ) -> tuple[Amounts, tuple[Caution, ...]]:
-    """Return the epochs that the runs of a global batch took to the target."""
     settings = time_to_target(job.rows, epochs, target)
     settings = settings[settings["global_batch"].notna()]
     amounts, failed = {}, {}

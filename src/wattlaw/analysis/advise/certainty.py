@@ -101,8 +101,6 @@ class NextRun(Result):
 
 @dataclass(frozen=True)
 class Certainty:
-    """How sure a choice is; ``Advice`` explains the fields."""
-
     probability: float | None = None
     ties: tuple[Tie, ...] = ()
     next_measurement: NextRun | None = None
@@ -262,7 +260,6 @@ def _spread(options: Sequence[Option]) -> _Spread | None:
 
 
 def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tuple[Floats, Floats]:
-    """Return draws of time and energy of a unit about the means of options that ran."""
     dice, rho = np.random.default_rng([0, 6]), spread.correlation
     normals = dice.standard_normal((2, count, len(options)))
     normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
@@ -275,7 +272,6 @@ def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tupl
 
 
 def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
-    """Return the changes from a baseline to an option, both of which are in the draws."""
     times = energies = hours = costs = None
     if draws is not None and option is not baseline:
         at = [draws.options.index(item) for item in (option, baseline)]

@@ -130,7 +130,6 @@ def fastest(options: Sequence[Option]) -> Option:
 
 
 def _goal(question: Question, *, by_energy: bool) -> str:
-    """Return what is minimized, one of ``GOALS``."""
     default = "edp" if question.energy_budget_j is None else "time"
     if question.deadline_s is not None or question.max_slowdown is not None:
         default = "energy"
@@ -151,7 +150,6 @@ def _cost(option: Option, goal: str, *, by_energy: bool) -> float:
 
 
 def meets(option: Option, question: Question) -> bool:
-    """Return whether the mean of an option meets the bounds of a choice's question."""
     return all(quantity.mean <= most for quantity, most in _bounded(option, question))
 
 
@@ -170,7 +168,6 @@ def _group(option: Option, question: Question) -> int:
 
 
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:
-    """Return the quantities that have an upper bound, each with it."""
     bounds = [
         (option.train_time_s, question.deadline_s),
         (option.train_energy_j, question.energy_budget_j),

@@ -123,20 +123,15 @@ class Comparison(Result):
 
     @property
     def pooled(self) -> dict[str, Change]:
-        """The changes over all settings by quantity."""
         return {item.quantity: item for item in self.changes if item.setting is None}
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Write an HTML page with the table and a figure."""
         write_page(self, Path(path))
 
     def check(self, limit: str) -> Check:
         """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.
 
-        Raises
-        ------
-        BadInput
-            It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
+        ``BadInput``: It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
         """
         match = _LIMIT.fullmatch(limit.replace("\u2212", "-"))
         if match is None:
@@ -159,10 +154,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     without hardware and threads if the sides have no hardware in common. Energies are compared
     where both count the same devices.
 
-    Raises
-    ------
-    Refused
-        The sides share no setting with runs, or machines are compared and a side has several.
+    ``Refused``: The sides share no setting with runs, or machines are compared and a side has
+    several.
     """
     warnings: list[Caution] = []
     sides = [_one_origin(rows, name, warnings) for rows, name in zip((a, b), names, strict=True)]
@@ -241,7 +234,6 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
-    """Return the settings cut down to their workload, GPUs and what differs between them."""
     frame = pd.DataFrame(settings)
     for name in set(JSON_COLUMNS) & {*frame}:
         frame[name] = frame[name].map(differing_options(frame[name]), na_action="ignore")
@@ -294,7 +286,6 @@ def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
 
 
 def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change:
-    """Return the geometric mean of the ratios."""
     logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
     parts = [part for _, of_setting in changes for part in of_setting]
     ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS

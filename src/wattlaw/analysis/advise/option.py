@@ -157,7 +157,6 @@ class Option(Result):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The values of ``COLUMNS``."""
         holders = {name: self if name in _BESIDE else self.setting for name in COLUMNS}
         values = {name: getattr(holder, name) for name, holder in holders.items()}
         batch = values["local_batch"]

@@ -66,7 +66,6 @@ class Rule:
     max_gpus: float
 
     def judge(self, option: Option) -> Option:
-        """Return an option with the quality at its batch, and why it may not be recommended."""
         batch, group = option.global_batch, {"hardware": option.hardware}
         group["precision"] = option.setting.precision
         if batch is not None:
@@ -180,7 +179,6 @@ def read_options(
 def options_of_runs(
     job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None
 ) -> list[Option]:
-    """Return the settings of a job that have an amount, with the time and energy of their runs."""
     group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
     rows = aggregate(job.rows).assign(
         eval_time_s=job.rows["eval_time_s"].groupby(group).mean(),

@@ -42,8 +42,6 @@ class CourseRow(Result):
 
 @dataclass(frozen=True)
 class Decision(Result):
-    """The state of a decision."""
-
     properties = ("clearly_best",)
 
     study: str
@@ -150,10 +148,7 @@ class Decision(Result):
     def from_dict(cls, values: object) -> "Decision":
         """Return a decision from what ``to_dict`` has returned.
 
-        Raises
-        ------
-        BadInput
-            A value is missing or not of its type; the message names it.
+        ``BadInput``: A value is missing or not of its type; the message names it.
         """
         try:
             return _adapter().validate_python(values)
@@ -164,14 +159,12 @@ class Decision(Result):
 
 
 def decide_of(study: Study) -> Decide:
-    """Return the section ``decide`` of a study; raise ``Refused`` without one."""
     if study.decide is None:
         raise Refused(f"study {study.name}: no decide; allowed: a study file with decide")
     return study.decide
 
 
 def undecided(study: Study) -> Decision:
-    """Return the state of the decision of a study before its first run."""
     decide = decide_of(study)
     plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
     return Decision(

@@ -48,7 +48,6 @@ def first_runs(possible: Sequence[Candidate], seen: Sequence[Setting]) -> list[C
 
 
 def _up_to(share: float, order: Sequence[Candidate], works: Floats) -> list[Candidate]:
-    """Return the runs that are at most a share of the work of all."""
     if not works.any():  # the steps of runs are not known
         return []
     limit = share * works.sum()
@@ -94,7 +93,6 @@ def _limits(setting: Setting) -> int:
 
 
 def _size(candidate: Candidate) -> tuple[float, ...]:
-    """Return the order of first runs: the fewest GPUs, few limits, small batches."""
     setting = candidate.setting
     limits = (setting.power_limit_w or np.inf, setting.clock_limit_mhz or np.inf)
     return (

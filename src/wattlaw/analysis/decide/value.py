@@ -88,7 +88,6 @@ def explained(target: Floats, outcomes: Outcomes, seed: int) -> Floats:
 
 
 def _likely(regrets: Floats) -> npt.NDArray[np.int64]:
-    """Return the settings that may be the best choice after a run."""
     is_best = np.bincount(regrets.argmin(1), minlength=regrets.shape[1])
     order = np.lexsort((regrets.mean(0), -is_best))
     by_mean = np.argsort(regrets.mean(0), kind="stable")

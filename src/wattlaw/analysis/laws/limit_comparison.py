@@ -51,7 +51,6 @@ class LimitComparison(Result):
 
     @property
     def largest(self) -> pd.Series:
-        """The row of ``limits`` that differs most from the reference."""
         others = self.limits.iloc[1:]
         return others.iloc[int(others["beta_difference"].abs().argmax())]
 
@@ -138,8 +137,6 @@ def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
-    """Return the kind of observations, and the model."""
-
     def fitted(rows: pd.DataFrame, *, blocks: bool = False) -> LeastSquares:
         # Columns: shifts of the limits, differences of slopes, and what limits share.
         x = rows["x"].to_numpy(float)

@@ -18,7 +18,6 @@ POWER_SETTINGS: tuple[str, ...] = (*LIMITS, "power_profile")
 
 
 def other_limit(limit: Limit) -> Limit:
-    """Return the limit that has to be held while ``limit`` is varied."""
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
 
 
@@ -45,7 +44,6 @@ def distinct_limits(limits: pd.Series) -> list[float | None]:
 
 
 def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
-    """Return the rows whose limit is ``value``; None is no limit."""
     return rows[rows[column].isna() if value is None else rows[column] == value]
 
 

@@ -110,7 +110,6 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
 
 
 def power_law_design(x: Floats) -> Floats:
-    """Return the columns 1 and ln x, shape (n, 2)."""
     return np.column_stack([np.ones_like(x), np.log(x)])
 
 

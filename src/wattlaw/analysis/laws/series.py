@@ -181,7 +181,6 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
 
 
 def _without_estimated(fit: Fit) -> Fit:
-    """Refuse a fit whose energy is computed from time."""
     is_estimated = ESTIMATED in str(fit.group.get("energy_is"))
     return Fit(fit.group, refusal=WHY_NO_LAW) if is_estimated else fit
 

@@ -112,7 +112,6 @@ def _learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _to_target(rows: pd.DataFrame, repeats: pd.DataFrame) -> dict[str, object]:
-    """Return the epochs to the target, and their products with time and energy, from logs."""
     kinds = rows["energy_is"].dropna().unique()
     is_known = len(kinds) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
     reached = int(repeats["reached"].sum())

@@ -28,7 +28,6 @@ def shown_in_notebook(_: object) -> str | None:
 
 @singledispatch
 def write_page(result: object, _: Path) -> None:
-    """Write an HTML page of a result."""
     raise TypeError(f"{type(result).__name__} has no page")
 
 

@@ -69,7 +69,6 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
 def _outermost(
     windows: pd.DataFrame, measured: pd.DataFrame, complete: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return which kinds are the energy of each run, by ``scope_of_windows``."""
     scopes: dict[Any, set[str | None]] = {run: set() for run in measured.index}
     of_windows = windows[["run_id", "energy_scope"]].drop_duplicates()
     for run, scope in of_windows.itertuples(index=False):
@@ -87,7 +86,6 @@ def _outermost(
 
 
 def energy_is(row: Mapping[Any, Any]) -> str | None:
-    """Return what a run's energy counts, where it comes from, and any doubt about it."""
     if isinstance(row["energy_scope"], str):
         doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
         return f"{row['energy_scope']}, {row['energy_source']}{doubt}"

@@ -74,12 +74,10 @@ class Layout:
 
     @cached_property
     def has_inside(self) -> bool:
-        """Return whether a setting may communicate inside a node."""
         return bool(((self.most_on_node > 1) | (~self.is_placed & (self.gpus > 1))).any())
 
     @cached_property
     def has_between(self) -> bool:
-        """Return whether a setting may communicate between nodes."""
         return bool(((self.nodes > 1) | (~self.is_placed & (self.gpus > 1))).any())
 
     @cached_property

@@ -22,10 +22,7 @@ class Observation(Result):
     Communication is the part that the backward pass does not hide; without ``waiting_s`` it
     includes that wait.
 
-    Raises
-    ------
-    BadInput
-        A time or power is not a number above 0, or a part is below 0.
+    ``BadInput``: A time or power is not a number above 0, or a part is below 0.
     """
 
     setting: Setting

@@ -155,7 +155,6 @@ class Priors:
     source: str = "weak defaults"
 
     def apply(self, name: str, prior: Prior) -> Prior:
-        """Return the prior of a parameter."""
         if name not in self.values:
             return prior
         return Prior(*self.values[name], prior.scale)

@@ -136,8 +136,6 @@ class _Mixture:
 
 @dataclass(frozen=True)
 class _Path:
-    """Densities from a mixture to the posterior."""
-
     log_posterior: LogLikelihood
     mixture: _Mixture
 
@@ -189,7 +187,6 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
 
 
 def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
-    """Return the gradient at each row by central differences."""
     size = at.shape[1]
     steps = _DELTA * np.eye(size)
     rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
@@ -198,7 +195,6 @@ def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
 
 
 def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
-    """Return the matrix of second derivatives by differences of gradients."""
     steps = _DELTA * np.eye(at.size)
     above, below = _gradients(log_density, at + steps), _gradients(log_density, at - steps)
     slopes = (above - below) / (2 * _DELTA)
@@ -228,8 +224,6 @@ def _next_step(gain: Floats, most: float) -> float:
 
 
 class _Chains:
-    """Markov chains of one stage, from resampled particles."""
-
     def __init__(
         self,
         path: _Path,
@@ -252,7 +246,6 @@ class _Chains:
         self.target = self._target(self.state)
 
     def run(self, length: int, thinning: int) -> _State:
-        """Return the particles of ``length`` positions of every chain."""
         states = []
         for turn in range(length * thinning):
             self._move(_CORRELATIONS[turn % len(_CORRELATIONS)])
