@@ -260,7 +260,6 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
-    """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
     dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
     started, ended = dated["started_at"].min(), dated["finished_at"].max()
@@ -287,7 +286,6 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return the notes of the runs, the most frequent first, with the number of runs."""
     counted = runs["notes"].explode().dropna().value_counts()
     return tuple(f"{note} ({count} runs)" for note, count in counted.items())
 

@@ -84,11 +84,10 @@ class Proposal:
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
-    Of several kinds of hardware, the runs on the kind with the most runs count. Batch and limits
-    are those of most runs.
-
-    ``Refused``: No run is done or can be predicted, or the time of a training is not known.
-    ``BadInput``: The runs do not name their nodes, or the nodes or trainings are not at least 1.
+    Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
+    most runs. ``Refused`` if no run is done or can be predicted, or the time of a training is not
+    known; ``BadInput`` if the runs do not name their nodes, or nodes or trainings are not at least
+    1.
     """
     if campaign.nodes < 1 or campaign.runs < 1:
         raise BadInput("--nodes and --runs: allowed: whole numbers from 1")

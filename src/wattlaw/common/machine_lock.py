@@ -53,7 +53,6 @@ def lock(name: str) -> socket.socket | None:
 
 
 def holder(name: str) -> Holder | None:
-    """Return who has a lock, None if nobody has it."""
     with socket.socket(socket.AF_UNIX) as question:
         question.setblocking(False)
         try:

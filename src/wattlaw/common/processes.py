@@ -159,7 +159,6 @@ def descendants(root_pid: int) -> list[int]:
 
 
 def process_tree(root_pid: int) -> list[psutil.Process]:
-    """Return a process and all its living descendants; empty when it is gone."""
     try:
         root = psutil.Process(root_pid)
         return [root, *root.children(recursive=True)]

@@ -34,7 +34,6 @@ class PlannedRun:
 
 
 def read_study(path: Path) -> Study:
-    """Read and validate a study file; ``BadInput`` names the file, the line and the key."""
     return read_document(path, Study, _with_text_keys)
 
 

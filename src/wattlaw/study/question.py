@@ -69,7 +69,6 @@ class Question:
 
     @property
     def prices(self) -> tuple[float, float]:
-        """The prices of a joule, with the PUE, and of a GPU-hour; 0 for one that is not given."""
         factors = self.footprint or Footprint()
         per_joule, per_hour = (factors.of(*of) for of in ((1.0, 0.0), (0.0, 1.0)))
         return per_joule.electricity_cost or 0.0, per_hour.gpu_hour_cost or 0.0
@@ -88,8 +87,6 @@ class Question:
 
 
 class Key(NamedTuple):
-    """A part of a question, as users state it."""
-
     name: str  # of the option, the argument, and the key of ``decide``
     in_study: Any  # the type in a study file
     allowed: str  # the same in words, which messages quote

@@ -38,11 +38,10 @@ class Setting:
 
     With ``nodes`` alone, the GPUs are placed as evenly as possible; ``packed`` returns a setting
     with the fewest nodes. Without a local batch, times are those of a constant amount of work per
-    GPU. The defaults of the parallel layout are those of a data-parallel job.
+    GPU. The defaults of the parallel layout are those of a data-parallel job. ``BadInput`` if a
+    value is out of its range, or nodes and GPUs per node contradict each other.
 
     A default is part of the identity of every run (see ``identity``) and must never change.
-
-    ``BadInput``: A value is out of its range, or nodes and GPUs per node contradict each other.
     """
 
     gpus: int
@@ -135,7 +134,6 @@ class Setting:
         return self._plain(RECORDED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: those that results name, and others that are not a default."""
         return self._plain(_SHOWN)
 
     def changed(self) -> dict[str, Any]:

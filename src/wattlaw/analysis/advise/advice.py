@@ -59,8 +59,6 @@ class RestsOn(Result):
 
 @dataclass(frozen=True)
 class FasterSetting(Result):
-    """A setting of the job that ran faster than the baseline, and why it is not compared."""
-
     option: Option
     reason: str
 
@@ -116,7 +114,6 @@ class Advice(Result):
 
     @property
     def clearly_best(self) -> bool:
-        """Whether the recommended setting is clearly best, and not one of several candidates."""
         codes = {warning.code for warning in self.warnings}
         if WORK_UNKNOWN in codes or (self.unit == "step" and BATCH_UNKNOWN in codes):
             return False
@@ -298,7 +295,6 @@ def _faster(base: Option, options: Options, choice: Choice) -> tuple[FasterSetti
 
 
 def _of_batches(options: Options, best: Option | None) -> Iterator[Caution]:
-    """Yield what is left out for its batch, and what is wrong with that of the best option."""
     listed = {}
     for reason in (UNKNOWN_BATCH, LOWER_BATCH):
         left = [item for item in options.ran if item.left_out == reason]

@@ -23,10 +23,9 @@ def needed_epochs(
     """Return the epochs to train, and warnings; batches without them are no options.
 
     Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
-    equally frequent ones, the largest.
-
-    ``BadInput``: Epochs below 1, or both epochs and a target are given. ``Refused``: No run reached
-    the target, the direction of the metric is unknown, or the unit of the runs is not an epoch.
+    equally frequent ones, the largest. ``BadInput`` if epochs are below 1, or given with a target;
+    ``Refused`` if no run reached the target, the direction of the metric is unknown, or the unit of
+    the runs is not an epoch.
     """
     if wanted is not None and target is not None:
         raise BadInput("given epochs and a target; allowed: one of them")

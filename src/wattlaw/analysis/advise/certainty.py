@@ -47,7 +47,6 @@ class Savings(Result):
     carbon: Quantity | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return each change, and its bounds in ``<name>_ci``."""
         values: dict[str, Any] = {}
         for name, change in vars(self).items():
             values[name] = None if change is None else change.mean
@@ -91,7 +90,6 @@ class NextRun(Result):
 
     @property
     def is_repeat(self) -> bool:
-        """Return whether the setting ran before, and not in a simulation."""
         return self.option.source not in (PREDICTED, "simulated")
 
     def to_dict(self) -> dict[str, Any]:

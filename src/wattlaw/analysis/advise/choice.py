@@ -140,7 +140,6 @@ def _goal(question: Question, *, by_energy: bool) -> str:
 
 
 def _cost(option: Option, goal: str, *, by_energy: bool) -> float:
-    """Return the mean of what is minimized; infinite if it is not known."""
     factor = 1.0
     if goal == "edp":
         goal, factor = "energy" if by_energy else "gpu_hours", option.train_time_s.mean

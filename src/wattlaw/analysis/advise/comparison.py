@@ -95,7 +95,6 @@ class Check(Result):
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is an interval to compare with the limit."""
         return self.change is not None and self.change.ratio_ci is not None
 
     def __str__(self) -> str:
@@ -131,7 +130,7 @@ class Comparison(Result):
     def check(self, limit: str) -> Check:
         """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.
 
-        ``BadInput``: It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
+        ``BadInput`` if it is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
         """
         match = _LIMIT.fullmatch(limit.replace("\u2212", "-"))
         if match is None:
@@ -152,10 +151,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
 
     Settings match if they are the same in all columns of ``SETTINGS`` but launcher and unit, and
     without hardware and threads if the sides have no hardware in common. Energies are compared
-    where both count the same devices.
-
-    ``Refused``: The sides share no setting with runs, or machines are compared and a side has
-    several.
+    where both count the same devices. ``Refused`` if no setting has runs on both sides, or machines
+    are compared and a side has several.
     """
     warnings: list[Caution] = []
     sides = [_one_origin(rows, name, warnings) for rows, name in zip((a, b), names, strict=True)]
@@ -250,7 +247,6 @@ _Parts = list[Mean | None]
 
 
 def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
-    """Return the change of each quantity that both sides have, with the means of its sides."""
     changes, per = [], rows["compared_unit"].iloc[0]
     units = {"time": f"s per {per}", "energy": f"J per {per}", "power": "W",
              "gpu_hours": "GPU-hours", "metric": str(rows["metric_name"].iloc[0])}  # fmt: skip

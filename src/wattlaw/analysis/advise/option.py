@@ -176,7 +176,6 @@ class Option(Result):
         return ", ".join([*parts, *(str(values[name]) for name in shown if values[name])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: the columns, each quantity and its ``<name>_ci``, and the rest."""
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
         if self.unit in ("sample", "step"):
             quantities |= dict.fromkeys(_OF_TRAINING)

@@ -107,7 +107,6 @@ class Options:
 
     @property
     def sound(self) -> list[Option]:
-        """Those that ran and may be recommended."""
         return [item for item in self.ran if not item.left_out]
 
     @property

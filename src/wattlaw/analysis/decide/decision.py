@@ -31,8 +31,6 @@ NO_ENERGY = Caution(
 
 @dataclass(frozen=True)
 class CourseRow(Result):
-    """What was decided after a number of runs; the fields are those of ``Decision``."""
-
     runs: int
     gpu_hours_spent: float
     setting: Setting | None
@@ -80,7 +78,6 @@ class Decision(Result):
 
     @property
     def is_without_energy(self) -> bool:
-        """Whether GPU-hours replace an energy that is not known."""
         return NO_ENERGY.code in {warning.code for warning in self.warnings}
 
     def with_plan(

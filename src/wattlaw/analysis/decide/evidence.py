@@ -75,11 +75,8 @@ def read_evidence(
 ) -> Evidence:
     """Return the state of a decision by the results in a store.
 
-    ``question``: What is asked, without what runs show.
-    ``planned``: The runs of the study.
-    ``runs``, ``epochs``: The tables of the store.
-    ``epoch_samples``: The samples of an epoch as far as they are known before a run.
-    ``pending``: Ids of runs that can be made: an earlier campaign may have skipped them.
+    ``question`` is what is asked, without what runs show. ``epoch_samples`` are known before a run,
+    if at all. ``pending`` runs can be made: an earlier campaign may have skipped them.
     """
     settings = {run.run_id: setting_of(run) for run in planned}
     own = runs[runs["run_id"].isin(settings.keys()) & (runs["status"] != "damaged")]

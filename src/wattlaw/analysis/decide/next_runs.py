@@ -42,7 +42,7 @@ CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget sp
 class Proposal(Result):
     """A run that is proposed, its expected cost, and the expected regret of the decision after it.
 
-    The numbers are None before the first run, when nothing is known.
+    The numbers are None before the first run.
     """
 
     candidate: Candidate = field(repr=False)
@@ -56,7 +56,6 @@ class Proposal(Result):
 
     @property
     def emulated_gpus(self) -> int | None:
-        """The GPUs of the setting that the run emulates; None if it does not."""
         return None if self.candidate.informs is None else self.candidate.informs.gpus
 
     def to_dict(self) -> dict[str, Any]:
@@ -96,15 +95,11 @@ def plan(
 
     The first runs are cheap ones at both ends of each axis; a decision follows them.
 
-    ``candidates``: The runs that could be made; a setting may be there several times, for repeats.
-      Those that have been made, or lack memory (``may_fit_memory``), are left out by the caller.
-    ``observations``: The runs that have been made.
-    ``host``: Power of what counts as energy beside GPUs; None if nothing does.
-    ``settings``: Those that can be decided for, by default those of candidates and observations.
-    ``is_modelled``: Whether the model of a step describes a setting. A leading one that it does not
-      describe is measured before a decision, whatever that takes.
-    ``hours_left``, ``at_once``: GPU-hours that may still be spent; the number of runs to propose.
-    ``seed``: Of all random numbers: equal inputs and seeds give equal plans.
+    ``candidates`` has a setting several times where it may be repeated; the caller leaves out runs
+    that have been made, or lack memory (``may_fit_memory``). ``host`` is the power of what counts
+    as energy beside GPUs, None if nothing does. ``settings`` are those that can be decided for, by
+    default those of candidates and observations. A leading setting that is not ``is_modelled`` is
+    measured before a decision, whatever that takes. Equal inputs and seeds give equal plans.
 
     Examples
     --------

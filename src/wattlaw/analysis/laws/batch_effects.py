@@ -62,7 +62,6 @@ class BatchQuality(Result):
         return self.falls_beyond if self.verdict == FALLS else self.holds_to
 
     def warning(self, global_batch: float) -> str | None:
-        """Return a warning about this global batch, or None."""
         batches = self.means["global_batch"]
         if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
             return self.sentence

@@ -22,8 +22,6 @@ CONSTANTS = 2
 
 @dataclass(frozen=True)
 class Trusted(Result):
-    """The intervals that a report should quote, and why these."""
-
     interval: Literal["ols", "repeats"]
     beta_se: float
     beta_ci: Interval

@@ -150,7 +150,6 @@ class Targets:
 
 
 def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
-    """Return time and energy to ``target`` by setting; errors are those of ``time_to_target``."""
     settings = time_to_target(table, epochs, target)
     reached = _reached(table, epochs, target)
     refusals = []

@@ -22,7 +22,6 @@ def shown(result: object) -> str:
 
 @singledispatch
 def shown_in_notebook(_: object) -> str | None:
-    """Return a result as HTML; None where the text is shown."""
     return None
 
 

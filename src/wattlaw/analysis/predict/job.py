@@ -228,14 +228,12 @@ def predict_workload(
 
 
 def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
-    """Return the jobs of a workload, one for each kind of hardware.
+    """Return the jobs of a workload in a table of ``run_metrics``, one for each kind of hardware.
 
-    ``table`` is of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count
-    as what they are: few GPUs at a small batch. ``gpus_per_node`` is for imported runs without a
-    number of nodes, whose placement is not known without it.
-
-    ``Refused``: No run of the workload is done, its workers do not cooperate, or it is not
-    data-parallel.
+    Runs that emulate the local batch of other GPUs count as what they are: few GPUs at a small
+    batch. ``gpus_per_node`` is for imported runs without a number of nodes, whose placement is not
+    known without it. ``Refused`` if no run is done, workers do not cooperate, or the workload is
+    not data-parallel.
     """
     # The time of a sample is comparable between shares of the data; that of an epoch is not.
     largest = table["dataset_fraction"].groupby(table["workload"]).transform("max")

@@ -18,8 +18,6 @@ _ASSUMED_W = 250.0
 
 @dataclass(frozen=True)
 class Reference:
-    """What makes settings of one job relative: the reference batch, times, power and names."""
-
     micro_batch: float
     compute_s: float
     power_w: float

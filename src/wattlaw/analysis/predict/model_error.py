@@ -205,18 +205,16 @@ def draw_errors(
 ) -> tuple[Floats, Floats]:
     """Return errors of wanted settings that agree with the residuals of the observations.
 
-    ``layouts``, ``settings``: Of the observations, and of what is wanted.
-    ``residuals``: Logarithms of what was measured over the model's value, shape (draws,
-      observations).
-    ``usual``, ``noise``: Standard deviations in logs: the usual one of the model's error, and that
-      of a run, if repeats have shown it.
-    ``luck``, ``placements``: Standard deviations of what an allocation of nodes adds,
-      (observations,) and (wanted,), and the placement of each. It counts as an error of the
-      placement: a training is in one allocation too, and its batch and limit do not choose it.
-    ``is_mean_of_gpus``: Values are means over GPUs that differ, so that repeats differ the less the
-      more there are.
+    Pairs are of the observations and of what is wanted. ``residuals`` are logarithms of what was
+    measured over the model's value, shape (draws, observations). ``usual`` is the usual standard
+    deviation of the model's error in logs, ``noise`` that of a run, if repeats have shown it.
+    ``luck`` has those of what an allocation of nodes adds, and ``placements`` the placement of
+    each: it counts as an error of the placement, since a training is in one allocation too, and its
+    batch and limit do not choose it. With ``is_mean_of_gpus``, values are means over GPUs that
+    differ, so that repeats differ the less the more there are.
 
-    Returns: Errors in logs, shape (draws, wanted), and the standard deviation of a run, (wanted,).
+    Returned are errors in logs, shape (draws, wanted), and the standard deviation of a run,
+    (wanted,).
     """
     seen = len(settings[0])
     rows = np.vstack(features(*layouts))
@@ -251,7 +249,6 @@ def draw_errors(
 
 
 def _few(count: int) -> Indices:
-    """Return at most ``_MOST`` numbers below a count, evenly spaced."""
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, _MOST)).round().astype(int))
 
 

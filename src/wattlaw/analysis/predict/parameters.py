@@ -34,8 +34,6 @@ class Prior:
 
 
 class Transformation:
-    """The transformations of several parameters at once: one column each."""
-
     def __init__(self, priors: Sequence[Prior]) -> None:
         self.mean = np.array([prior.mean for prior in priors])
         self.sd = np.array([prior.sd for prior in priors])

@@ -83,14 +83,11 @@ class Posterior:
     def means(
         self, settings: Sequence[Setting], draws: int | None = None, *, noise: float = 0.0
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
-        """Return the mean step time and power of settings, and the noise of a run.
+        """Return times and the standard deviation of their logarithm in a run; powers and theirs.
 
-        The model's errors of the settings are drawn together. ``draws`` is how many of the
-        posterior's draws are used, evenly chosen; None for all. ``noise`` is the standard deviation
-        of a run's log time, if repeats have shown it.
-
-        Returns: Times and the standard deviation of their logarithm in a run; powers and theirs,
-        None without power. Shape (draws, settings) and (settings,).
+        Shapes are (draws, settings) and (settings,); powers may be None. The model's errors of the
+        settings are drawn together. ``draws`` is how many of the posterior's draws are used, evenly
+        chosen; None for all. ``noise`` is that of ``draw_errors``.
         """
         every = slice(None, None, max(1, self.draws // (draws or self.draws)))
         if every.step > 1:
@@ -257,8 +254,6 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Data:
-    """The observations of a job as arrays, session by session."""
-
     layout: Layout
     log_time: Floats
     log_power: Floats | None  # nan where not measured

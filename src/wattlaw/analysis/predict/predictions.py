@@ -33,13 +33,10 @@ def predict(
 ) -> list[Prediction]:
     """Return predictions of settings, measured or not.
 
-    ``observations``: All runs of one workload on one kind of hardware. They share what they share:
-      batches, limits and node counts of one call inform each other.
-    ``seed``: The seed of all random numbers; equal inputs and seeds give equal predictions.
-    ``baseline``: The setting that ``p_faster`` compares with.
-    ``samples_per_epoch``, ``epochs``: For the time of an epoch and of a training.
-    ``workload``, ``hardware``, ``energy_is``: Names for the results; what the energy counts.
-    ``host``: Power that the energy counts beside the GPUs.
+    ``observations`` are all runs of one workload on one kind of hardware: batches, limits and node
+    counts of one call inform each other. Equal inputs and seeds give equal predictions.
+    ``p_faster`` compares with ``baseline``; ``host`` is the power that the energy counts beside the
+    GPUs.
 
     ``BadInput``: There is no observation, or samples or epochs are not above 0.
 

@@ -104,8 +104,11 @@ class _Mixture:
     def around(cls, log_density: LogLikelihood, modes: Sequence[Floats]) -> "_Mixture":
         """Return the mixture, with the curvature at each mode but nowhere wider than the prior."""
         roots = []
+        steps = _DELTA * np.eye(modes[0].size)
         for mode in modes:
-            values, vectors = np.linalg.eigh(-_hessian(log_density, mode))
+            above, below = (_gradients(log_density, mode + move) for move in (steps, -steps))
+            slopes = (above - below) / (2 * _DELTA)
+            values, vectors = np.linalg.eigh(-(slopes + slopes.T) / 2)
             spread = (vectors * (_WIDER**2 / np.maximum(values, 1.0))) @ vectors.T
             roots.append(np.linalg.cholesky(spread))
         one = np.eye(modes[0].size)
@@ -192,13 +195,6 @@ def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
     rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
     above, below = log_density(rows).reshape(2, -1, size)
     return (above - below) / (2 * _DELTA)
-
-
-def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
-    steps = _DELTA * np.eye(at.size)
-    above, below = _gradients(log_density, at + steps), _gradients(log_density, at - steps)
-    slopes = (above - below) / (2 * _DELTA)
-    return (slopes + slopes.T) / 2
 
 
 def _weights(log_weights: Floats) -> Floats:
