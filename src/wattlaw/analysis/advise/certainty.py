@@ -172,10 +172,7 @@ class Draws:
 
 
 def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
-    """Return draws of options; None where the uncertainty of one of them is unknown.
-
-    The spread of runs is that of ``ran``, all options of the job that ran.
-    """
+    """Return draws of options; None where the uncertainty of one of them is unknown."""
     models = {id(item.model): item.model for item in options if item.is_predicted}
     parts: list[tuple[list[int], Floats, Floats | None, Any, Any]] = []
     for key, model in models.items():

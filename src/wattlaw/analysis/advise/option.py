@@ -63,10 +63,7 @@ class Quantity:
         return None if self.low is None or self.high is None else [self.low, self.high]
 
     def times(self, other: "Quantity | float") -> "Quantity":
-        """Return the product with a factor above 0.
-
-        The bounds of two uncertain factors are multiplied: the interval is conservative.
-        """
+        """Return the product with a factor above 0; multiplied bounds are conservative."""
         factor = other if isinstance(other, Quantity) else Quantity(other, other, other)
         ends = [(self.low, factor.low), (self.high, factor.high)]
         low, high = (None if a is None or b is None else a * b for a, b in ends)

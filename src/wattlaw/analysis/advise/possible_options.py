@@ -56,10 +56,7 @@ TOO_MANY_GPUS, UNKNOWN_BATCH, LOWER_BATCH = (
 
 @dataclass(frozen=True)
 class Rule:
-    """Which options may be recommended.
-
-    A batch up to ``largest_batch`` may be, whatever is known of its quality.
-    """
+    """Which options may be recommended; batches up to ``largest_batch`` need no known quality."""
 
     quality: Sequence[BatchQuality]
     largest_batch: float

@@ -143,10 +143,7 @@ class Decision(Result):
 
     @classmethod
     def from_dict(cls, values: object) -> "Decision":
-        """Return a decision from what ``to_dict`` has returned.
-
-        ``BadInput``: A value is missing or not of its type; the message names it.
-        """
+        """Return a decision from the values of ``to_dict``; ``BadInput`` names a wrong one."""
         try:
             return _adapter().validate_python(values)
         except ValidationError as error:

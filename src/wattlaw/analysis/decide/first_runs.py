@@ -57,10 +57,7 @@ def _up_to(share: float, order: Sequence[Candidate], works: Floats) -> list[Cand
 def _spread(
     order: Sequence[Candidate], works: Floats, seen: Sequence[Setting]
 ) -> Iterator[Candidate]:
-    """Yield cheap runs, each as different as possible from those before.
-
-    They show how smooth the model's error is.
-    """
+    """Yield cheap runs, each as different as possible: they show how smooth the error is."""
     cheap = _up_to(_FREE, order, works)
     places = {item: _place(item) for item in (*seen, *(each.setting for each in cheap))}
     known = [places[item] for item in dict.fromkeys(seen)]

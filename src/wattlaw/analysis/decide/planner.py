@@ -22,10 +22,7 @@ _HOPELESS, _LOW_END = 0.01, 3.0
 
 @dataclass
 class Planner:
-    """Chooses the runs of a study by what is known.
-
-    Runs are those of the study's plan, by their id in ``Evidence``.
-    """
+    """Chooses the runs of a study by what is known."""
 
     study: Study
     #: Expected GPU-hours of the runs that were chosen, by run id.

@@ -38,10 +38,7 @@ def regrets(
 def missed(
     question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
 ) -> Floats:
-    """Return the share by which each setting misses a constraint, 0 if it meets all.
-
-    Arguments and shape are those of ``regrets``.
-    """
+    """Return the share by which each setting misses a constraint, 0 if none; as ``regrets``."""
     times, energies = _of_training(question, settings, time_s, energy_j)
     slowest = None
     if question.max_slowdown is not None:

@@ -35,10 +35,7 @@ def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def distinct_limits(limits: pd.Series) -> list[float | None]:
-    """Return the distinct limits from high to low, no limit (None) first.
-
-    The first is the reference, with which the others are compared.
-    """
+    """Return the distinct limits from high to low, no limit (None) first: it is the reference."""
     values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
     return [None, *values] if limits.isna().any() else [*values]
 

@@ -71,10 +71,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Caution(Result):
-    """Something that a reader of a result must know.
-
-    ``code`` names the kind and does not change, unlike ``text``.
-    """
+    """What a reader of a result must know; ``code``, unlike ``text``, never changes."""
 
     code: str
     text: str

@@ -44,10 +44,7 @@ class Overview:
 
 
 def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
-    """Return the overview of each workload and kind of hardware of ``metrics.run_metrics``.
-
-    What cannot be predicted has none.
-    """
+    """Return the overview of each workload and kind of hardware that can be predicted."""
     rows: list[Overview] = []
     for workload in sorted(table["workload"].dropna().unique()):
         try:

@@ -57,10 +57,7 @@ class Posterior:
         return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
 
     def runs(self, settings: Sequence[Setting]) -> tuple[Step, Floats, Floats | None]:
-        """Return the steps, and the step times and powers of future runs in sessions of their own.
-
-        Equal posteriors and settings give equal draws.
-        """
+        """Return the steps, and step times and powers of future runs in sessions of their own."""
         near = self._near(settings)
         time = near.time.correction(near.layout, model_error.TIME_ERROR)
         dice = np.random.default_rng([self.seed, 1])
