@@ -15,12 +15,7 @@ from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_m
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_comparison import LimitComparison, compare_limits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
-from wattlaw.analysis.laws.series import (
-    fit_table,
-    law_refusals,
-    scaling_series,
-    varying_columns,
-)
+from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
@@ -48,8 +43,6 @@ _COSTS = ("co2_kg", "cost", "counted")
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
 class Findings:
-    """Tables and laws; frames have the columns of the functions that made them."""
-
     stored: pd.DataFrame  # all runs, as in the stores
     statuses: dict[str, int]
     not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
@@ -189,7 +182,6 @@ def analyse(
 
 
 def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
-    """Yield what must be known of runs that are in no law and no comparison with others."""
     alone = table[uncooperative(table)]
     if len(alone):
         yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
@@ -210,7 +202,6 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
 
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the done runs that ``run_metrics`` left out, each with the reason."""
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     training = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
     timed = measured_windows(training)
@@ -269,7 +260,6 @@ def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
-    """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
     dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
     started, ended = dated["started_at"].min(), dated["finished_at"].max()
@@ -296,7 +286,6 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return the notes of the runs, the most frequent first, with the number of runs."""
     counted = runs["notes"].explode().dropna().value_counts()
     return tuple(f"{note} ({count} runs)" for note, count in counted.items())
 

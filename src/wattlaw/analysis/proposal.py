@@ -84,15 +84,10 @@ class Proposal:
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
-    Of several kinds of hardware, the runs on the kind with the most runs count. Batch and limits
-    are those of most runs.
-
-    Raises
-    ------
-    Refused
-        No run is done or can be predicted, or the time of a training is not known.
-    BadInput
-        The runs do not name their nodes, or the nodes or trainings are not at least 1.
+    Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
+    most runs. ``Refused`` if no run is done or can be predicted, or the time of a training is not
+    known; ``BadInput`` if the runs do not name their nodes, or nodes or trainings are not at least
+    1.
     """
     if campaign.nodes < 1 or campaign.runs < 1:
         raise BadInput("--nodes and --runs: allowed: whole numbers from 1")
@@ -125,12 +120,12 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
 
 
 def _quality(rows: pd.DataFrame, setting: Setting) -> str:
-    """Return what runs show of the quality at the global batch of a setting."""
     batch = setting.global_batch
     if batch is None or rows["metric"].isna().all():
         return "not known: " + ("no run has a metric" if batch else "the batch is not known")
-    found = [item for item in quality_by_batch(rows)
-             if item.group["precision"] == setting.precision]  # fmt: skip
+    found = [
+        item for item in quality_by_batch(rows) if item.group["precision"] == setting.precision
+    ]
     if texts := [text for item in found if (text := item.warning(batch))]:
         return texts[0]
     known = [item.known_to for item in found if item.known_to and batch <= item.known_to]

@@ -59,7 +59,6 @@ def evidence_of(
 
 
 def _epoch_samples(study: Study) -> float | None:
-    """Return the samples of an epoch as far as they are known before a run."""
     workload, share = study.workloads[0], study.sweeps[0].dataset_fraction[0]
     work = catalogue.work(workload)
     samples = work.samples if work is not None else workload.dataset_samples

@@ -12,13 +12,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, quote
 from wattlaw.importing.account import Account, LeftOut
-from wattlaw.importing.detection import (
-    MAX_FILES,
-    InputFile,
-    find_files,
-    read_file,
-    with_notes,
-)
+from wattlaw.importing.detection import MAX_FILES, InputFile, find_files, read_file, with_notes
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug
@@ -268,7 +262,6 @@ def _summary(part: _Part) -> ImportedFile:
 def _assembled(
     group: Sequence[_Part], options: Options
 ) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Return the runs of files that belong together, with notes on all that was left out."""
     series = next((part.options for part in group if part.imported.readings), options)
     runs, marked, left_out = assemble([(part.file.path, part.imported) for part in group], series)
     notes = [*marked, *left_out]

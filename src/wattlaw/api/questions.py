@@ -5,11 +5,7 @@ from typing import Any
 
 from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
-from wattlaw.common.reference.electricity import (
-    RegionalAverage,
-    electricity_price,
-    grid_intensity,
-)
+from wattlaw.common.reference.electricity import RegionalAverage, electricity_price, grid_intensity
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import POWER_PROFILES
 from wattlaw.study.footprint import Footprint
@@ -148,7 +144,6 @@ def _of_region(name: str, find: Callable[[str], RegionalAverage], region: str) -
 
 
 def _money(name: str, text: str) -> tuple[float, str | None]:
-    """Return an amount and its currency, None without a currency."""
     words = text.split()
     amount = _number(words[0]) if words else None
     if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):

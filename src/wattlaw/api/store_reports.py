@@ -257,13 +257,10 @@ class StoreReports(StoreTables):
         if what in TABLES:
             rows = self.arrow(what)
         else:
-            frame = self._fits() if what == "fits" else getattr(self, what)
+            frame = fit_metrics(self.metrics).to_frame() if what == "fits" else getattr(self, what)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
         write_table(output, rows, raw=raw)
         return Exported((output,), len(rows))
-
-    def _fits(self) -> pd.DataFrame:
-        return fit_metrics(self.metrics, "gpus", "time_s", None).to_frame()
 
     def _findings(self, **options: Any) -> "Findings":
         from wattlaw.analysis.findings import analyse

@@ -94,7 +94,6 @@ def reported_in_threads() -> Iterator[list[BaseException]]:
 
 
 def _save(trace: str) -> str:
-    """Write the file; return the instruction for the user."""
     import platform
     import shlex
     import tempfile

@@ -234,7 +234,6 @@ def abandoned(path: Path) -> Iterator[bool]:
 
 
 def is_old(path: Path | int) -> bool:
-    """Say whether a path, or an open file, exists and has not changed for a day."""
     try:
         return time.time() - os.stat(path).st_mtime > _DAY_S  # noqa: PTH116 - of a handle too
     except OSError:

@@ -34,7 +34,6 @@ class Estimate(Protocol):
 
 
 def known(value: Any) -> bool:
-    """Return whether there is a value: not None, NaN, NaT or NA."""
     try:
         return value is not None and bool(value == value)  # noqa: PLR0124
     except (TypeError, ValueError):  # pandas.NA is neither true nor false

@@ -8,9 +8,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_JOULES = {
-    "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9,
-}  # fmt: skip
+_JOULES = {"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9}
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 
 

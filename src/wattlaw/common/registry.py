@@ -23,7 +23,6 @@ _points = cache(lambda group: entry_points(group=group))
 
 
 def names(group: str) -> list[str]:
-    """Return the sorted names of an entry-point group, without importing them."""
     return sorted({point.name for point in _points(group)})
 
 

@@ -52,9 +52,8 @@ class Decide(_Asked):
 
     budget: DecisionBudget = field(DecisionBudget(), "a mapping {gpu_hours: ..., runs: ...}")
     at_once: int | None = field(
-        None, "runs at once, 1 to 10,000, or null for 4 jobs of a queue and else 1",
-        ge=1, le=10_000,
-    )  # fmt: skip
+        None, "runs at once, 1 to 10,000, or null for 4 jobs of a queue and else 1", ge=1, le=10_000
+    )
     seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
 
     @property

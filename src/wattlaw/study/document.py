@@ -189,7 +189,6 @@ def _refuse_unsupported(value: object, *at: int | str) -> None:
 
 
 def _location(details: ErrorDetails) -> Location:
-    """Return the location of an error; a LocatedError adds the path within the validated value."""
     error = details.get("ctx", {}).get("error")
     inner = error.location if isinstance(error, LocatedError) else ()
     # "[key]" is what pydantic adds for the key of a mapping.
@@ -240,7 +239,6 @@ def _value_at(data: Any, location: Location) -> object:
 
 
 def _place(path: Path, root: yaml.Node, location: Location) -> str:
-    """Return ``file:line: dotted.key[3]`` for a location in the data."""
     node, dotted = root, ""
     for part in location:
         dotted += f"[{part}]" if isinstance(part, int) else f".{part[:60]}"

@@ -37,12 +37,8 @@ class Footprint:
     """Factors from energy and GPU-hours to carbon and money; what is not given is None.
 
     A price of a rented GPU-hour mostly includes electricity: give one of the two prices then; where
-    both are given they are added.
-
-    Raises
-    ------
-    BadInput
-        A factor is negative or no number, a PUE is below 1, or a price has no currency.
+    both are given they are added. ``BadInput`` if a factor is negative or no number, a PUE is below
+    1, or a price has no currency.
     """
 
     #: Power usage effectiveness: energy of the building / energy of its machines, at least 1.
@@ -71,14 +67,8 @@ class Footprint:
 
         With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
         1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
-        an energy's interval give those of the results. What depends on a value that is missing
-        (None or NaN) is None. ``energy_is`` states what the energy includes, as in ``run_metrics``:
-        ``gpu+cpu, counter``.
-
-        Raises
-        ------
-        BadInput
-            ``energy_j`` or ``gpu_hours`` is negative or infinite.
+        an energy's interval give those of the results. What depends on a missing value (None or
+        NaN) is None. ``BadInput`` if ``energy_j`` or ``gpu_hours`` is negative or infinite.
         """
         for name, value in (("energy_j", energy_j), ("gpu_hours", gpu_hours)):
             if value is not None and (value < 0 or math.isinf(value)):
@@ -103,7 +93,6 @@ class Footprint:
         )
 
     def counted(self, energy_is: str | None = None) -> str:
-        """Return a text that names what the numbers include, the factors, and what they exclude."""
         sources = {name: f" ({self.sources[name]})" for name in self.sources}
         parts_text = [_scope(energy_is)]
         if self.pue is None:

@@ -32,7 +32,6 @@ def canonical(model: BaseModel) -> str:
 
 @cache
 def _fields(model: type[BaseModel]) -> list[tuple[str, object]]:
-    """Return the fields of a model in the order of canonical JSON, each with its default."""
     return [
         (name, _REQUIRED if field.is_required() else field.get_default(call_default_factory=True))
         for name, field in sorted(model.model_fields.items())

@@ -33,7 +33,6 @@ _GRES_COUNT = re.compile(r"[0-9]+[kmgtp]?", re.IGNORECASE)
 
 
 def _fault(option: str, value: str | int | bool) -> str | None:
-    """Return what an option of sbatch allows, or None if it allows the value."""
     if isinstance(value, bool):
         return "text or a whole number" if value and option in WITH_VALUE else None
     if option in FLAGS:

@@ -107,7 +107,6 @@ class Measure(Model):
 
     @property
     def is_by_steps(self) -> bool:
-        """Say whether optimizer steps are measured, in a number or for a time, not epochs."""
         return self.epochs is None
 
     def __str__(self) -> str:

@@ -49,7 +49,6 @@ def batch_texts(runs: Iterable[Mapping[Any, Any]]) -> list[str]:
 
 
 def _batch_remedy(kinds: Sequence[tuple[int, float, float, bool]]) -> str:
-    """Return what makes the batch of a script that of its setting, by the kind of difference."""
     if all(is_tracked for *_, is_tracked in kinds):
         return "Set global_batch to the samples of an optimizer step on all GPUs."
     if all(gpus > 1 and ran == declared * gpus for gpus, declared, ran, _ in kinds):

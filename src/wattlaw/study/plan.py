@@ -34,7 +34,6 @@ class PlannedRun:
 
 
 def read_study(path: Path) -> Study:
-    """Read and validate a study file; ``BadInput`` names the file, the line and the key."""
     return read_document(path, Study, _with_text_keys)
 
 
@@ -94,7 +93,6 @@ def expand(study: Study) -> list[PlannedRun]:
 
 
 def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
-    """Return the lists whose combinations are settings, the batch sizes first."""
     return (
         sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
         sweep.clock_limit_mhz, sweep.power_profile, sweep.precision, sweep.dataset_fraction,
@@ -103,7 +101,6 @@ def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
 
 
 def _settings(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int]]:
-    """Yield the settings of a sweep with their nodes: those of the sweep, else the fewest."""
     per_node = None if study.launch.kind == "local" else study.launch.gpus_per_node
     for batch, gpus, power, clock, profile, precision, fraction, emulated in itertools.product(
         *_lists(sweep)

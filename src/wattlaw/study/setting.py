@@ -38,14 +38,10 @@ class Setting:
 
     With ``nodes`` alone, the GPUs are placed as evenly as possible; ``packed`` returns a setting
     with the fewest nodes. Without a local batch, times are those of a constant amount of work per
-    GPU. The defaults of the parallel layout are those of a data-parallel job.
+    GPU. The defaults of the parallel layout are those of a data-parallel job. ``BadInput`` if a
+    value is out of its range, or nodes and GPUs per node contradict each other.
 
     A default is part of the identity of every run (see ``identity``) and must never change.
-
-    Raises
-    ------
-    BadInput
-        A value is out of its range, or nodes and GPUs per node contradict each other.
     """
 
     gpus: int
@@ -138,7 +134,6 @@ class Setting:
         return self._plain(RECORDED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: those that results name, and others that are not a default."""
         return self._plain(_SHOWN)
 
     def changed(self) -> dict[str, Any]:
@@ -172,14 +167,12 @@ _DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare
 
 
 def _in_range(value: object, most: float = sys.float_info.max) -> bool:
-    """Say whether a value is a number above 0, as far as ``most``."""
     is_number = isinstance(value, Real) and not isinstance(value, bool)
     return is_number and 0 < value <= most  # type: ignore[operator]
 
 
 @lru_cache(maxsize=1024)
 def _even(gpus: int, nodes: int) -> tuple[int, ...]:
-    """Return the GPUs of each node, as equal as possible."""
     if nodes > gpus:
         raise BadInput(f"nodes: given {nodes} for {gpus} GPUs; allowed: 1 to {gpus}")
     most = ceil(gpus / nodes)
@@ -189,6 +182,5 @@ def _even(gpus: int, nodes: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _placement(gpus_per_node: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
-    """Return the counts from most to least, their sum and the least."""
     placement = tuple(sorted(map(int, gpus_per_node), reverse=True))
     return placement, sum(placement), min(placement, default=0)

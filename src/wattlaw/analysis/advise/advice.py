@@ -49,8 +49,6 @@ _MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
 
 @dataclass(frozen=True)
 class RestsOn(Result):
-    """What an advice rests on."""
-
     runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
     settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
     repeats: tuple[int, int]  # the fewest and the most runs of a setting
@@ -61,8 +59,6 @@ class RestsOn(Result):
 
 @dataclass(frozen=True)
 class FasterSetting(Result):
-    """A setting of the job that ran faster than the baseline, and why it is not compared."""
-
     option: Option
     reason: str
 
@@ -118,7 +114,6 @@ class Advice(Result):
 
     @property
     def clearly_best(self) -> bool:
-        """Whether the recommended setting is clearly best, and not one of several candidates."""
         codes = {warning.code for warning in self.warnings}
         if WORK_UNKNOWN in codes or (self.unit == "step" and BATCH_UNKNOWN in codes):
             return False
@@ -277,7 +272,6 @@ def _rests_on(
 
 
 def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str, int]:
-    """Return the number of runs of the job that are not compared, by the reason."""
     ran = sum(item.repeats for item in options.ran)
     reasons = (f"with a {UNKNOWN_BATCH}", f"with a {LOWER_BATCH}", f"with {_NO_ENERGY}")
     counts = {"without a time or the epochs to train": len(job.rows) - ran}
@@ -301,7 +295,6 @@ def _faster(base: Option, options: Options, choice: Choice) -> tuple[FasterSetti
 
 
 def _of_batches(options: Options, best: Option | None) -> Iterator[Caution]:
-    """Yield what is left out for its batch, and what is wrong with that of the best option."""
     listed = {}
     for reason in (UNKNOWN_BATCH, LOWER_BATCH):
         left = [item for item in options.ran if item.left_out == reason]
@@ -381,8 +374,9 @@ def _of_work(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
         return
     fewest, most = (of(ran, key=lambda item: item.gpus) for of in (min, max))
     per_sample_s = [item.per.get("time_per_sample_s") for item in ran]
-    samples = [item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True)
-               if time_s]  # fmt: skip
+    samples = [
+        item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True) if time_s
+    ]
     if job.unit == "sample" or fewest.gpus == most.gpus:
         return
     if len(samples) == len(ran):

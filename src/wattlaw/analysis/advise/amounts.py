@@ -23,15 +23,9 @@ def needed_epochs(
     """Return the epochs to train, and warnings; batches without them are no options.
 
     Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
-    equally frequent ones, the largest.
-
-    Raises
-    ------
-    BadInput
-        Epochs below 1, or both epochs and a target are given.
-    Refused
-        No run reached the target, the direction of the metric is unknown, or the unit of the runs
-        is not an epoch.
+    equally frequent ones, the largest. ``BadInput`` if epochs are below 1, or given with a target;
+    ``Refused`` if no run reached the target, the direction of the metric is unknown, or the unit of
+    the runs is not an epoch.
     """
     if wanted is not None and target is not None:
         raise BadInput("given epochs and a target; allowed: one of them")
@@ -62,7 +56,6 @@ def needed_epochs(
 def _epochs_to(
     target: float, job: ComparableRuns, epochs: pd.DataFrame
 ) -> tuple[Amounts, tuple[Caution, ...]]:
-    """Return the epochs that the runs of a global batch took to the target."""
     settings = time_to_target(job.rows, epochs, target)
     settings = settings[settings["global_batch"].notna()]
     amounts, failed = {}, {}

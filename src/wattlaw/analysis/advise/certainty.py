@@ -47,7 +47,6 @@ class Savings(Result):
     carbon: Quantity | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return each change, and its bounds in ``<name>_ci``."""
         values: dict[str, Any] = {}
         for name, change in vars(self).items():
             values[name] = None if change is None else change.mean
@@ -91,7 +90,6 @@ class NextRun(Result):
 
     @property
     def is_repeat(self) -> bool:
-        """Return whether the setting ran before, and not in a simulation."""
         return self.option.source not in (PREDICTED, "simulated")
 
     def to_dict(self) -> dict[str, Any]:
@@ -101,8 +99,6 @@ class NextRun(Result):
 
 @dataclass(frozen=True)
 class Certainty:
-    """How sure a choice is; ``Advice`` explains the fields."""
-
     probability: float | None = None
     ties: tuple[Tie, ...] = ()
     next_measurement: NextRun | None = None
@@ -176,10 +172,7 @@ class Draws:
 
 
 def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
-    """Return draws of options; None where the uncertainty of one of them is unknown.
-
-    The spread of runs is that of ``ran``, all options of the job that ran.
-    """
+    """Return draws of options; None where the uncertainty of one of them is unknown."""
     models = {id(item.model): item.model for item in options if item.is_predicted}
     parts: list[tuple[list[int], Floats, Floats | None, Any, Any]] = []
     for key, model in models.items():
@@ -262,7 +255,6 @@ def _spread(options: Sequence[Option]) -> _Spread | None:
 
 
 def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tuple[Floats, Floats]:
-    """Return draws of time and energy of a unit about the means of options that ran."""
     dice, rho = np.random.default_rng([0, 6]), spread.correlation
     normals = dice.standard_normal((2, count, len(options)))
     normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
@@ -275,7 +267,6 @@ def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tupl
 
 
 def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
-    """Return the changes from a baseline to an option, both of which are in the draws."""
     times = energies = hours = costs = None
     if draws is not None and option is not baseline:
         at = [draws.options.index(item) for item in (option, baseline)]

@@ -99,8 +99,10 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     phrase = _phrase(question, worker)
     if not groups:
         known = " with a known energy" if len(compared) < len(options) else ""
-        excess = [max(quantity.mean / most for quantity, most in _bounded(option, asked))
-                  for option in compared]  # fmt: skip
+        excess = [
+            max(quantity.mean / most for quantity, most in _bounded(option, asked))
+            for option in compared
+        ]
         nearest = compared[excess.index(min(excess))]
         return Choice(None, f"No setting{known} {phrase}.", compared, asked, text, nearest)
 
@@ -128,7 +130,6 @@ def fastest(options: Sequence[Option]) -> Option:
 
 
 def _goal(question: Question, *, by_energy: bool) -> str:
-    """Return what is minimized, one of ``GOALS``."""
     default = "edp" if question.energy_budget_j is None else "time"
     if question.deadline_s is not None or question.max_slowdown is not None:
         default = "energy"
@@ -139,7 +140,6 @@ def _goal(question: Question, *, by_energy: bool) -> str:
 
 
 def _cost(option: Option, goal: str, *, by_energy: bool) -> float:
-    """Return the mean of what is minimized; infinite if it is not known."""
     factor = 1.0
     if goal == "edp":
         goal, factor = "energy" if by_energy else "gpu_hours", option.train_time_s.mean
@@ -149,7 +149,6 @@ def _cost(option: Option, goal: str, *, by_energy: bool) -> float:
 
 
 def meets(option: Option, question: Question) -> bool:
-    """Return whether the mean of an option meets the bounds of a choice's question."""
     return all(quantity.mean <= most for quantity, most in _bounded(option, question))
 
 
@@ -168,7 +167,6 @@ def _group(option: Option, question: Question) -> int:
 
 
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:
-    """Return the quantities that have an upper bound, each with it."""
     bounds = [
         (option.train_time_s, question.deadline_s),
         (option.train_energy_j, question.energy_budget_j),

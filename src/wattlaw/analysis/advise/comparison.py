@@ -95,7 +95,6 @@ class Check(Result):
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is an interval to compare with the limit."""
         return self.change is not None and self.change.ratio_ci is not None
 
     def __str__(self) -> str:
@@ -123,20 +122,15 @@ class Comparison(Result):
 
     @property
     def pooled(self) -> dict[str, Change]:
-        """The changes over all settings by quantity."""
         return {item.quantity: item for item in self.changes if item.setting is None}
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Write an HTML page with the table and a figure."""
         write_page(self, Path(path))
 
     def check(self, limit: str) -> Check:
         """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.
 
-        Raises
-        ------
-        BadInput
-            It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
+        ``BadInput`` if it is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
         """
         match = _LIMIT.fullmatch(limit.replace("\u2212", "-"))
         if match is None:
@@ -157,12 +151,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
 
     Settings match if they are the same in all columns of ``SETTINGS`` but launcher and unit, and
     without hardware and threads if the sides have no hardware in common. Energies are compared
-    where both count the same devices.
-
-    Raises
-    ------
-    Refused
-        The sides share no setting with runs, or machines are compared and a side has several.
+    where both count the same devices. ``Refused`` if no setting has runs on both sides, or machines
+    are compared and a side has several.
     """
     warnings: list[Caution] = []
     sides = [_one_origin(rows, name, warnings) for rows, name in zip((a, b), names, strict=True)]
@@ -230,23 +220,26 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
             is_usable = of_workload["unit"] == "run" if unit == "run" else True
             known = of_workload[of_workload[time].notna() & is_usable]
             if known["side"].nunique() == 2 or unit == "run":
-                tables.append(known.assign(compared_unit=unit, time=known[time],
-                                           energy=known[energy]))  # fmt: skip
+                tables.append(
+                    known.assign(compared_unit=unit, time=known[time], energy=known[energy])
+                )
                 break
     table = pd.concat(tables)
-    return table.assign(power=table["energy"] / table["time"],
-                        gpu_hours=table["gpus"] * table["time"] / HOUR_S)  # fmt: skip
+    return table.assign(
+        power=table["energy"] / table["time"], gpu_hours=table["gpus"] * table["time"] / HOUR_S
+    )
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
-    """Return the settings cut down to their workload, GPUs and what differs between them."""
     frame = pd.DataFrame(settings)
     for name in set(JSON_COLUMNS) & {*frame}:
         frame[name] = frame[name].map(differing_options(frame[name]), na_action="ignore")
     names = [name for name in frame
              if name in ("workload", "gpus") or frame[name].nunique(dropna=False) > 1]  # fmt: skip
-    return [{str(key): plain(value) for key, value in row.items()}
-            for row in frame[names].to_dict("records")]  # fmt: skip
+    return [
+        {str(key): plain(value) for key, value in row.items()}
+        for row in frame[names].to_dict("records")
+    ]
 
 
 #: The means of the logarithms of both sides; None without repeats that differ.
@@ -254,7 +247,6 @@ _Parts = list[Mean | None]
 
 
 def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
-    """Return the change of each quantity that both sides have, with the means of its sides."""
     changes, per = [], rows["compared_unit"].iloc[0]
     units = {"time": f"s per {per}", "energy": f"J per {per}", "power": "W",
              "gpu_hours": "GPU-hours", "metric": str(rows["metric_name"].iloc[0])}  # fmt: skip
@@ -290,7 +282,6 @@ def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
 
 
 def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change:
-    """Return the geometric mean of the ratios."""
     logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
     parts = [part for _, of_setting in changes for part in of_setting]
     ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS

@@ -63,10 +63,7 @@ class Quantity:
         return None if self.low is None or self.high is None else [self.low, self.high]
 
     def times(self, other: "Quantity | float") -> "Quantity":
-        """Return the product with a factor above 0.
-
-        The bounds of two uncertain factors are multiplied: the interval is conservative.
-        """
+        """Return the product with a factor above 0; multiplied bounds are conservative."""
         factor = other if isinstance(other, Quantity) else Quantity(other, other, other)
         ends = [(self.low, factor.low), (self.high, factor.high)]
         low, high = (None if a is None or b is None else a * b for a, b in ends)
@@ -157,7 +154,6 @@ class Option(Result):
 
     @property
     def columns(self) -> dict[str, Any]:
-        """The values of ``COLUMNS``."""
         holders = {name: self if name in _BESIDE else self.setting for name in COLUMNS}
         values = {name: getattr(holder, name) for name, holder in holders.items()}
         batch = values["local_batch"]
@@ -177,7 +173,6 @@ class Option(Result):
         return ", ".join([*parts, *(str(values[name]) for name in shown if values[name])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: the columns, each quantity and its ``<name>_ci``, and the rest."""
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
         if self.unit in ("sample", "step"):
             quantities |= dict.fromkeys(_OF_TRAINING)

@@ -48,23 +48,21 @@ _REACH = 64
 _MOST = 400
 #: Why an option may not be recommended.
 TOO_MANY_GPUS, UNKNOWN_BATCH, LOWER_BATCH = (
-    "more GPUs than allowed", "batch of unknown quality", "batch of lower quality",
-)  # fmt: skip
+    "more GPUs than allowed",
+    "batch of unknown quality",
+    "batch of lower quality",
+)
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which options may be recommended.
-
-    A batch up to ``largest_batch`` may be, whatever is known of its quality.
-    """
+    """Which options may be recommended; batches up to ``largest_batch`` need no known quality."""
 
     quality: Sequence[BatchQuality]
     largest_batch: float
     max_gpus: float
 
     def judge(self, option: Option) -> Option:
-        """Return an option with the quality at its batch, and why it may not be recommended."""
         batch, group = option.global_batch, {"hardware": option.hardware}
         group["precision"] = option.setting.precision
         if batch is not None:
@@ -106,7 +104,6 @@ class Options:
 
     @property
     def sound(self) -> list[Option]:
-        """Those that ran and may be recommended."""
         return [item for item in self.ran if not item.left_out]
 
     @property
@@ -156,8 +153,10 @@ def read_options(
             for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
             if rows["run_id"].isin(job.rows["run_id"]).any()
         }
-    ran = [replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
-           for item in ran]  # fmt: skip
+    ran = [
+        replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
+        for item in ran
+    ]
     rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf)
     named = None if baseline is None else _index_of(ran, baseline)
     in_use = None if named is None else ran[named].global_batch
@@ -176,7 +175,6 @@ def read_options(
 def options_of_runs(
     job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None
 ) -> list[Option]:
-    """Return the settings of a job that have an amount, with the time and energy of their runs."""
     group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
     rows = aggregate(job.rows).assign(
         eval_time_s=job.rows["eval_time_s"].groupby(group).mean(),
@@ -194,9 +192,10 @@ def options_of_runs(
             values[name] = None if values[name] is None else int(values[name])
         amount, repeats = amounts.get((values["precision"], values["global_batch"])), int(row["n"])
         setting = replace(
-            setting_of_row(row, job.unit), power_profile=values["power_profile"],
+            setting_of_row(row, job.unit),
+            power_profile=values["power_profile"],
             dataset_fraction=values["dataset_fraction"] or 1.0,
-        )  # fmt: skip
+        )
         time_s, energy_j = (
             Quantity.of_repeats(
                 row[name], (row[f"{name}_low"], row[f"{name}_high"]), repeats, spread

@@ -50,7 +50,6 @@ def setting_of(run: PlannedRun) -> Setting:
 
 
 def emulated_setting(run: PlannedRun, study: Study) -> Setting | None:
-    """Return the setting that a run emulates on fewer GPUs; None if it does not."""
     gpus, per_node = run.setting.emulated_gpus, study.launch.gpus_per_node
     if gpus is None:
         return None
@@ -59,7 +58,6 @@ def emulated_setting(run: PlannedRun, study: Study) -> Setting | None:
 
 
 def check_bounds(question: Question, study: Study, runs: Sequence[PlannedRun]) -> None:
-    """Raise ``BadInput`` if a question excludes every setting of a study."""
     given = {
         "max_gpus": {"max_gpus": question.max_gpus},
         "max_global_batch": {"max_global_batch": question.max_global_batch},

@@ -75,18 +75,8 @@ def read_evidence(
 ) -> Evidence:
     """Return the state of a decision by the results in a store.
 
-    Parameters
-    ----------
-    question
-        What is asked, without what runs show.
-    planned
-        The runs of the study.
-    runs, epochs
-        The tables of the store.
-    epoch_samples
-        The samples of an epoch as far as they are known before a run.
-    pending
-        Ids of runs that can be made: an earlier campaign may have skipped them.
+    ``question`` is what is asked, without what runs show. ``epoch_samples`` are known before a run,
+    if at all. ``pending`` runs can be made: an earlier campaign may have skipped them.
     """
     settings = {run.run_id: setting_of(run) for run in planned}
     own = runs[runs["run_id"].isin(settings.keys()) & (runs["status"] != "damaged")]
@@ -159,7 +149,6 @@ def _candidate(
 
 
 def _job_rows(study: Study, rows: pd.DataFrame, run_ids: Collection[str]) -> pd.DataFrame:
-    """Return the metrics of the runs of the study's job, of any study."""
     origin = origin_of(study.launch.kind)
     rows = rows[rows["workload"] == study.workloads[0].name]
     rows = rows[rows["launcher"].map(origin_of) == origin]
@@ -196,7 +185,6 @@ def _answered(
     *,
     known: bool,
 ) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
-    """Return the question with what runs have shown: epochs to a target, quality by batch."""
     if question.target is not None:
         possible = {item.setting.global_batch for item in candidates
                     if item.informs is None and question.allows(item.setting)}  # fmt: skip
@@ -229,7 +217,6 @@ def _answered(
 def _epochs_to_target(
     rows: pd.DataFrame, epochs: pd.DataFrame, target: float
 ) -> tuple[dict[float, float], set[float]]:
-    """Return the epochs by global batch, and the batches that were trained."""
     if rows.empty:
         return {}, set()
     tried = set(rows["global_batch"].dropna())

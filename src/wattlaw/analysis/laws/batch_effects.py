@@ -57,13 +57,11 @@ class BatchQuality(Result):
 
     @property
     def known_to(self) -> int | None:
-        """The largest batch whose quality is known; None if none is."""
         if self.verdict == NO_FALL:
             return int(self.means["global_batch"].max())
         return self.falls_beyond if self.verdict == FALLS else self.holds_to
 
     def warning(self, global_batch: float) -> str | None:
-        """Return a warning about this global batch, or None."""
         batches = self.means["global_batch"]
         if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
             return self.sentence
@@ -117,7 +115,6 @@ def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
 
 
 def _means(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
-    """Return one quality per batch and repeat, and their means and number of diverged repeats."""
     by = ["global_batch", "study", "repeat"]
     value = runs["metric"].astype(float)
     finite = value.where(np.isfinite(value))
@@ -137,7 +134,6 @@ def _means(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
 
 
 def _divergence_text(means: pd.DataFrame) -> str:
-    """Return a text on how many repeats diverged at which batches; empty if none did."""
     batches = means[means["diverged"] > 0]
     counts = zip(batches["diverged"], batches["n"], batches["global_batch"], strict=True)
     texts = [f"{lost} of {n + lost} repeats at {batch}" for lost, n, batch in counts]

@@ -77,7 +77,6 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
 
 
 def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
-    """Return the breakpoint of observations if there is one, and the test's p value."""
     count = len(data.x)
     if count < MIN_COUNTS:
         raise Refused(

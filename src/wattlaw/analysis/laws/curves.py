@@ -66,7 +66,6 @@ class Law:
 
     @property
     def constants(self) -> int:
-        """The number of fitted constants, without the noise."""
         return len(self.names)
 
     def log_mean(self, weights: Floats, x: Floats) -> tuple[Floats, Floats]:

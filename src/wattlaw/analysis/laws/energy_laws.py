@@ -29,8 +29,10 @@ MIN_SETTINGS = 4
 #: The largest GPU-hours must be at least this multiple of the smallest.
 MIN_SPAN = 1.2
 _MAY_DIFFER = {
-    "precision": "precision", "options": "options", "dataset_fraction": "fraction of the data set",
-}  # fmt: skip
+    "precision": "precision",
+    "options": "options",
+    "dataset_fraction": "fraction of the data set",
+}
 _RATES = {"log_samples": "samples_per_gpu_hour", "log_steps": "steps_per_gpu_hour"}
 _UNUSABLE = {
     "partial": "a meter missed a part, so their sums are too low and were excluded; measure these "
@@ -67,9 +69,7 @@ def energy_law(table: pd.DataFrame) -> dict[str, Any]:
     origin = LeastSquares(np.ones((len(points), 1)), energy / seconds)
     power = LeastSquares(power_law_design(hours), np.log(energy))
     row: dict[str, Any] = next(groups(rows, GROUP_COLUMNS))[0]
-    row |= {
-        "n": len(points), "runs": len(rows), "hours_min": hours.min(), "hours_max": hours.max(),
-    }  # fmt: skip
+    row |= {"n": len(points), "runs": len(rows), "hours_min": hours.min(), "hours_max": hours.max()}
     for name, fit, i in (("factor_w", origin, 0), ("exponent", power, 1)):
         row[name], row[f"{name}_se"] = float(fit.params[i]), float(fit.errors[i])
         row[f"{name}_low"], row[f"{name}_high"] = fit.interval(i)

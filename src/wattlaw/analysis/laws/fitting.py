@@ -207,7 +207,6 @@ class Fits(Result):
         return tuple((row.group, row.refusal) for row in self.rows if row.refusal is not None)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per group; one without a law has a ``reason``."""
         frame = super().to_frame()
         return frame.astype({"n": "Int64"}) if self.rows else frame
 

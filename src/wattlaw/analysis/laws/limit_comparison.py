@@ -16,13 +16,7 @@ from scipy import special
 from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics.estimates import (
-    ERROR,
-    LEVEL,
-    ROUNDING,
-    LeastSquares,
-    f_test_p,
-)
+from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, ROUNDING, LeastSquares, f_test_p
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
@@ -57,7 +51,6 @@ class LimitComparison(Result):
 
     @property
     def largest(self) -> pd.Series:
-        """The row of ``limits`` that differs most from the reference."""
         others = self.limits.iloc[1:]
         return others.iloc[int(others["beta_difference"].abs().argmax())]
 
@@ -144,8 +137,6 @@ def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
-    """Return the kind of observations, and the model."""
-
     def fitted(rows: pd.DataFrame, *, blocks: bool = False) -> LeastSquares:
         # Columns: shifts of the limits, differences of slopes, and what limits share.
         x = rows["x"].to_numpy(float)

@@ -18,7 +18,6 @@ POWER_SETTINGS: tuple[str, ...] = (*LIMITS, "power_profile")
 
 
 def other_limit(limit: Limit) -> Limit:
-    """Return the limit that has to be held while ``limit`` is varied."""
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
 
 
@@ -36,16 +35,12 @@ def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def distinct_limits(limits: pd.Series) -> list[float | None]:
-    """Return the distinct limits from high to low, no limit (None) first.
-
-    The first is the reference, with which the others are compared.
-    """
+    """Return the distinct limits from high to low, no limit (None) first: it is the reference."""
     values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
     return [None, *values] if limits.isna().any() else [*values]
 
 
 def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
-    """Return the rows whose limit is ``value``; None is no limit."""
     return rows[rows[column].isna() if value is None else rows[column] == value]
 
 

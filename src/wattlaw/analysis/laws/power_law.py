@@ -22,8 +22,6 @@ CONSTANTS = 2
 
 @dataclass(frozen=True)
 class Trusted(Result):
-    """The intervals that a report should quote, and why these."""
-
     interval: Literal["ols", "repeats"]
     beta_se: float
     beta_ci: Interval
@@ -110,7 +108,6 @@ def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> P
 
 
 def power_law_design(x: Floats) -> Floats:
-    """Return the columns 1 and ln x, shape (n, 2)."""
     return np.column_stack([np.ones_like(x), np.log(x)])
 
 

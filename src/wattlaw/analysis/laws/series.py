@@ -181,7 +181,6 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
 
 
 def _without_estimated(fit: Fit) -> Fit:
-    """Refuse a fit whose energy is computed from time."""
     is_estimated = ESTIMATED in str(fit.group.get("energy_is"))
     return Fit(fit.group, refusal=WHY_NO_LAW) if is_estimated else fit
 
@@ -207,9 +206,11 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         name
         for name in (*FIXED, "emulated_gpus", "placement")
         if name in series
-        and (series[name].nunique(dropna=False) > 1
-             or (name in POWER_SETTINGS and series[name].notna().any()))
-    ]  # fmt: skip
+        and (
+            series[name].nunique(dropna=False) > 1
+            or (name in POWER_SETTINGS and series[name].notna().any())
+        )
+    ]
     if "placement" in series:
         return names
     nodes = series["nodes"].groupby(group_numbers(series, [*FIXED, "gpus"])).nunique()

@@ -112,7 +112,6 @@ def _learning_repeats(runs: pd.DataFrame) -> pd.DataFrame:
 
 
 def _to_target(rows: pd.DataFrame, repeats: pd.DataFrame) -> dict[str, object]:
-    """Return the epochs to the target, and their products with time and energy, from logs."""
     kinds = rows["energy_is"].dropna().unique()
     is_known = len(kinds) == 1 and bool(rows["energy_per_epoch_j"].notna().all())
     reached = int(repeats["reached"].sum())
@@ -151,7 +150,6 @@ class Targets:
 
 
 def analyse_targets(table: pd.DataFrame, epochs: pd.DataFrame, target: float) -> Targets:
-    """Return time and energy to ``target`` by setting; errors are those of ``time_to_target``."""
     settings = time_to_target(table, epochs, target)
     reached = _reached(table, epochs, target)
     refusals = []

@@ -108,8 +108,6 @@ def scope_cautions(table: pd.DataFrame) -> list[Caution]:
 
 @dataclass
 class _Choice:
-    """The rows that are still compared, and what was said of the others."""
-
     rows: pd.DataFrame
     warnings: list[Caution] = field(default_factory=list)
     left_out: dict[str, int] = field(default_factory=dict)
@@ -118,7 +116,6 @@ class _Choice:
         self.warnings.append(Caution(code, text))
 
     def keep_one_origin(self) -> None:
-        """Keep the measured runs, else the replayed ones, else the simulated ones."""
         origins = self.rows["launcher"].map(origin_of)
         kept = min(origins, key=ORIGINS.index)
         if kept != MEASURED:
@@ -130,7 +127,6 @@ class _Choice:
         self.rows = self.rows[origins == kept]
 
     def keep_as_stated(self) -> None:
-        """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
         emulated, alone = self.rows["emulated_gpus"].notna(), uncooperative(self.rows)
         if count := int(emulated.sum()):
             text = f"{plural(count, 'run')} that emulate more GPUs are excluded."
@@ -147,7 +143,6 @@ class _Choice:
             self.warn("not-data-parallel", f"{text} GPU count is predicted.")
 
     def keep_one_unit(self) -> str:
-        """Keep the runs in the unit of most of them."""
         units = self.rows["unit"]
         unit = min(UNITS, key=lambda name: (-int((units == name).sum()), UNITS.index(name)))
         for other, left in self.rows[units != unit].groupby("unit"):

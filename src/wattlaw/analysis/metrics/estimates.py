@@ -54,8 +54,6 @@ def aicc(deviance: float, n: int, k: int) -> float | None:
 
 @dataclass(frozen=True)
 class Mean:
-    """A mean of values, the variance of its error, and Student's degrees of freedom."""
-
     value: float
     variance: float  # missing for one value
     freedom: float

@@ -37,10 +37,7 @@ JSON_COLUMNS = ("options", "train")
 
 
 def differing_options(texts: pd.Series) -> dict[str, str]:
-    """Return each JSON object of a column, cut down to the keys in which they differ.
-
-    Raises nothing: a text that is no JSON object stays as it is.
-    """
+    """Return each JSON object of a column, cut down to the keys that differ; other texts stay."""
     parsed: dict[str, dict[str, Any] | None] = {}
     for text in texts.dropna().unique():
         value = None

@@ -106,7 +106,6 @@ def run_metrics(
 
 
 def missing_energy(table: pd.DataFrame) -> str | None:
-    """Return a sentence with how many runs have no energy of the requested scope, or None."""
     rows = table[table["energy_requested"] != OUTERMOST]
     missing = int(rows["energy_j"].isna().sum())
     if not missing:
@@ -215,7 +214,6 @@ _BLOCK = (
 
 
 def _lengths(runs: pd.DataFrame) -> pd.Series:
-    """Return how much a process was to do, as text, such as ``3 epochs``."""
     lengths = pd.Series("a process", index=runs.index)
     columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
     for name, word in columns.items():
@@ -296,7 +294,6 @@ def unit_of(column: str, unit: str) -> str | None:
 
 
 def _at(frame: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """Return of each row the value of the column that ``names`` has for it."""
     columns = frame.columns.get_indexer(pd.Index(names))
     return pd.Series(frame.to_numpy()[np.arange(len(frame)), columns], index=frame.index)
 

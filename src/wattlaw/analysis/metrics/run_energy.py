@@ -41,9 +41,10 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     # Training uses energy: a sum that is not above 0 means that the meter did not count.
     usable = is_complete & (codes < partial) & (energy_j > 0)
     scope = pd.Series(
-        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()], is_summed.index,
+        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()],
+        is_summed.index,
         dtype=object,
-    )  # fmt: skip
+    )
     is_node = windows["run_id"].map(is_summed["node"]).astype(bool)
     sources = windows["energy_source"].where(~is_node, windows["node_energy_source"])
     by_run_sources = sources.groupby(windows["run_id"])
@@ -68,7 +69,6 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
 def _outermost(
     windows: pd.DataFrame, measured: pd.DataFrame, complete: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return which kinds are the energy of each run, by ``scope_of_windows``."""
     scopes: dict[Any, set[str | None]] = {run: set() for run in measured.index}
     of_windows = windows[["run_id", "energy_scope"]].drop_duplicates()
     for run, scope in of_windows.itertuples(index=False):
@@ -86,7 +86,6 @@ def _outermost(
 
 
 def energy_is(row: Mapping[Any, Any]) -> str | None:
-    """Return what a run's energy counts, where it comes from, and any doubt about it."""
     if isinstance(row["energy_scope"], str):
         doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
         return f"{row['energy_scope']}, {row['energy_source']}{doubt}"

@@ -54,14 +54,10 @@ class Posterior:
         return self.reference.compute_s * overhead[:, 0]
 
     def steps(self, settings: Sequence[Setting]) -> Step:
-        """Return the noise-free steps of settings, for all draws."""
         return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
 
     def runs(self, settings: Sequence[Setting]) -> tuple[Step, Floats, Floats | None]:
-        """Return the steps, and the step times and powers of future runs in sessions of their own.
-
-        Equal posteriors and settings give equal draws.
-        """
+        """Return the steps, and step times and powers of future runs in sessions of their own."""
         near = self._near(settings)
         time = near.time.correction(near.layout, model_error.TIME_ERROR)
         dice = np.random.default_rng([self.seed, 1])
@@ -82,23 +78,13 @@ class Posterior:
         return near.steps, times, near.steps.power_w * np.exp(missed) * share
 
     def means(
-        self,
-        settings: Sequence[Setting],
-        draws: int | None = None,
-        *,
-        noise: float = 0.0,
+        self, settings: Sequence[Setting], draws: int | None = None, *, noise: float = 0.0
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
-        """Return the mean step time and power of settings, and the noise of a run.
+        """Return times and the standard deviation of their logarithm in a run; powers and theirs.
 
-        The model's errors of the settings are drawn together. ``draws`` is how many of the
-        posterior's draws are used, evenly chosen; None for all. ``noise`` is the standard deviation
-        of a run's log time, if repeats have shown it.
-
-        Returns
-        -------
-        tuple
-            Times and the standard deviation of their logarithm in a run; powers and theirs, None
-            without power. Shape (draws, settings) and (settings,).
+        Shapes are (draws, settings) and (settings,); powers may be None. The model's errors of the
+        settings are drawn together. ``draws`` is how many of the posterior's draws are used, evenly
+        chosen; None for all. ``noise`` is that of ``draw_errors``.
         """
         every = slice(None, None, max(1, self.draws // (draws or self.draws)))
         if every.step > 1:
@@ -124,7 +110,6 @@ class Posterior:
         return times, time_noise, powers, power_noise
 
     def _near(self, settings: Sequence[Setting]) -> "_Near":
-        """Return the steps of settings, and what the model misses of the observations."""
         layout = Layout.of(settings, self.reference)
         steps = step(self.values, layout, power=self.has_power)
         noise, shared = scales(self.values, layout, steps)
@@ -169,8 +154,6 @@ class _Residuals:
 
 @dataclass(frozen=True)
 class _Near:
-    """Noise-free steps of settings, the noise of runs, and the residuals of the observations."""
-
     layout: Layout
     steps: Step
     noise: Floats
@@ -191,10 +174,7 @@ def fit(
 
     It is cached, because callers query one job several times.
 
-    Raises
-    ------
-    BadInput
-        There is no observation.
+    ``BadInput``: There is no observation.
     """
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
@@ -249,7 +229,6 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
 
 
 def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
-    """Return the groups of parameters that the observations bear on."""
     has_limit = bool(
         np.isfinite(layout.power_limit_w).any() or np.isfinite(layout.clock_limit_mhz).any()
     )
@@ -272,8 +251,6 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Data:
-    """The observations of a job as arrays, session by session."""
-
     layout: Layout
     log_time: Floats
     log_power: Floats | None  # nan where not measured
@@ -330,7 +307,6 @@ def _log_likelihood(
 
 
 def _part(steps: Step, name: str, data: _Data) -> Floats:
-    """Return a part of the steps as runs measure it."""
     part: Floats = getattr(steps, name)
     if name == "communication_s":  # includes the wait for the slowest rank, if that is not known
         part = part + steps.waiting_s * np.isnan(data.parts[PARTS.index("waiting_s")])

@@ -28,12 +28,10 @@ class RegionalAverage:
 
 
 def grid_intensity(region: str) -> RegionalAverage:
-    """Return the carbon intensity of a region, such as ``DE`` or ``US-NEWE``."""
     return _row_of(grid_intensities(), region, "grid intensity")
 
 
 def electricity_price(region: str) -> RegionalAverage:
-    """Return the average price of electricity in a region, such as ``EU`` or ``US-MA``."""
     return _row_of(electricity_prices(), region, "electricity price")
 
 
