@@ -110,19 +110,17 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
     }
 
 
-def test_interruptions_and_clocks_are_told():
+def test_interruptions_are_told():
     runs = [
-        run_row("a", interruptions=2, clock_offset_max_s=0.0032),
-        run_row("b", repeat=1, interruptions=0, clock_offset_max_s=0.001),
+        run_row("a", interruptions=2),
+        run_row("b", repeat=1, interruptions=0),
         run_row("c", repeat=2, interruptions=1, status="failed", reason="out of tries"),
     ]
     windows = [window_row("a", 1), window_row("b", 1), window_row("a", 2, interrupted=True)]
     text = " ".join(data_quality.status_sentences(analyse(*frames(runs, windows))))
     assert "2 runs were interrupted (3 times in total)" in text
     assert "Left out: 1 training window" in text
-    assert "compared in 2 runs: they differ by at most 3.2 ms" in text
     plain = analyse(*study())
     assert plain.targets is None and plain.not_timed.empty
     without = " ".join(data_quality.status_sentences(plain))
     assert "interrupted" not in without
-    assert "clocks" not in without

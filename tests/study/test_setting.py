@@ -94,8 +94,3 @@ def test_versions_of_software_are_facts_that_do_not_tell_settings_apart():
     known = Setting(8, software=(("torch", "2.11"),))
     assert known == Setting(8)
     assert known.to_record() == Setting(8).to_record()
-
-
-@given(
-    st.builds(
-        Setting,
