@@ -274,10 +274,7 @@ class Campaign:
         return False
 
     def _advance(
-        self,
-        run: PlannedRun,
-        unsupported: str | None = None,
-        allocation: Allocation | None = None,
+        self, run: PlannedRun, unsupported: str | None = None, allocation: Allocation | None = None
     ) -> None:
         """Report, watch, start or skip a run; it stays pending if others have it."""
         folder = self._store.folder(run.run_id)

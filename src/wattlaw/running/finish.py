@@ -14,14 +14,7 @@ from wattlaw.common.files import read_text, write_text
 from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.measure.telemetry.sampler import report_path
 from wattlaw.running.training import failures
-from wattlaw.store.record import (
-    Facts,
-    LimitReport,
-    RunRecord,
-    SamplerReport,
-    Status,
-    device_facts,
-)
+from wattlaw.store.record import Facts, LimitReport, RunRecord, SamplerReport, Status, device_facts
 from wattlaw.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
