@@ -51,7 +51,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Print each warning of a damaged file once, as a line on standard error."""
     from wattlaw.common.errors import DamagedFileWarning
 
     shown: set[str] = set()
@@ -73,7 +72,6 @@ def _warnings_as_notes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress_bars() -> Iterator[None]:
-    """Show a bar for long work if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return

@@ -196,7 +196,6 @@ def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:
 
 
 def _qualities(name: str, phase: PhaseSummary | None) -> dict[str, str | None]:
-    """Return the source and verdict of the energies of the devices, and of the node."""
     qualities = {}
     for part in ("devices", "node"):
         energy = phase.energy if phase else None

@@ -115,7 +115,6 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
-    """Yield the GPU-hours of the runs that are not done, a line per source of the estimate."""
     if hours.measured_runs:
         yield (
             f"{number(hours.measured)} for {plural(hours.measured_runs, 'run')}, from repeats in "

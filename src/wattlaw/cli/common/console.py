@@ -29,7 +29,6 @@ class Console(console.Console):
         super().__init__(file=file, width=width, markup=False, emoji=False, highlight=False)  # type: ignore[arg-type]
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return text for a layout: escaped, so that its width is the shown one."""
         return super().render_str(escape_invisible(text), **options)
 
     def render(
@@ -59,10 +58,7 @@ def make_table(
     no_wrap: Container[Hashable] = (),
     **options: Any,
 ) -> Table:
-    """Return a table.
-
-    ``right`` and ``no_wrap`` name columns that are aligned to the right, and cut instead of folded.
-    """
+    """``right`` and ``no_wrap``: columns aligned to the right, and cut instead of folded."""
     table = Table(title_justify="left", box=box.SIMPLE_HEAD, **options)
     for name in columns:
         overflow: OverflowMethod = "ellipsis" if name in no_wrap else "fold"

@@ -29,9 +29,8 @@ DISK_FULL = os.EX_IOERR
 
 
 def take_device(local_rank: int) -> int:
-    """Return the number of a rank's GPU in CUDA, before CUDA is used.
-
-    A CUDA process can use one MIG instance, so each rank lists only its own.
+    """The number of a rank's GPU in CUDA: a process can use one MIG instance, so each lists its
+    own.
     """
     instances = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if not all(entry.startswith("MIG-") for entry in instances):
@@ -42,5 +41,4 @@ def take_device(local_rank: int) -> int:
 
 
 def host_name() -> str:
-    """Return the name of this machine in windows, samples and file names."""
     return os.environ.get(HOST) or socket.gethostname()
