@@ -222,9 +222,7 @@ class LocalLauncher(Launcher):
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
     ) -> "LocalAttempt":
-        """In a session, and so a process group, of its own; ``NotAvailable`` if limits cannot be
-        set.
-        """
+        """``NotAvailable`` if the run's limits cannot be set."""
         if allocation.error is not None:
             raise allocation.error
         if allocation.lease is not None:

@@ -133,7 +133,8 @@ def _job_text(job: Job) -> str:
 class StatusPoller:
     """The status of stores for a view that reads it often.
 
-    The jobs of a store are queried every ``_QUEUE_S``, or when a run was submitted since.
+    The jobs of a store are queried every ``_QUEUE_S``, and earlier if a run that was not missing in
+    the queue is missing: it was submitted since.
     """
 
     def __init__(self) -> None:

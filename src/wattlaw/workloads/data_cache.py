@@ -53,9 +53,7 @@ class DataCache:
         self._folder = folder if folder is not None or not default else Path(default)
 
     def array(self, key: Any, make: Callable[[], Array]) -> Array:
-        """``make`` is called if no undamaged array is cached. ``BadInput``: the user's folder is
-        unusable.
-        """
+        """``BadInput`` if a folder that the user chose cannot be used."""
         if self._folder is None:
             return make()
         name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]

@@ -33,8 +33,9 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
 
     The order depends only on seed and epoch, and a step takes the next ``global_batch`` samples for
     any number of ranks: one and several ranks train on the same steps. The last step has the
-    remaining samples, if as many as ranks. ``fraction`` keeps the first samples of an order that
-    depends only on the seed, so that every epoch has the same samples.
+    remaining samples; it is dropped if it has fewer samples than ranks. ``fraction`` keeps the
+    first samples of an order that depends only on the seed, so that every epoch has the same
+    samples.
     """
     kept = np.random.default_rng((shard.seed, 0)).permutation(samples)
     kept = kept[: max(1, round(samples * shard.fraction))]

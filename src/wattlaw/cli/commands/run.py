@@ -58,9 +58,8 @@ def run(
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
-        study, launch=launch, hardware=hardware, fail_share=fail_share,
-        table=table,
-    )  # fmt: skip
+        study, launch=launch, hardware=hardware, fail_share=fail_share, table=table
+    )
     console = Console()
     if dry_run:
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)

@@ -41,13 +41,12 @@ class Console(console.Console):
     def show(self, table: "tables.Table | None") -> None:
         if table is None:
             return
-        numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)
-                   if kind == "n"}  # fmt: skip
+        kinds = zip(table.headings, table.classes, strict=True)
+        numbers = {name for name, kind in kinds if kind == "n"}
         names = table.headings[:1] if table.classes[0] == "short" else ()
-        self.print(make_table(
-            table.headings, table.plain_rows, right=numbers, no_wrap=names,
-            title=table.title or None, caption=table.note or None,
-        ))  # fmt: skip
+        texts = {"title": table.title or None, "caption": table.note or None}
+        rows = table.plain_rows
+        self.print(make_table(table.headings, rows, right=numbers, no_wrap=names, **texts))
 
 
 def make_table(

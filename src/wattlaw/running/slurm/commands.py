@@ -165,9 +165,8 @@ def version() -> str | None:
 
 
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Without an outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION.
-
-    They would change what a job of ours requests, and what we see of the queue.
+    """An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
+    ours requests, and what we see of the queue.
     """
     is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
     return {

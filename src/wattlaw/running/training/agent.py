@@ -234,7 +234,7 @@ class _OtherNodes:
 
 
 def first_error(log: Path, attempt: int) -> str | None:
-    """The first error of a Python program in the log; those of ranks without peers last."""
+    """Of Python programs in the log; errors of ranks that have lost another one come last."""
     try:
         text = read_end(log)
     except OSError:

@@ -126,9 +126,7 @@ class Checkpointer:
             gpu.set_rng_state(self._random[device.type], device)
 
     def save(self, progress: Progress) -> None:
-        """It has the random state of each rank, but none at the begin of an epoch, which sets
-        seeds.
-        """
+        """Without random states at the begin of an epoch, which sets seeds."""
         ranks, random = self._ranks, list[dict[str, torch.Tensor]]()
         if progress.step:
             own = {"cpu": torch.get_rng_state()}

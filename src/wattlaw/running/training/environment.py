@@ -29,9 +29,7 @@ DISK_FULL = os.EX_IOERR
 
 
 def take_device(local_rank: int) -> int:
-    """The number of a rank's GPU in CUDA: a process can use one MIG instance, so each lists its
-    own.
-    """
+    """The number in CUDA: a process can use one MIG instance, so each rank lists its own."""
     instances = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if not all(entry.startswith("MIG-") for entry in instances):
         return local_rank

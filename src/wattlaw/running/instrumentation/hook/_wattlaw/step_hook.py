@@ -145,8 +145,6 @@ class _Recorder:
             text = type(why).__name__
         self.problems.append({"type": "problem", "part": part, "error": text[:300]})
 
-    # Steps
-
     def step(self, optimizer: Any) -> None:
         now_ns = _clock()
         own = self.optimizers.get(id(optimizer))
@@ -213,8 +211,6 @@ class _Recorder:
         own.steps += 1
         self.steps += 1
 
-    # Records
-
     def process(self) -> dict[str, Any]:
         return {
             "type": "process",
@@ -275,8 +271,6 @@ class _Recorder:
             records.append({**record, "us": durations_us, **bounds_us})
             gpu.written += len(durations_us)
         return records
-
-    # The file
 
     def flush(self, *, is_end: bool = False) -> None:
         """Write what is new. Of several threads one writes, the others go on."""
