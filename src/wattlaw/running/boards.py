@@ -51,7 +51,10 @@ def named_board(text: str) -> Board | None:
 
 
 def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:
-    """Why a run fits no board; None also where it is unknown, and for compiled models."""
+    """Return why a run clearly fits none of some boards.
+
+    None is also returned where memory is unknown, and for compiled models, which may keep less.
+    """
     needed_gb, board, memory_gb = _needed_gb(spec), *_largest(boards)
     if needed_gb <= _REFUSED * memory_gb or spec.train.compile:
         return None

@@ -235,8 +235,6 @@ def _read(launch: Launch) -> ReplayTable:
 
 @dataclass(frozen=True)
 class Replay:
-    """A run as its table says: the row, the samples of the full data set, and the windows."""
-
     table: ReplayTable
     row: Row
     dataset_samples: int | None

@@ -83,7 +83,7 @@ class Checkpointer:
         self._loaded: Progress | None = None
 
     def load(self, *, epochs: int, steps: int) -> Progress:
-        """Load the checkpoint, if the file exists; ``BadInput`` if it is not of such a run."""
+        """Return the progress; ``BadInput`` if the file is not a checkpoint of such a run."""
         end_s = time.monotonic() + _LATE_S
         while True:
             self._loaded = progress = self._load(epochs, steps)
