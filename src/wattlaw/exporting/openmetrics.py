@@ -145,10 +145,8 @@ class MetricsFile(Observer):
 
     def _write(self) -> None:
         lines, samples = list[str](), dict[str, list[str]]()
-        escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
         for name, labels, value in self._samples():
-            pairs = (*self._common, *labels)
-            text = ",".join(f'{key}="{label.translate(escapes)}"' for key, label in pairs)
+            text = _as_text((*self._common, *labels))
             samples.setdefault(name, []).append(f"{{{text}}} {value!r}")
         for name, (kind, unit, text) in _METRICS.items():
             lines.append(f"# TYPE {name} {kind}")
@@ -174,3 +172,8 @@ class MetricsFile(Observer):
                 yield "wattlaw_active_run_start_time_seconds", of_run, record.started_at.timestamp()
         for labels, (_, value) in sorted(self._last_steps.items()):
             yield "wattlaw_last_step_time_seconds", labels, value
+
+
+def _as_text(labels: Labels) -> str:
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    return ",".join(f'{name}="{value.translate(escapes)}"' for name, value in labels)
