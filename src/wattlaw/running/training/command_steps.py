@@ -74,7 +74,7 @@ class CommandSteps:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def are_complete(self) -> bool:
-        """Say whether the ranks can be ended: they have the steps of the limit, or are wrong ones."""
+        """Say whether the ranks can be ended: they have the steps of the limit, or are others."""
         self._pass_output_on()
         if self._checks_s and time.monotonic() > self._checks_s[0]:
             del self._checks_s[0]
