@@ -197,10 +197,9 @@ def test_imports_at_the_same_time_write_each_run_once(folders, store):
 
 BAR = """
 import sys
-from wattlaw.cli.common import work_bar
-from wattlaw.cli.main import main
-work_bar._SHOWN_AFTER_S = 0.0
-main(["import", sys.argv[1], "--map", "gpus=n,epoch_time_s=t", "--store", sys.argv[2]])
+from wattlaw.cli import main
+main._SHOWN_AFTER_S = 0.0
+main.main(["import", sys.argv[1], "--map", "gpus=n,epoch_time_s=t", "--store", sys.argv[2]])
 """
 
 

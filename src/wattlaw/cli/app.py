@@ -58,8 +58,6 @@ COMMANDS = _commands()
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports the module of a command only to run that command."""
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's
         if cmd_name not in self.commands:
             return None
@@ -91,11 +89,8 @@ app = typer.Typer(
 )
 
 
-def _placeholder() -> None: ...
-
-
 for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.help)(_placeholder)
+    app.command(_name, help=_command.help)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)

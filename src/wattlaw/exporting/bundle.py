@@ -30,8 +30,6 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 
 class Bundle:
-    """Tables as Parquet and CSV, study files, environment, description and citation."""
-
     endings = (".zip",)
 
     def write(self, tables: Tables, path: Path, options: Options) -> Exported:

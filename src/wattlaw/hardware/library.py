@@ -33,15 +33,9 @@ def gpu_names() -> list[str]:
 
 
 def read_cluster(name_or_path: str) -> Cluster:
-    """Return a cluster: one of ``cluster_names``, or of a YAML file.
+    """A cluster: one of ``cluster_names``, or of a YAML file.
 
     The name of a board (``gpu_names``) is one node with one such board in an assumed machine.
-
-    Raises
-    ------
-    BadInput
-        No hardware has this name, or the file is not valid: one line with the file, the line, the
-        dotted key, the given value and what is allowed.
     """
     if name_or_path in (*cluster_names(), *gpu_names()):
         return _shipped(name_or_path)
@@ -60,7 +54,6 @@ def read_cluster(name_or_path: str) -> Cluster:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    """Return a cluster of the package, or one node with a board of the package."""
     if name in cluster_names():
         return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _with_board)
 
@@ -90,7 +83,6 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe(part: Described, prefix: str = "") -> list[Entry]:
-    """Return every number of hardware with its unit and source, outermost first."""
     entries = []
     for key, value in part.numbers().items():
         unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")

@@ -21,8 +21,6 @@ _LARGEST_GB = 300
 
 
 class Board(NamedTuple):
-    """A board; memory and capability are None if they are unknown."""
-
     name: str
     memory_gb: float | None = None
     capability: Capability | None = None
@@ -53,10 +51,9 @@ def named_board(text: str) -> Board | None:
 
 
 def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:
-    """Return why a run clearly does not fit into the memory of any of some boards, or None.
+    """Return why a run clearly fits none of some boards.
 
-    None is also returned for commands, for workloads without a profile, for boards whose memory is
-    unknown, and for compiled models, which may keep less.
+    None is also returned where memory is unknown, and for compiled models, which may keep less.
     """
     needed_gb, board, memory_gb = _needed_gb(spec), *_largest(boards)
     if needed_gb <= _REFUSED * memory_gb or spec.train.compile:

@@ -46,8 +46,6 @@ _LEAST_WINDOWS = 3
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of the plan have each status, and what interrupted the campaign."""
-
     done: int
     failed: int
     skipped: int
@@ -61,9 +59,8 @@ class Outcome:
 class Observer:
     """Receives the events of a campaign; a method that is not overridden ignores its event.
 
-    A run is started, and ended once it is done, failed or skipped (``is_new`` if this campaign
-    ended it). The campaign is waiting if others have the remaining runs, or the resources for
-    them. A note is a message of the launcher. In a study with ``decide`` the state of the decision
+    ``is_new`` says that this campaign ended the run. The campaign is waiting if others have the
+    remaining runs, or the resources for them. In a study with ``decide``, the state of the decision
     follows each run.
     """
 
@@ -79,23 +76,17 @@ class Observer:
 
 
 class StepTime(NamedTuple):
-    """The mean step time of an active run, and its standard error as a share of it."""
-
     step_s: float
     error: float | None  # None while fewer than three windows are complete
 
 
 class Choice(NamedTuple):
-    """The runs to start now, and a message for the user."""
-
     runs: Sequence[PlannedRun]
     message: str
     stopped_because: str | None = None  # set once no further run is needed
 
 
 class Chooser(Protocol):
-    """Chooses the next runs by the results of those that have ended."""
-
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, each of which is pending."""
 
@@ -173,7 +164,6 @@ class Campaign:
         )
 
     def _write_plan(self) -> None:
-        """Record every new run as planned, and report the runs that are already done."""
         for planned in self._plan:
             folder = self._store.folder(planned.run_id)
             try:
@@ -257,7 +247,6 @@ class Campaign:
         return [run for run in pending if run.run_id in self._chosen]
 
     def _start_until_busy(self, runs: Sequence[PlannedRun], stop: "Stop") -> bool:
-        """Start runs until the resources are busy; say whether they are."""
         most = self._launcher.most_active
         for run in runs:
             allocation = None
@@ -274,10 +263,7 @@ class Campaign:
         return False
 
     def _advance(
-        self,
-        run: PlannedRun,
-        unsupported: str | None = None,
-        allocation: Allocation | None = None,
+        self, run: PlannedRun, unsupported: str | None = None, allocation: Allocation | None = None
     ) -> None:
         """Report, watch, start or skip a run; it stays pending if others have it."""
         folder = self._store.folder(run.run_id)
@@ -492,11 +478,7 @@ def step_time_so_far(folder: RunFolder) -> StepTime | None:
 
 
 def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
-    """Return the step time of a host's windows.
-
-    Steps of a window may be alike, and differ from those of another: the larger of the errors by
-    steps and by windows counts.
-    """
+    """Steps of a window may be alike, and differ from those of another: the larger error counts."""
     steps = sum(row["steps"] for row in rows)
     mean_s = sum(row["duration_s"] for row in rows) / steps
     if len(rows) < _LEAST_WINDOWS:
@@ -510,7 +492,6 @@ def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
 
 
 def _ended_early(run: _ActiveRun, reason: str) -> RunRecord:
-    """Return the record of a stopped run as done, with the reason; as failed if it is unusable."""
     reason = f"{STOPPED_EARLY}{reason}"
     try:
         record = run.folder.read() or run.record  # a job writes it
@@ -531,7 +512,6 @@ class Stop:
         self._polled_s = time.monotonic()
 
     def poll(self) -> None:
-        """Check, at most every 0.5 s, whether the store was cancelled since the campaign began."""
         if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
             self._polled_s = time.monotonic()
             if self._store.was_cancelled_since(self._cancelled_before):
@@ -540,10 +520,7 @@ class Stop:
 
 @contextlib.contextmanager
 def stopping(store: Store) -> Iterator[Stop]:
-    """Record the signals that terminate a program in a ``Stop``, instead of terminating.
-
-    A SIGHUP that is ignored, as under nohup, stays ignored.
-    """
+    """A SIGHUP that is ignored, as under nohup, stays ignored."""
     stop = Stop(store)
 
     def record(number: int, _: FrameType | None) -> None:

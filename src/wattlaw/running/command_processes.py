@@ -46,13 +46,11 @@ class CommandProcesses:
         signal.signal(signal.SIGCHLD, self._before)
         adopt_orphans(False)
 
-    def started(self, command: "subprocess.Popen[bytes]") -> None:
-        """Note the command, whose exit code its caller takes."""
+    def started(self, command: "subprocess.Popen[bytes]") -> None:  # its caller takes the code
         self._command = command
         self._reap(signal.SIGCHLD, None)
 
     def living(self) -> list[psutil.Process]:
-        """Return the processes that have not ended, the command first."""
         found = []
         for child in psutil.Process().children():
             for member in process_tree(child.pid) if child not in self._others else ():
@@ -81,7 +79,6 @@ class CommandProcesses:
                 member.kill()
 
     def end_note(self, why: str) -> str | None:
-        """Return what is to be said of the end: a kill, or processes that outlive the command."""
         if self.was_killed:
             return f"the command did not end within 30 s after it {why}, and was killed"
         end_s = time.monotonic() + _AFTER_S

@@ -14,14 +14,7 @@ from wattlaw.common.files import read_text, write_text
 from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.measure.telemetry.sampler import report_path
 from wattlaw.running.training import failures
-from wattlaw.store.record import (
-    Facts,
-    LimitReport,
-    RunRecord,
-    SamplerReport,
-    Status,
-    device_facts,
-)
+from wattlaw.store.record import Facts, LimitReport, RunRecord, SamplerReport, Status, device_facts
 from wattlaw.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -47,7 +40,6 @@ def failed(
 
 
 def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
-    """Return why an attempt failed, from its failure files or else from the exit code."""
     failure = failures.first_failure(folder.live(attempt))
     if failure is not None:
         return failure.reason
@@ -55,11 +47,6 @@ def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
-    """Write the tables of an attempt that succeeded; return the record as done.
-
-    If a window of a host is missing, the record is returned as failed. Other files that are
-    damaged give notes.
-    """
     damage: list[str] = []
     missing = missing_windows(record, merged_windows(record, folder, damage)[0])
     if missing is not None and damage:
@@ -73,10 +60,9 @@ def merged_windows(
 ) -> tuple["pa.Table", list[int]]:
     """Return a run's windows and the numbers of the attempts that they come from, in order.
 
-    An attempt that starts from a checkpoint contributes the windows after the checkpoint. The
-    windows before it come from earlier attempts. For a command, and where steps are measured, only
-    the last attempt counts.
-    Files that cannot be read are ignored, and ``damage`` gets a sentence for each.
+    An attempt that starts from a checkpoint contributes the windows after it; those before come
+    from earlier attempts. For a command, and where steps are measured, only the last attempt
+    counts. ``damage`` gets a sentence for each file that cannot be read.
     """
     import pyarrow as pa
 
@@ -160,7 +146,6 @@ def _stop(record: RunRecord, folder: RunFolder) -> str | None:
 
 
 def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
-    """Write the tables of an attempt from its live files; return the record as done."""
     import pyarrow as pa
 
     from wattlaw.store.schema import EPOCHS, TELEMETRY
@@ -193,7 +178,6 @@ def finalize_run(record: RunRecord, folder: RunFolder) -> RunRecord:
 
 
 def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[str]) -> Iterator[T]:
-    """Yield the contents of files of an attempt; add a note for each damaged file."""
     for path in sorted(paths):
         try:
             yield kind.validate_json(read_text(path))
@@ -252,14 +236,12 @@ def _energy(
 
 
 def write_limits(live: Path, host: str, applied: Iterable[LimitReport]) -> None:
-    """Write ``limits.HOST.json`` with the limits that were set on a host."""
     write_text(live / f"limits.{host}.json", _LIMITS.dump_json(tuple(applied)).decode())
 
 
 def _not_enforced(
     limits: Iterable[LimitReport], windows: "pa.Table", samples: "pa.Table"
 ) -> Iterator[str]:
-    """Yield a sentence for each limit that a device did not keep within a window."""
     import numpy as np
     import pyarrow.compute as pc
 

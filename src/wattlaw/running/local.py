@@ -82,14 +82,11 @@ _PROBE_TIMEOUT_S = 120
 class LocalLauncher(Launcher):
     """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
 
-    Without GPUs a machine has as many workers as cores, and every worker gets
-    ``cores / gpus_per_node`` threads, so that runs with one and with several workers are
-    comparable. All launchers on this machine share its slots, so that at most ``max_parallel``
-    runs of all studies are active.
-
-    ``gpus`` are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if
-    torch is not installed. If torch cannot use the visible ``boards``, a run is metered and limited
-    on all of them. ``board_of`` has the board of each MIG instance.
+    Without GPUs a machine has as many workers as cores, and every worker gets ``cores /
+    gpus_per_node`` threads, so that runs with one and with several workers are comparable. ``gpus``
+    are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if torch is not
+    installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
+    them. ``board_of`` has the board of each MIG instance.
     """
 
     is_of_machine = True
@@ -182,10 +179,7 @@ class LocalLauncher(Launcher):
         return found
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
-        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
-
-        A slot is a board: runs on MIG instances of one board would each record all its energy.
-        """
+        """A slot is a board: runs on MIG instances of one would each record all its energy."""
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
         run = acquire_slots(runs, 1)
         if run is None:
@@ -228,10 +222,7 @@ class LocalLauncher(Launcher):
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
     ) -> "LocalAttempt":
-        """Start a run's node agent in its own session, and so in its own process group.
-
-        Raises ``NotAvailable`` if the run's limits cannot be set.
-        """
+        """``NotAvailable`` if the run's limits cannot be set."""
         if allocation.error is not None:
             raise allocation.error
         if allocation.lease is not None:
@@ -263,18 +254,13 @@ class LocalLauncher(Launcher):
 
 
 class SlotLease(dict[str, socket.socket], Allocation):
-    """Slots with their locks, by name, until they are released or this process ends."""
-
     def release(self) -> None:
         while self:
             self.popitem()[1].close()
 
 
 def acquire_slots(names: Sequence[str], count: int) -> SlotLease | None:
-    """Lock ``count`` of the named slots, in their order, or none of them.
-
-    Raises ``NotAvailable`` if this system has no locks.
-    """
+    """Lock ``count`` of the named slots, in their order, or none of them."""
     lease = SlotLease()
     for name in names:
         if len(lease) < count and (lock := machine_lock.lock(f"slot/{name}")) is not None:
@@ -397,10 +383,6 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 @cache
 def _probe_torch(kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Torch:
-    """Import torch in a child process, so that this one stays small.
-
-    A UUID is the same in every process.
-    """
     line = isolated_python("-c", _PROBE, *kinds)
     try:
         probe = processes.run_captured(line, _PROBE_TIMEOUT_S, dict(environment))

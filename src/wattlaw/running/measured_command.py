@@ -66,8 +66,6 @@ class CommandUnusable(BadInput):
 
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """The exit code, the run and the training steps of a measured command."""
-
     exit_code: int
     record: RunRecord | None = None  # of several tasks of one srun, only the first has it
     folder: RunFolder | None = None
@@ -89,11 +87,10 @@ def measure(
     """Run a command with a sampler, and store it as a run.
 
     The command has the input and output of this process, and gets its signals. It runs to its end,
-    or until every rank has the steps of a limited ``part``; then the exit code is 0. PyTorch
-    scripts record their steps if ``instrument`` is true; those of others are seen by a pattern for
-    lines of their output (``instrumentation.progress``). Raises ``BadInput`` if the command cannot
-    be used (``CommandUnusable``), the pattern is invalid, or nothing would see the steps, and
-    ``NotAvailable``, before the command starts, if the store or the limits cannot be written.
+    or until every rank has the steps of a limited ``part``; then the exit code is 0. Steps are seen
+    by the hook (``instrument``) or by a pattern for lines of the output. Raises ``BadInput`` for a
+    command that cannot be used, and ``NotAvailable``, before it starts, for a store or limits that
+    cannot be written.
     """
     progress = _progress(command, part, pattern, instrument=instrument)
     restore_stale_limits()
@@ -150,9 +147,7 @@ def measure(
         recording.window(**window)
     notes += [*ended.notes, *steps.notes]
     if instrument and not observer.folder.is_dir():
-        notes.append(
-            "the command has removed the folder of its recorded steps, so they are unknown"
-        )
+        notes.append(_NO_FOLDER)
     record = recording.end(ended.reason, tuple(notes), interrupted=ended.interrupted)
     return MeasuredCommand(ended.exit_code, record, recording.folder, steps)
 
@@ -191,15 +186,11 @@ def _release(lease: LimitLease | None) -> list[str]:
 
 @dataclass(frozen=True)
 class _Ended:
-    """The end of a command.
-
-    ``code``, in Popen's convention, is 0 if it was ended because it has its steps. ``at_s`` is of
-    ``perf_counter``. ``interrupted`` says whether a user stopped it.
-    """
+    """The end of a command; ``code``, in Popen's convention, is 0 if it has its steps."""
 
     code: int
-    at_s: float
-    interrupted: bool = False
+    at_s: float  # of ``perf_counter``
+    interrupted: bool = False  # by a user
     notes: tuple[str, ...] = ()
 
     @property
@@ -285,7 +276,6 @@ def _watch(
 
 
 def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:
-    """Wait for output of the command; write it to this process's output and search it."""
     if not output.get_map():
         time.sleep(wait_s)
         return False

@@ -25,8 +25,6 @@ _HOUR_S = 3600.0
 
 @dataclass(frozen=True)
 class Planned:
-    """A checked study and its runs in order."""
-
     study: Study
     runs: list[PlannedRun]
 
@@ -40,8 +38,7 @@ def plan_study(
     """Read a study file, check everything that can be checked without running, and expand it.
 
     ``launch_kind`` replaces ``launch.kind``, ``simulation`` those values of ``launch.simulation``
-    that it names, and ``table`` ``launch.table``, which is relative to the study file. Raises
-    ``BadInput``, which names the file, the key and what is allowed, if the study is invalid.
+    that it names, and ``table`` ``launch.table``, which is relative to the study file.
     """
     study = read_study(path)
     launch, kind = study.launch, launch_kind or study.launch.kind
@@ -101,7 +98,6 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
-    """Return sentences on why some of a number of runs are skipped: the most frequent reasons."""
     count = Counter(reasons)
     # One more reason takes no more space than the sentence on the others.
     shown = count.most_common(None if len(count) == _MOST_REASONS + 1 else _MOST_REASONS)
@@ -137,8 +133,6 @@ def git_commit(directory: Path) -> str | None:
 
 @dataclass(frozen=True)
 class GpuHours:
-    """An estimate by source: measured repeats and counted operations, with the runs of each."""
-
     measured: float
     measured_runs: int
     counted: float
@@ -151,10 +145,9 @@ def gpu_hours(
 ) -> GpuHours:
     """Estimate the GPU-hours of runs.
 
-    A run takes as long as the mean of its repeats in the store (``done``). Without repeats the
-    operations of training are divided by a rate: gpus x time = samples x FLOPs per sample / rate.
-    This is a lower bound at that rate, because it excludes start, evaluation, input and
-    communication.
+    A run takes as long as the mean of its repeats in the store (``done``). Without repeats: gpus x
+    time = samples x FLOPs per sample / rate, a lower bound, because it excludes start, evaluation,
+    input and communication.
     """
     times_s: dict[str, list[float]] = defaultdict(list)
     for record in done:
@@ -183,5 +176,4 @@ def gpu_hours(
 
 
 def _setting(spec: RunSpec) -> str:
-    """Return what the repeats of a run share."""
     return spec.model_copy(update={"repeat": 0}).model_dump_json()

@@ -35,9 +35,8 @@ _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 
 
 class Recording:
-    """One run with a sampler, from ``begin`` to ``end``.
+    """One run with a sampler, as the first repeat of its setting that the store does not have.
 
-    Every recording of the same setting is a new repeat: the first that the store does not have.
     The tasks of one ``srun`` record one run: the first task stores it, and the first of each host
     writes its windows and samples.
     """
@@ -93,10 +92,7 @@ class Recording:
         raise AssertionError("the search for a repeat ended")
 
     def other_batch(self, of_host: Mapping[int, int]) -> tuple[int | None, tuple[str, ...]]:
-        """Return the global batch that ran where it is not the declared one, and a note on it.
-
-        ``of_host`` counts steps by the samples of this host; every host has as many.
-        """
+        """``of_host`` counts steps by the samples of this host; every host has as many."""
         nodes = self._spec.nodes
         if self._spec.setting.gpus % nodes:
             return None, ()
@@ -109,7 +105,6 @@ class Recording:
     def end(
         self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
     ) -> RunRecord | None:
-        """End the run; return its record, None where another task stores it."""
         is_other = self._step is not None and self._step.task > 0
         if self._step is not None and is_other and reason is not None:
             where = f"{self.host}.{self._step.task}"
@@ -194,7 +189,6 @@ def finalize_recording(
     *,
     interrupted: bool = False,
 ) -> RunRecord:
-    """Write a run's tables and its record from its live files; with a reason, as failed."""
     from wattlaw.running.finish import failed, finalize_run
 
     live, nodes = folder.live(1), record.spec.nodes
@@ -204,8 +198,7 @@ def finalize_recording(
     record = finalize_run(record, folder)
     if reason is not None:
         record = failed(record, reason, interrupted=interrupted)
-    changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
-    record = record.model_copy(update=changes)
+    record = record.model_copy(update={"finished_at": now(), "notes": (*record.notes, *notes)})
     folder.write(record)
     folder.remove_live_files()
     return record

@@ -61,8 +61,6 @@ _COLUMNS = (
 
 
 class Row(NamedTuple):
-    """A measurement: its line in the table, its known values, the options of its workload."""
-
     line: int
     values: Mapping[str, Any]
     options: Mapping[str, str]
@@ -167,8 +165,6 @@ def _option_text(value: object) -> str:
 
 
 class ReplayLauncher(Launcher):
-    """Takes the times and energies of runs from a table of measurements made elsewhere."""
-
     is_durable = False  # a replay can be repeated
     most_active = 200  # each has an open file, and a Ctrl-C waits for them
 
@@ -177,11 +173,7 @@ class ReplayLauncher(Launcher):
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
-        """Return the study with the hardware of the table, if that is of one hardware only.
-
-        Raises ``BadInput`` if the table cannot be read, has several kinds of hardware and the study
-        names none of them, or has no row of a workload.
-        """
+        """Fill in the hardware of the table, if that is of one kind only."""
         table, hardware = _read(study.launch), study.launch.hardware
         of_rows: set[Any] = {row.values.get("hardware") for row in table.rows}
         known = sorted(of_rows - {None})
@@ -243,8 +235,6 @@ def _read(launch: Launch) -> ReplayTable:
 
 @dataclass(frozen=True)
 class Replay:
-    """A run as its table says: the row, the samples of the full data set, and the windows."""
-
     table: ReplayTable
     row: Row
     dataset_samples: int | None
@@ -252,11 +242,7 @@ class Replay:
 
     @classmethod
     def of(cls, table: ReplayTable, spec: RunSpec) -> "Replay":
-        """Return the replay of a run.
-
-        Raises ``NotAvailable`` if the setting of the run is not in the table, if the time of a step
-        or of an epoch does not follow from its row, or if a store cannot hold so long a run.
-        """
+        """``NotAvailable`` if the table has no row of the setting, or its time does not suffice."""
         options, of_workload = _workload(spec.workload.model_dump_json())
         row, measure, batch = table.row(spec, options), spec.measure, spec.global_batch
         if row is None:
@@ -300,11 +286,7 @@ class Replay:
         return cls(table, row, samples, tuple(windows))
 
     def write(self, record: RunRecord, folder: RunFolder) -> RunRecord:
-        """Write the tables, the log and the record of a run, and return the record.
-
-        The run starts at the begin of the virtual clock and ends after its startup and its windows.
-        All nodes are one host.
-        """
+        """The run starts at the begin of the virtual clock; all nodes are one host."""
         spec, table, values = record.spec, self.table, self.row.values
         host = "replay0001" if spec.nodes == 1 else f"replay[0001-{spec.nodes:04d}]"
         startup_s = float(values.get("startup_s", 0.0))
@@ -355,7 +337,6 @@ class Replay:
 def _time_s(
     unit: str, name: str, time_s: float, batch: int | None, samples: int | None, steps: int | None
 ) -> float | None:
-    """Return the time of a step or an epoch of so many samples and steps; None is unknown."""
     if name == "time_per_sample_s":
         count = batch if unit == "step" else samples
         return count and time_s * count
@@ -383,7 +364,6 @@ def _energy(row: Row, duration_s: float, samples: int | None) -> dict[str, Any]:
 
 @cache  # thousands of runs share a workload
 def _workload(text: str) -> tuple[Mapping[str, str], int | None]:
-    """Return the options of a workload, with defaults, and its samples of an epoch if known."""
     spec = WorkloadSpec.model_validate_json(text)
     options = spec.options
     if catalogue.is_registered(spec):

@@ -31,8 +31,6 @@ _Queued = tuple[dict[str, Job], list[str]]
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run that is not done: its state, its name where its record can be read, and its job."""
-
     run_id: str
     state: str
     title: str | None
@@ -40,8 +38,7 @@ class RunStatus:
     job: Job | None = None
 
     @property
-    def is_not_needed(self) -> bool:
-        """Say whether the run stays planned because a decision does without it."""
+    def is_not_needed(self) -> bool:  # a decision does without it
         return self.state == "planned" and (self.reason or "").startswith(NOT_NEEDED)
 
 
@@ -55,7 +52,6 @@ class StoreStatus:
 
 
 def run_title(run_id: str, values: Mapping[str, Any]) -> str:
-    """Return the name of a run by its ``TITLE_COLUMNS``: workload, size, limits, repeat and id."""
     gpus, local_batch, nodes = values["gpus"], values["local_batch"], values["nodes"]
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
@@ -135,10 +131,10 @@ def _job_text(job: Job) -> str:
 
 
 class StatusPoller:
-    """The status of stores for a view that reads it often, without a query of a queue each time.
+    """The status of stores for a view that reads it often.
 
-    The jobs of a store are used for ``_QUEUE_S``, and queried earlier if a run that was not
-    missing in the queue is missing: it was submitted since.
+    The jobs of a store are queried every ``_QUEUE_S``, and earlier if a run that was not missing in
+    the queue is missing: it was submitted since.
     """
 
     def __init__(self) -> None:
@@ -173,10 +169,7 @@ class Cancelled:
 
 
 def cancel(store: Store) -> Cancelled:
-    """Cancel every active run of a store, and stop its campaigns.
-
-    Raises ``BadInput`` if the record of a run is damaged, after all others are cancelled.
-    """
+    """Raises ``BadInput`` for a damaged record, after all other runs are cancelled."""
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S
     queues, errors = load_queues()
@@ -213,22 +206,17 @@ def _active_runs(
     active, errors = list[RunFolder](), list[WattlawError]()
     for folder in store.folders():
         try:
-            if _is_active(folder) and (
-                RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied)
-            ):
+            record = folder.read()
+            if record is None or record.status not in ("planned", "running"):
+                continue
+            if RunLock(folder).is_locked() or any(q.was_submitted(folder) for q in emptied):
                 active.append(folder)
         except WattlawError as error:
             errors.append(error)
     return active, errors
 
 
-def _is_active(folder: RunFolder) -> bool:
-    record = folder.read()
-    return record is not None and record.status in ("planned", "running")
-
-
 def _record_cancellation(folder: RunFolder) -> bool:
-    """Record that a run was cancelled, unless an active campaign has its lock and does so."""
     with RunLock(folder) as lock:
         record = folder.read() if lock.acquire() else None
         if record is None or record.status not in ("planned", "running"):

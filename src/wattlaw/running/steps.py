@@ -64,7 +64,6 @@ class StepClock:
         return event
 
     def mark(self) -> None:
-        """Mark the end of a step, and with it the start of the next."""
         self._marks.append(self.now())
 
     def steps_s(self) -> Floats:
@@ -186,7 +185,6 @@ class StepPlan:
         return self._largest([self._shortest_s - min(window_s, rest_s)])[0] <= 0
 
     def add(self, steps_s: Floats, duration_s: float, epoch_begins: Collection[int] = ()) -> None:
-        """Add a measured window that has ended, with the times of its steps."""
         self._measured += len(steps_s)
         self._measured_s += duration_s
         self._notes += steadiness_notes(steps_s, epoch_begins)
@@ -316,7 +314,6 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
 def other_batch(
     steps_by_samples: Mapping[int, int], declared: int | None
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Return the batch of ``batch_that_ran``, and the note of the run where there is one."""
     ran = batch_that_ran(steps_by_samples, declared)
     if ran is None:
         return None, ()

@@ -66,7 +66,6 @@ class TrackResult:
 def track_result(
     record: RunRecord, folder: RunFolder, host: str, start_ns: int, duration_s: float
 ) -> TrackResult:
-    """Return the time and energy of a block of a finished run, from its samples."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -98,8 +97,6 @@ def track_result(
 
 @dataclass(frozen=True)
 class WindowEnergy:
-    """The energy of windows together: of each kind, and of the outermost scope that all have."""
-
     energy_j: dict[str, float]  # of each kind that every window has
     scope: str | None
     total_j: float | None  # of the scope
@@ -136,8 +133,6 @@ class WindowEnergy:
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """All windows of one name; a value is None if it was not measured in one of them."""
-
     phase: str
     windows: int
     duration_s: float
@@ -151,7 +146,6 @@ class PhaseSummary:
 
 
 def phase_summaries(folder: RunFolder, *, is_measured: bool = False) -> dict[str, PhaseSummary]:
-    """Return the windows of a run by name, without the warm-up if ``is_measured``."""
     import pyarrow.parquet as pq
 
     phases: dict[str, list[dict[str, Any]]] = defaultdict(list)

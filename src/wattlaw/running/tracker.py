@@ -216,7 +216,6 @@ class Track:
         atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        """Store the run of a program that exits inside the ``with`` statement."""
         if self._recording is not None and os.getpid() == self._pid:
             self._recording.end_at_exit("the program ended before the run did")
             self._recording = None
@@ -379,7 +378,6 @@ class Track:
             self._open[-1].values |= values
 
     def _may_divide(self, plan: StepPlan) -> bool:
-        """Say whether the open window of steps is long enough to end with an epoch."""
         part = self._part
         if part is None or part.steps is None or not part.steps.steps:
             return True
@@ -394,7 +392,6 @@ class Track:
             self._part = part
 
     def _end_part(self) -> None:
-        """End the open window of steps with its last step."""
         part, self._part = self._part, None
         if self._plan is None or part is None or part.steps is None or not part.steps.steps:
             return
@@ -459,7 +456,6 @@ class Track:
 
 
 def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
-    """Return a value as a plain number; ``name`` is its place in the error message."""
     try:
         return kind(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -472,7 +468,6 @@ def _step_window() -> StepWindow:
 
 
 def _now() -> tuple[int, float]:
-    """Return the time on both clocks, after the GPUs have finished their work."""
     try:
         gpu, devices = _gpus_in_use()
         for device in devices if gpu is not None else ():

@@ -36,10 +36,7 @@ def entry(name: str) -> Entry:
 
 
 def entries() -> list[Entry]:
-    """Return every registered workload that can be loaded, sorted by name.
-
-    One whose add-on is missing is left out; a run of it says what is missing.
-    """
+    """One whose add-on is missing is left out; a run of it says what is missing."""
     found = []
     for name in registry.names(GROUP):
         with contextlib.suppress(NotAvailable):
@@ -56,8 +53,6 @@ def checked(study: Study) -> Study:
 
     An option that is set to its default gives the same run id as one that is not set. The launcher
     ``replay``, which trains nothing, accepts any workload.
-
-    Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed.
     """
     specs = []
     for index, spec in enumerate(study.workloads):
@@ -74,7 +69,6 @@ def checked(study: Study) -> Study:
 
 
 def _is_missing(spec: WorkloadSpec) -> bool:
-    """Say whether the program of a command is not installed here; a placeholder may be."""
     program = spec.command[0] if spec.command else "{"
     return "{" not in program and shutil.which(program) is None
 
@@ -100,11 +94,7 @@ def without_defaults(spec: WorkloadSpec, place: str | None = None) -> WorkloadSp
 
 
 def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
-    """Return the validated options of a workload, with defaults.
-
-    Raises ``BadInput`` for an unknown workload or option, or a value that is not allowed; its text
-    begins with ``place``, by default the name of the workload.
-    """
+    """With defaults. The text of ``BadInput`` begins with ``place``, by default the name."""
     place = place or spec.name
     try:
         options = entry(spec.name).options
@@ -129,21 +119,12 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
 
 
 def build(spec: WorkloadSpec) -> Workload:
-    """Return the workload of a run; imports torch and its other requirements.
-
-    Raises ``NotAvailable`` if a package that it needs is not installed.
-    """
     check_installed(spec)
     workload: Workload = _imported(entry(spec.name).factory)(validated(spec))
     return workload
 
 
 def make_data(name: str, folder: Path, size: int, seed: int) -> None:
-    """Write a small data set in the format that a workload reads.
-
-    Raises ``BadInput`` if the workload is unknown or reads no files, the folder is not empty, or
-    size is too small.
-    """
     function = entry(name).make_data
     if function is None:
         raise BadInput(f"workloads make-data: {name} reads no files")
@@ -156,10 +137,7 @@ def _imported(name: str) -> Any:
 
 
 def check_installed(spec: WorkloadSpec) -> None:
-    """Raise ``NotAvailable`` if packages of a workload, or the launcher of a command, are missing.
-
-    One line names them and how to install them.
-    """
+    """``NotAvailable``: packages of a workload, or the launcher of a command, are missing."""
     if spec.command is not None:
         check_launch_program(spec.launch_with)
         return
@@ -178,7 +156,6 @@ def check_installed(spec: WorkloadSpec) -> None:
 
 
 def check_launch_program(name: str) -> None:
-    """Raise ``NotAvailable`` if a program of ``launch_with`` cannot start ranks here."""
     if name in ("auto", "none"):
         return
     if shutil.which(name) is None:
@@ -198,12 +175,9 @@ def work(spec: WorkloadSpec) -> Work | None:
 
 
 def profile(spec: WorkloadSpec) -> WorkloadProfile:
-    """Return the stored profile of a workload.
+    """The stored profile with the same operations per sample (within 0.1 %).
 
-    It is of the same workload and has the same operations per sample (within 0.1 %). Of several,
-    such as with other optimizers, it is the one whose options agree most.
-
-    Raises ``BadInput`` if no profile is stored for these options, or the workload is a command.
+    Of several, such as with other optimizers, it is the one whose options agree most.
     """
     if spec.command is not None:
         raise BadInput(f"{spec.name}: a command has no profile; allowed: a workload")
@@ -228,7 +202,6 @@ def profile(spec: WorkloadSpec) -> WorkloadProfile:
 
 @cache
 def _stored(name: str) -> tuple[WorkloadProfile, ...]:
-    """Return the profiles in the folder ``profiles`` of the package that has the workload."""
     folder = Path(inspect.getfile(entry(name).options)).parent / "profiles"
     files = sorted(folder.glob(f"{name}*.json"))
     profiles = [WorkloadProfile.model_validate_json(file.read_text("utf-8")) for file in files]
@@ -236,10 +209,6 @@ def _stored(name: str) -> tuple[WorkloadProfile, ...]:
 
 
 def read_profile(path: Path) -> WorkloadProfile:
-    """Return the profile of a file that ``wattlaw profile`` wrote.
-
-    Raises ``BadInput`` if it cannot be read or is not such a file.
-    """
     try:
         return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
     except ValidationError as error:

@@ -23,8 +23,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Part(NamedTuple):
-    """The samples of a rank in one step, or of a micro-batch, and the size of the step."""
-
     indices: Indices
     global_size: int
     ends_step: bool = True
@@ -35,9 +33,9 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
 
     The order depends only on seed and epoch, and a step takes the next ``global_batch`` samples for
     any number of ranks: one and several ranks train on the same steps. The last step has the
-    remaining samples, split as evenly as possible. It is dropped if it has fewer samples than
-    ranks. ``fraction`` keeps the first samples of an order that depends only on the seed, so that
-    every epoch has the same samples. ``micro_batches`` splits a rank's part, at most to one sample.
+    remaining samples; it is dropped if it has fewer samples than ranks. ``fraction`` keeps the
+    first samples of an order that depends only on the seed, so that every epoch has the same
+    samples.
     """
     kept = np.random.default_rng((shard.seed, 0)).permutation(samples)
     kept = kept[: max(1, round(samples * shard.fraction))]
@@ -87,7 +85,6 @@ def splitmix64(seeds: Seeds, positions: npt.NDArray[np.integer[Any]]) -> Seeds:
 
 
 def workers_for(dataset: Dataset, sharing: int, *, on_gpu: bool) -> int:
-    """Return the number of loader processes of a rank, one of ``sharing`` on its cores."""
     if not dataset.reads_files:
         return 0
     # A rank that trains on a GPU mostly waits for it, so that one process always helps it.
@@ -98,8 +95,7 @@ class Loader:
     """Loads the batches of one rank; every rank has the same number of steps.
 
     ``workers`` are its loader processes, each of which prepares ``prefetch`` batches in advance.
-    ``pin_memory`` is page-locked, for copies in parallel with GPU work. SIGTERM ends the processes
-    unless ``handles_sigterm`` is False.
+    SIGTERM ends them unless ``handles_sigterm`` is False.
     """
 
     def __init__(
@@ -133,12 +129,7 @@ class Loader:
             )
 
     def epoch(self, epoch: int, from_step: int = 0) -> Iterator[Batch]:
-        """Yield the batches of this rank; training data are shuffled by (seed, epoch).
-
-        Batches of training steps before ``from_step`` are skipped without loading them.
-
-        Raises ``BadInput`` if a sample cannot be read.
-        """
+        """Batches of training steps before ``from_step`` are skipped without loading them."""
         if self._training:
             parts = list(training_parts(self._samples, self._shard, epoch, from_step))
         else:
@@ -184,8 +175,6 @@ def _unchanged(batch: Any) -> Any:
 
 @dataclass(frozen=True)
 class InMemory:
-    """Samples as tensors in memory, indexed along their first dimension."""
-
     tensors: tuple[torch.Tensor, ...]
     reads_files: bool = False
 

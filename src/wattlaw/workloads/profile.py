@@ -83,10 +83,9 @@ class WorkloadProfile(Model):
 
 
 def rank_memory_gb(profile: WorkloadProfile, samples: int, precision: Precision) -> float:
-    """Return roughly the memory of a rank in 10^9 bytes: its state, and its activations.
+    """Roughly, in 10^9 bytes: the state and the activations of a ``micro_batch``.
 
-    ``samples`` are those of a ``micro_batch``. Left out: workspaces of convolutions, fragments of
-    the allocator, and the CUDA context.
+    Left out: workspaces of convolutions, fragments of the allocator, and the CUDA context.
     """
     activations = samples * profile.activation_bytes_per_sample * _ACTIVATIONS[precision]
     return (_STATE_BYTES * profile.parameters + activations) / 1e9

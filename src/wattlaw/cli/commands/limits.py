@@ -6,15 +6,8 @@ from typing import Annotated
 
 import typer
 
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import (
-    ClockOption,
-    JsonOption,
-    PowerOption,
-    PriorClocksOption,
-    ProfileOption,
-    option,
-)
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import interval, number, power_limit_text
 from wattlaw.common.terminal import print_note
@@ -30,7 +23,7 @@ app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 
 
 @app.command("show")
-def limits_show(as_json: JsonOption = False) -> int:
+def limits_show(as_json: opts.JsonOption = False) -> int:
     """Show the present and the prior limits of each device."""
     states = {s.device: s for limiter in inventory.list_limiters() for s in limiter.devices}
     folder = StateFolder()
@@ -76,12 +69,13 @@ def limits_show(as_json: JsonOption = False) -> int:
 
 @app.command("set")
 def limits_set(
-    power_limit: PowerOption = None,
-    clock_limit: ClockOption = None,
-    power_profile: ProfileOption = None,
-    prior_clocks: PriorClocksOption = None,
+    power_limit: opts.PowerOption = None,
+    clock_limit: opts.ClockOption = None,
+    power_profile: opts.ProfileOption = None,
+    prior_clocks: opts.PriorClocksOption = None,
     gpu: Annotated[
-        list[str] | None, option("UUID", "GPU to limit. Can be repeated. Default: all visible.")
+        list[str] | None,
+        opts.option("UUID", "GPU to limit. Can be repeated. Default: all visible."),
     ] = None,
 ) -> int:
     """Set limits that stay until 'wattlaw limits restore'."""

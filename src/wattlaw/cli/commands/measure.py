@@ -8,15 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import (
-    ClockOption,
-    PowerOption,
-    PriorClocksOption,
-    ProfileOption,
-    option,
-    positive,
-)
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
@@ -39,29 +32,31 @@ _OF_STEPS = (
 )  # fmt: skip
 _OF_PHASE = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
 
-_count = partial(option, min=1, max=10**9)
+_count = partial(opts.option, min=1, max=10**9)
 
 
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
-    store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
+    store: Annotated[Path, opts.option("DIR", "Results folder.", "-o", "--store")] = Path(
         "wattlaw-store"
     ),
-    power_limit: PowerOption = None,
-    clock_limit: ClockOption = None,
-    power_profile: ProfileOption = None,
-    prior_clocks: PriorClocksOption = None,
+    power_limit: opts.PowerOption = None,
+    clock_limit: opts.ClockOption = None,
+    power_profile: opts.ProfileOption = None,
+    prior_clocks: opts.PriorClocksOption = None,
     sample_hz: Annotated[
-        float, option("HZ", "Samples per second.", max=1000, callback=positive)
+        float, opts.option("HZ", "Samples per second.", max=1000, callback=opts.positive)
     ] = 10.0,
     assume_cpu_w: Annotated[
-        float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
+        float | None,
+        opts.option("W", "Power per busy CPU core, for an estimate.", callback=opts.positive),
     ] = None,
     steps: Annotated[
         int | None, _count("N", "End the command after N measured training steps.")
     ] = None,
     seconds: Annotated[
-        float | None, option("S", "End the command after S seconds of training.", callback=positive)
+        float | None,
+        opts.option("S", "End the command after S seconds of training.", callback=opts.positive),
     ] = None,
     warmup_steps: Annotated[
         int | None, _count("N", "Steps before the measured ones (20 with --steps or --seconds).")
@@ -72,10 +67,10 @@ def measure(
     ] = "auto",
     progress: Annotated[
         str | None,
-        option("PATTERN", r"Regular expression for lines of output: 'step (?P<step>\d+)'."),
+        opts.option("PATTERN", r"Regular expression for lines of output: 'step (?P<step>\d+)'."),
     ] = None,
     json_to: Annotated[
-        Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
+        Path | None, opts.option("FILE", "Also write the summary to a JSON file.", "--json")
     ] = None,
 ) -> int:
     """Measure the time, energy and utilisation of a command.
@@ -196,7 +191,6 @@ def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:
 
 
 def _qualities(name: str, phase: PhaseSummary | None) -> dict[str, str | None]:
-    """Return the source and verdict of the energies of the devices, and of the node."""
     qualities = {}
     for part in ("devices", "node"):
         energy = phase.energy if phase else None

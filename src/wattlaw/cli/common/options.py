@@ -18,12 +18,10 @@ Item = TypeVar("Item")
 
 
 def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
-    """Return the declaration of an option: the name of its value, its help, its names."""
     return typer.Option(*names, metavar=metavar, help=text, **settings)
 
 
 def positive(value: float | None) -> float | None:
-    """Return the value of an option; refuse what is not a finite number > 0."""
     if value is not None and not 0 < value < math.inf:
         raise typer.BadParameter(f"{value:g} is not a finite number > 0")
     return value
@@ -96,7 +94,6 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
 
 
 def _list(name: str, text: str | None, expected: str, convert: Callable[[str], Item]) -> list[Item]:
-    """Return the items of a value, without duplicates; ``BadInput`` names what is ``expected``."""
     if text is None:
         return []
     items = [item.strip() for item in text.split(",")]
@@ -122,8 +119,6 @@ def parse_counts(name: str, text: str | None) -> list[int]:
 
 
 def parse_limits(name: str, text: str | None) -> list[float | None]:
-    """Return limits, None for ``none``; an empty list for None."""
-
     def limit(item: str) -> float | None:
         value = None if item.lower() == "none" else float(item)
         if value is not None and not 0 < value < math.inf:

@@ -46,10 +46,8 @@ _OF_PROCESSES = (
 
 @dataclass
 class StepObserver:
-    """Sees the steps of a command: those that its processes record, or that its output shows.
-
-    ``folder`` is that of ``instrumented_environment``. With ``progress``, a reader that gets the
-    command's output, its steps are taken, not the recorded ones.
+    """Sees the steps of a command: those that its processes record in ``folder`` or, with
+    ``progress``, those that its output shows.
     """
 
     folder: Path
@@ -66,7 +64,6 @@ class StepObserver:
             piece = piece[os.write(_STDOUT, piece) :]
 
     def is_complete(self) -> bool:
-        """Say whether every rank has the steps of the limit, so that the command can be ended."""
         if not self.part.is_limited:
             return False
         processes = [self.progress.process()] if self.progress else self._recorded.read()

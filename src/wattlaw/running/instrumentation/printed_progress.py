@@ -30,9 +30,7 @@ class _TooSlow(Exception):
 
 @dataclass(frozen=True)
 class Mark:
-    """One line that shows progress, with the time at which it was read."""
-
-    time_s: float
+    time_s: float  # at which its line was read
     epoch: int | None = None
     step: int | None = None
     samples: int | None = None
@@ -41,7 +39,6 @@ class Mark:
 
 
 def progress_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of ``--progress``; ``BadInput`` where it breaks the rules of a study's."""
     try:
         return re.compile(LogProgress(pattern=text).pattern)
     except ValidationError as error:
@@ -63,7 +60,6 @@ class ProgressReader:
     _rest: bytes = b""
 
     def feed(self, piece: bytes, time_s: float) -> None:
-        """Search the lines that a piece of output completes, which was read at ``time_s``."""
         lines = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()[:_MOST_LINE_BYTES]
         if self.problem is not None or not lines:
@@ -81,12 +77,13 @@ class ProgressReader:
     def process(self) -> ProcessSteps:
         """Return the steps as those of one process.
 
-        The time between two lines is shared by their steps alike. ``samples`` are counted from the
-        start, as steps are. Where the number of steps goes back, as at the start of an epoch that
-        counts anew, the steps in between are unknown: they are one step of unknown end (NaN). So
-        are those between lines after ``_MAX_BETWEEN`` such steps in all.
+        The steps between two lines share the time alike. Where the number of steps goes back, as in
+        an epoch that counts anew, the steps in between are one step of unknown end (NaN). So are
+        those between lines after ``_MAX_BETWEEN`` such steps in all.
         """
-        marks, between = self._step_marks(), 0
+        with_step = (mark for mark in self.marks if mark.step is not None)
+        marks = [next(equal) for _, equal in groupby(with_step, lambda mark: mark.step)]
+        between = 0
         ends = [np.array([mark.time_s for mark in marks[:1]])]
         samples = [np.full(len(marks[:1]), np.nan)]
         for before, mark in pairwise(marks):
@@ -143,17 +140,12 @@ class ProgressReader:
             for number, (begin, end) in enumerate(pairwise(firsts))
         ]
 
-    def _step_marks(self) -> list[Mark]:
-        marks = (mark for mark in self.marks if mark.step is not None)
-        return [next(equal) for _, equal in groupby(marks, lambda mark: mark.step)]
-
     def last(self, name: str) -> float | None:
         values = (getattr(mark, name) for mark in reversed(self.marks))
         return next((value for value in values if value is not None), None)
 
 
 def _mark(match: re.Match[str], time_s: float) -> Mark | None:
-    """Return the mark of a line; None if its step or epoch is no number."""
     values: dict[str, float] = {}
     for name, text in match.groupdict().items():
         try:

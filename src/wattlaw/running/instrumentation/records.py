@@ -42,15 +42,13 @@ _END_US, _SAMPLES, _WAIT_S, _EVALUATED = range(4)
 class TrainingFacts:
     """What a process shows of the training; None where it has not shown a value.
 
-    ``backend`` is that of the process group that it has joined. ``parallelism`` is ``none``,
-    ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``, ``precision`` that of the
-    computation (``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp64``). ``gradient_accumulation`` counts
+    ``backend`` is that of the process group that it has joined, ``gradient_accumulation`` counts
     batches per step.
     """
 
     backend: str | None = None
-    parallelism: str | None = None
-    precision: str | None = None
+    parallelism: str | None = None  # none, ddp, fsdp, deepspeed, tensor or pipeline
+    precision: str | None = None  # of the computation: fp32, tf32, bf16, fp16, fp64
     parameters: int | None = None
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
@@ -63,12 +61,10 @@ class ProcessSteps(TrainingFacts):
 
     Times are seconds since 1970. ``step_end_s`` is NaN where lost; on CUDA it is when the GPU ended
     the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
-    and waits for the data loader are those of this process, NaN if unknown. ``is_mixed`` states
-    that they are not those of a batch: most steps take batches of several loaders, of which one
-    counts, or optimizers take batches in turn. ``evaluated`` states
-    whether an evaluation lies between the step before and this one. ``rank`` is of the process
-    group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
-    environment variables. ``launched_rank`` is the rank of wattlaw from which the process descends.
+    and waits for the data loader are those of this process, NaN if unknown; not of a batch if
+    ``is_mixed``: most steps take batches of several loaders, or optimizers take them in turn.
+    ``evaluated`` states whether an evaluation lies between the step before and this one. ``rank``
+    is of the process group or, without one, of the launcher.
     """
 
     host: str
@@ -77,9 +73,9 @@ class ProcessSteps(TrainingFacts):
     samples_per_step: Floats
     rank: int | None = None
     world_size: int | None = None
-    env_world_size: int | None = None
+    env_world_size: int | None = None  # of environment variables, as the next one
     local_world_size: int | None = None
-    launched_rank: int | None = None
+    launched_rank: int | None = None  # of wattlaw, from which the process descends
     is_ended: bool = False
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None
@@ -104,7 +100,6 @@ class StepsFolder:
         self._lost = _LostSteps()
 
     def read(self) -> list[ProcessSteps]:
-        """Return all training processes so far, by host and pid."""
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._folder))[: 2 * _MAX_FILES]:  # noqa: PTH208
                 if _NAME.fullmatch(name) and len(self._files) < _MAX_FILES:
@@ -125,15 +120,12 @@ class StepsFolder:
 
 @dataclass
 class _LostSteps:
-    """The number of steps without a record, and of gaps, of all files together."""
-
     count: int = 0
     gaps: int = 0
 
     def add(self, steps: int) -> None:
-        """Count lost steps; an exception means that a record claims too many."""
         if not 0 <= steps <= _MAX_LOST_STEPS - self.count or self.gaps + (steps > 0) > _MAX_GAPS:
-            raise ValueError
+            raise ValueError  # a record claims too many
         self.count += steps
         self.gaps += steps > 0
 
@@ -149,7 +141,6 @@ class _Optimizer:
     first_us: float = np.nan  # the end of the first step, by the GPU
 
     def table(self) -> Floats:
-        """Return the steps; their ends are by the GPU as far as it has said."""
         table = np.concatenate([np.empty((0, 4)), *self.blocks])
         known = 1 + min(self.device_steps, len(table) - 1)
         if known > 1:
@@ -292,10 +283,8 @@ class _File:
         )
 
     def _main_steps(self) -> Floats:
-        """Return the steps of the process.
-
-        Of optimizers that step side by side, as of a GAN, the one with the most steps counts, the
-        first of equals. Optimizers that follow each other add up.
+        """Of optimizers that step side by side, as of a GAN, the one with the most steps counts,
+        the first of equals. Optimizers that follow each other add up.
         """
         chosen = [np.empty((0, 4))]
         until_us = -np.inf  # the last step of those that step side by side

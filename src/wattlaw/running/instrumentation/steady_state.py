@@ -42,7 +42,6 @@ class MeasuredPart:
         return self.steps is not None or self.seconds is not None
 
     def bounds(self, step_end_s: Floats) -> tuple[int, int]:
-        """Return how many steps are warm-up, and with how many the measured part ends."""
         count = len(step_end_s)
         warmup = self.warmup_steps
         if warmup is None:
@@ -58,10 +57,9 @@ class MeasuredPart:
         return min(warmup, count), max(end, min(warmup, count))
 
     def is_complete(self, processes: Sequence[ProcessSteps]) -> bool:
-        """Say whether every rank has the steps of the limit, so that the training can be ended.
+        """Say whether every rank has the steps of the limit.
 
-        The ranks are the processes that take steps; the launcher's environment variables may say
-        that more are to come.
+        The launcher's environment variables may say that more ranks are to come.
         """
         training = [process for process in processes if process.steps]
         expected = 1  # processes that are to be seen here
@@ -85,14 +83,12 @@ class StepSummary(TrainingFacts):
     """The steps of a job: those of one rank, never the sum over ranks; unknown values are None.
 
     The measured steps are those after the warm-up, without pauses: steps that took far longer than
-    the others, such as with an evaluation or a checkpoint. ``samples_measured`` and
-    ``samples_seen`` are of all ranks together. ``drift`` is the relative change of the step time
-    within the measured part, where it is clear. ``windows`` are columns of the warm-up and the
-    measured windows. A window has no pause; it begins with the end of the step before its first
-    one. ``workers_work_together`` is False if several processes trained at the same time and none
-    has joined a process group. The peak memory is the largest of the ranks. ``steps_by_samples``
-    states how many measured steps had a number of samples, of all ranks; it is empty where these
-    are unknown or mixed.
+    the others, such as with an evaluation or a checkpoint. Samples are of all ranks together.
+    ``drift`` is the relative change of the step time, where it is clear. ``windows`` are columns of
+    the warm-up and the measured windows; none has a pause. ``workers_work_together`` is False if
+    several processes trained at the same time and none has joined a process group. The peak memory
+    is the largest of the ranks. ``steps_by_samples`` states how many measured steps had a number of
+    samples, of all ranks; it is empty where these are unknown or mixed.
     """
 
     instrumented: bool = False
@@ -163,7 +159,6 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
 
 
 def _are_of_one_job(process: ProcessSteps, first: ProcessSteps) -> bool:
-    """Say whether two processes train at the same time, or were started as ranks of one job."""
     begin_s, end_s = np.nanmin(first.step_end_s), np.nanmax(first.step_end_s)
     if np.nanmin(process.step_end_s) <= end_s and begin_s <= np.nanmax(process.step_end_s):
         return True
@@ -185,7 +180,6 @@ def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Flo
 def _measured(
     process: ProcessSteps, samples: Floats, waits_s: Floats, part: MeasuredPart, notes: list[str]
 ) -> dict[str, Any]:
-    """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
     end_s = process.step_end_s
     warmup, end = part.bounds(end_s)
     steps_s = np.diff(end_s, prepend=np.nan)  # the start of the first one is unknown

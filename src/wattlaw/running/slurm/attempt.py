@@ -117,8 +117,7 @@ def queue_message(jobs: Iterable[Job]) -> str | None:
 class SlurmAttempt:
     """A run whose job is queued, running, or has ended.
 
-    The job writes the run's record. This class writes it only for a job that could not: one that
-    was cancelled or lost.
+    The job writes the run's record; this class does for a job that was cancelled or lost.
     """
 
     def __init__(
@@ -143,7 +142,6 @@ class SlurmAttempt:
         return self._ended
 
     def stop(self) -> None:
-        """Cancel the job, wait until Slurm has ended it, and record the cancellation."""
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
@@ -175,20 +173,16 @@ class SlurmAttempt:
             return record
         if job is not None and self._job_id not in (None, job.id):
             job = None  # a job of an earlier attempt
-        if not self._is_settled(job):
+        job_id, poller = self._job_id, self._poller
+        if job is None and job_id is not None and job_id not in poller.accounts:
+            poller.unexplained.add(job_id)
             return None
+        self._over_since_s = self._over_since_s or time.monotonic()
+        if time.monotonic() - self._over_since_s < self._launcher.settle_s:
+            return None  # files of the job may not be visible yet
         if job is None and (account := self._poller.accounts.get(self._job_id or "")) is not None:
             job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
-
-    def _is_settled(self, job: Job | None) -> bool:
-        """Say whether accounting has been asked, and files of the job would be visible by now."""
-        poller = self._poller
-        if job is None and self._job_id is not None and self._job_id not in poller.accounts:
-            poller.unexplained.add(self._job_id)
-            return False
-        self._over_since_s = self._over_since_s or time.monotonic()
-        return time.monotonic() - self._over_since_s >= self._launcher.settle_s
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
         if job is None:  # neither queue nor accounting knows it

@@ -165,9 +165,7 @@ def version() -> str | None:
 
 
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the options that it has for Slurm's commands.
-
-    An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
+    """An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
     ours requests, and what we see of the queue.
     """
     is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ

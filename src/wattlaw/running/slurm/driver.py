@@ -47,8 +47,6 @@ _GRACE_S = 20.0
 
 
 class _Signals:
-    """Signals that Slurm has sent: SIGUSR1 gives ``notice``, SIGTERM gives ``terminate``."""
-
     def __init__(self) -> None:
         self.notice, self.terminate = "WATTLAW_WARNED" in os.environ, False  # see the batch script
         signal.signal(signal.SIGUSR1, self._receive)
@@ -118,9 +116,8 @@ class _Driver:
             return DISK_FULL
 
     def _begin(self, old: RunRecord) -> RunRecord:
-        """Return the record of this attempt; an earlier one without an end was interrupted."""
         record = old
-        if old.status == "running":
+        if old.status == "running":  # an attempt without an end was interrupted
             stopped = _read_json(self._folder.live(old.attempts) / "interrupted.json")
             reason = str(stopped.get("reason", "the job was requeued"))
             record = interrupted(old, self._folder, reason)
@@ -197,10 +194,7 @@ class _Driver:
         ]
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
-        """Store an attempt, or record its failure or interruption; return the exit code.
-
-        srun may return 0 although its tasks were killed, so that only the nodes' files count.
-        """
+        """Return the exit code. srun may return 0 although its tasks were killed: files count."""
         refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
         if refused or reason is not None:
             # A limit that cannot be set skips the run; packages that are missing fail it.
@@ -286,10 +280,7 @@ class _Driver:
         self._folder.write(record)
 
     def _check_is_last(self, record: RunRecord) -> None:
-        """Raise ``BadInput`` if a later attempt has begun.
-
-        After the loss of a node's daemon, Slurm may restart a job while the old one is active.
-        """
+        """After the loss of a node's daemon, Slurm may restart a job while one is active."""
         stored = self._folder.read()
         if stored is not None and stored.attempts != record.attempts:
             raise BadInput(

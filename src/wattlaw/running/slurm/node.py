@@ -104,9 +104,7 @@ def main() -> int:
 
 
 def _set_environment(launch: Launch, workers: int) -> None:
-    """Set the environment of the workers.
-
-    Threads are a worker's share of the cores of the job, or of a full node if the site does not
+    """Threads are a worker's share of the cores of the job, or of a full node if the site does not
     assign cores, so that runs with one and with several workers are comparable.
     """
     cores = processes.cores()

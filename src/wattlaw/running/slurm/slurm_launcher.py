@@ -72,11 +72,6 @@ class SlurmQueue:
 
 
 class SlurmLauncher(Launcher):
-    """Submits the runs of one store as jobs, and polls Slurm for all of them together.
-
-    The folder of the store is one that all nodes share.
-    """
-
     queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
@@ -161,10 +156,9 @@ class SlurmLauncher(Launcher):
         return list(filter(None, map(named_board, filter(None, names))))[:1]
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
-        """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
+        """One campaign at a time submits jobs for a store, so that ``max_queued`` is kept.
 
-        One campaign at a time submits jobs for a store, so that the limit is kept. Raises
-        ``NotAvailable`` if the site has refused several jobs in a row.
+        Raises ``NotAvailable`` if the site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:
             raise NotAvailable(
@@ -180,10 +174,7 @@ class SlurmLauncher(Launcher):
         return Allocation() if in_queue < self._launch.slurm.max_queued else None
 
     def start(self, record: RunRecord, folder: RunFolder, allocation: Allocation) -> SlurmAttempt:
-        """Submit a run's job; raise ``BadInput`` if the site refuses it.
-
-        Raises ``ResourcesBusy`` if Slurm does not respond or accepts no more jobs of this user now.
-        """
+        """Raises ``BadInput`` if the site refuses the job, ``ResourcesBusy`` if it may be later."""
         allocation.release()
         if self._unconfirmed.get(record.run_id) == self.poller.number:
             raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
@@ -252,7 +243,6 @@ class SlurmLauncher(Launcher):
         return Store(self._store).was_cancelled_since(self._cancelled_before)
 
     def _has_turn(self) -> bool:
-        """Say whether this campaign is the one that submits jobs for the store."""
         if self._turn is None and self._turn_tried_at != self.poller.number:
             self._turn_tried_at = self.poller.number
             file = open_regular(self._store / "slurm-turn", append=True)
@@ -290,10 +280,8 @@ def record_energies(store: Store) -> int:
 
 
 def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
-    """Return the account with the energy of each job.
-
-    This is the job's own row. If only its steps have an energy, it is the greatest of them, since
-    the batch step and the steps within it cover the same time.
+    """The account with the energy of each job: its own row, or else the greatest of its steps,
+    since the batch step and the steps within it cover the same time.
     """
     by_job: dict[str, list[Account]] = defaultdict(list)
     for account in accounts:

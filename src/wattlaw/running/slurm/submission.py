@@ -61,7 +61,6 @@ def claim_path(folder: RunFolder) -> Path:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return a run's submission, None without one; raise ``BadInput`` if it is damaged."""
     path = Submission.path(folder)
     try:
         return Submission.model_validate_json(read_text(path))
@@ -71,8 +70,7 @@ def read_submission(folder: RunFolder) -> Submission | None:
         raise BadInput(f"{path}: cannot be read as a run's job; remove it") from None
 
 
-def existing_tag(store: Path) -> str | None:
-    """Return the tag in the names of a store's jobs, None if it never had a job."""
+def existing_tag(store: Path) -> str | None:  # None: it never had a job
     return store_tag(store) if (store / _TAG).exists() else None
 
 
@@ -100,7 +98,6 @@ def job_name(tag: str, run_id: str) -> str:
 
 
 def run_id_of(name: str, tag: str) -> str | None:
-    """Return the run id in the name of a store's job, None for other jobs."""
     prefix = job_name(tag, "")
     return name.removeprefix(prefix) if name.startswith(prefix) else None
 
@@ -129,7 +126,6 @@ fi
 
 
 def workers_per_node(spec: RunSpec) -> int:
-    """Return the number of workers of each node; raise ``BadInput`` if it is not the same."""
     gpus, nodes = spec.setting.gpus, spec.nodes
     if gpus % nodes:
         raise BadInput(
@@ -140,7 +136,6 @@ def workers_per_node(spec: RunSpec) -> int:
 
 
 def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
-    """Return the arguments of ``sbatch`` for a run; ``BadInput`` if its nodes would be uneven."""
     slurm, workers = launch.slurm, workers_per_node(spec)
     log = str(folder.log_path.resolve()).replace("%", "%%")  # not Slurm's replacement symbols
     arguments = [
@@ -169,7 +164,6 @@ def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str
 
 
 def write_script(folder: RunFolder, launch: Launch) -> None:
-    """Write a run's batch script; a line of ``launch.slurm.setup`` that fails ends the job."""
     setup = "".join(
         _LINE.format(line=line, place=place, failed=SETUP_FAILED)
         for place, line in enumerate(launch.slurm.setup)

@@ -89,11 +89,10 @@ def main() -> int:
 def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     """Run this node's part of an attempt; to be called on the main thread.
 
-    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late. In
-    the attempt's live folder this writes ``ended.HOST.json`` with the exit code, after the sampler
-    has ended, and if it failed ``failure.HOST.json`` with the reason. The code is 0 if every worker
-    succeeded or stopped after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if
-    the disk is too full to write the reason of a failure, otherwise 1.
+    The record of the run may appear up to a minute late. This writes ``ended.HOST.json`` with the
+    exit code, after the sampler has ended, and if it failed ``failure.HOST.json`` with the reason.
+    The code is 0 also if workers stopped after a preemption notice (``stopped.json``), and
+    ``environment.DISK_FULL`` if the disk is too full to write the reason of a failure.
     """
     live, code = folder.live(attempt), 1
     os.environ[AGENT_PID] = str(os.getpid())
@@ -219,13 +218,10 @@ def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
 
 
 class _OtherNodes:
-    """Looks for failures of other nodes, which write them to the shared folder."""
-
     def __init__(self, live: Path, node: Node) -> None:
         self._live, self._has_others, self._next_s = live, node.nodes > 1, 0.0
 
     def check(self) -> bool:
-        """Raise ``_FailedElsewhere`` if a node has failed; otherwise return False."""
         if self._has_others and time.monotonic() > self._next_s:
             self._next_s = time.monotonic() + _OTHERS_POLL_S
             names = list[str]()
@@ -238,10 +234,7 @@ class _OtherNodes:
 
 
 def first_error(log: Path, attempt: int) -> str | None:
-    """Return the first error message of a Python program in the log of an attempt.
-
-    Errors of ranks that have lost another one come last.
-    """
+    """Of Python programs in the log; errors of ranks that have lost another one come last."""
     try:
         text = read_end(log)
     except OSError:
@@ -277,7 +270,7 @@ def forward_signals() -> Iterator[None]:
     is_over = threading.Event()
 
     def forward() -> None:
-        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
+        # In this thread only.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         signalled = set[psutil.Process]()
         while not is_over.wait(_FORWARD_POLL_S):

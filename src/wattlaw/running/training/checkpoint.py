@@ -19,9 +19,9 @@ from wattlaw.store.live import LiveWriter
 
 #: Errors that torch raises for a damaged file, or for one of another model.
 _DAMAGE = (
-    OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError,
+    *(OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError),
     pickle.UnpicklingError,
-)  # fmt: skip
+)
 #: How long a shared file system may take to show on all hosts what one has written.
 _LATE_S, _RETRY_S = 60.0, 0.5
 _PREEMPTED = "preemption notice (SIGUSR1)"
@@ -29,10 +29,7 @@ _PREEMPTED = "preemption notice (SIGUSR1)"
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run: the number of finished epochs, and of steps in the next one.
-
-    With all steps of an epoch its training is finished, but its evaluation is not.
-    """
+    """Finished epochs, and steps in the next one: with all of them, its evaluation is left."""
 
     epoch: int = 0
     step: int = 0
@@ -53,10 +50,7 @@ def save_model(path: Path, model: nn.Module) -> None:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    """Replace a file; the ``OSError`` of a full disk names it.
-
-    The file is opened here, because torch hides the system's error messages.
-    """
+    """The file is opened here, because torch hides the system's error messages."""
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save(state, file)
@@ -71,8 +65,7 @@ class Checkpointer:
     """Saves and loads the checkpoint of a run. All ranks call each method together.
 
     ``parts`` are the objects whose ``state_dict`` is saved, by name. ``windows`` of this rank's
-    host, if it writes them, are synced to disk before a checkpoint. ``live`` gets
-    ``checkpointed.json`` and ``stopped.json``.
+    host, if it writes them, are synced to disk before a checkpoint.
     """
 
     def __init__(
@@ -90,11 +83,7 @@ class Checkpointer:
         self._loaded: Progress | None = None
 
     def load(self, *, epochs: int, steps: int) -> Progress:
-        """Load the checkpoint, if the file exists, and return its progress.
-
-        Raises ``BadInput`` if the file is not a checkpoint of a run with this number of epochs,
-        steps and ranks.
-        """
+        """Return the progress; ``BadInput`` if the file is not a checkpoint of such a run."""
         end_s = time.monotonic() + _LATE_S
         while True:
             self._loaded = progress = self._load(epochs, steps)
@@ -137,10 +126,7 @@ class Checkpointer:
             gpu.set_rng_state(self._random[device.type], device)
 
     def save(self, progress: Progress) -> None:
-        """Replace the checkpoint; the old one stays until the new one is complete.
-
-        It has the random state of each rank, but none at the begin of an epoch, which sets seeds.
-        """
+        """Without random states at the begin of an epoch, which sets seeds."""
         ranks, random = self._ranks, list[dict[str, torch.Tensor]]()
         if progress.step:
             own = {"cpu": torch.get_rng_state()}
@@ -157,7 +143,6 @@ class Checkpointer:
                 self._write_status("checkpointed", progress)
 
     def stop(self, progress: Progress, *, saves: bool) -> None:
-        """Replace the checkpoint, if it is kept, and record that the run stops after a notice."""
         if saves:
             self.save(progress)
         if self._ranks.rank == 0:

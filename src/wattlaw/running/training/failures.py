@@ -45,7 +45,6 @@ class Failure(BaseModel):
 
 
 def reason_of(error: BaseException) -> str:
-    """Return an error on one line, with advice if the memory or the disk is full."""
     text = one_line(error)
     full = disk_full_error(error)
     if full is not None:
@@ -59,7 +58,6 @@ def reason_of(error: BaseException) -> str:
 
 
 def disk_full_error(error: BaseException | None) -> OSError | None:
-    """Return the error of a full disk or quota that ``error`` is or was raised from, or None."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -70,12 +68,10 @@ def disk_full_error(error: BaseException | None) -> OSError | None:
 
 
 def kind_of_error(text: str) -> Kind:
-    """Return ``disconnected`` for an error that another rank's end can cause, else ``error``."""
     return "disconnected" if _DISCONNECTED.search(text) else "error"
 
 
 def write_error(live: Path, rank: int, error: BaseException) -> None:
-    """Write ``error.RANK.json`` with the reason why a rank failed; may raise ``OSError``."""
     reason = reason_of(error)
     kind = "exited" if isinstance(error, KeyboardInterrupt) else kind_of_error(reason)
     failure = {"rank": rank, "time_s": time.time(), "reason": reason, "kind": kind}
@@ -83,9 +79,8 @@ def write_error(live: Path, rank: int, error: BaseException) -> None:
 
 
 def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
-    """Write ``failure.HOST.json`` unless it exists; may raise ``OSError``."""
     path = live / f"failure.{host}.json"
-    if not path.exists():
+    if not path.exists():  # the first one counts
         failure = {"reason": reason, "kind": kind, "time_s": time.time()}
         write_text(path, json.dumps(failure))
 
@@ -109,7 +104,6 @@ def _first(failures: list[Failure]) -> Failure | None:
 
 
 def _first_error(live: Path) -> Failure | None:
-    """Return the error of the rank that failed first; the reason names the rank."""
     first = _first(read_failures(live, "error.*.json"))
     if first is None or first.rank is None:
         return first
@@ -117,7 +111,6 @@ def _first_error(live: Path) -> Failure | None:
 
 
 def first_failure(live: Path) -> Failure | None:
-    """Return the most likely first failure of an attempt; None without any."""
     failures = read_failures(live)
     error = _first_error(live)  # the rank's agent may have been killed before it wrote a file
     if error is not None:
@@ -126,7 +119,6 @@ def first_failure(live: Path) -> Failure | None:
 
 
 def cause(live: Path) -> str | None:
-    """Return the reason if a rank of an attempt failed by itself, without the loss of another."""
     failure = first_failure(live)
     return failure.reason if failure and failure.kind in ("killed", "error") else None
 
@@ -154,14 +146,12 @@ def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
 
 
 def describe_exit(code: int) -> str:
-    """Return how a process ended, from its return code in ``subprocess``'s convention."""
     if code < 0:
         return f"ended by signal {-code} ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"
 
 
-def reason_of_agent(code: int) -> str:
-    """Return how a node agent without a failure file ended, from its exit code."""
+def reason_of_agent(code: int) -> str:  # one without a failure file
     if code == DISK_FULL:
         return f"{_FULL}; the node agent could not write why the run failed"
     return f"the node agent {'was ' if code < 0 else ''}{describe_exit(code)}"

@@ -121,10 +121,7 @@ class Training:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
         Each phase is a window, which the first rank of each host writes. ``metric`` is that of the
-        workload's metrics that windows have. After a notice all ranks stop after the same step and
-        save a checkpoint. A run that is measured by steps has none: it begins again.
-
-        Raises ``BadInput`` if the checkpoint is not of this run.
+        workload's metrics that windows have. A run that is measured by steps has no checkpoint.
         """
         parts = {
             "model": self._plain,
@@ -323,10 +320,7 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
-        """Evaluate the model; return the window.
-
-        The model without DDP is used, because ranks may have different numbers of batches.
-        """
+        """Without DDP, because ranks may have different numbers of batches."""
         ranks = self._ranks
         self._plain.eval()
         sums: dict[str, torch.Tensor] = {}
@@ -370,8 +364,6 @@ class Precision:
     fp32 is IEEE throughout: TF32, which torch uses for convolutions by default, is off. bf16 and
     fp16 are torch's automatic mixed precision; fp16 scales the loss (Micikevicius et al. 2018,
     arXiv 1710.03740), so that small gradients do not vanish.
-
-    Raises ``NotAvailable`` for tf32 without an NVIDIA GPU.
     """
 
     def __init__(self, name: str, device: torch.device) -> None:

@@ -48,10 +48,9 @@ def _receive(*_: object) -> None:
 class PreemptionNotice:
     """Whether a notice has come to any rank; all ranks get the same answer after the same step.
 
-    The ranks agree by a reduction on the CPU, separate from the communication of GPUs. It gives
-    whether any rank was notified and the longest time per step, from which every rank computes
-    after how many steps the next agreement is due. Each rank creates a notice and calls it at the
-    same points. If no notice is ``expected``, the ranks do not communicate.
+    The ranks agree by a reduction on the CPU, which also gives the longest time per step, from
+    which every rank computes after how many steps the next agreement is due. Each rank calls it at
+    the same points. If no notice is ``expected``, the ranks do not communicate.
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:
@@ -86,7 +85,6 @@ class PreemptionNotice:
 
 
 def steps_between(step_s: float) -> int:
-    """Return the number of steps of ``step_s`` seconds in about one second, at most 1000."""
     if step_s * _MOST_STEPS <= _EVERY_S:
         return _MOST_STEPS
     return max(1, round(_EVERY_S / step_s))

@@ -17,10 +17,9 @@ from wattlaw.common.files import read_bytes
 class RankStarter:
     """A program that starts ranks.
 
-    ``count`` is the word that says how many ranks it starts on a node, as it is in the command;
-    None if nothing says it. With ``has_own_world`` each rank gets RANK and WORLD_SIZE of this
-    program; otherwise a single rank keeps those that it has. ``script`` is the shell script in
-    which it is.
+    ``count`` is the word that says how many ranks it starts on a node; None if nothing says it.
+    With ``has_own_world`` each rank gets RANK and WORLD_SIZE of this program; otherwise a single
+    rank keeps those that it has. ``script`` is the shell script in which it is.
     """
 
     program: str
@@ -89,10 +88,7 @@ _MAX_SCRIPT_BYTES = 200_000
 
 
 def find_rank_starter(words: Sequence[str], *, follow_shells: bool = True) -> RankStarter | None:
-    """Return the program in a command that starts ranks, None if none is seen.
-
-    With ``follow_shells`` the commands of ``bash -c`` and of shell scripts are looked through.
-    """
+    """With ``follow_shells``, ``bash -c`` and shell scripts are looked through."""
     if (found := _in_command(words)) is not None or not follow_shells:
         return found
     for text, script in _shell_texts(words):

@@ -45,7 +45,6 @@ class Ranks:
             self.gpu.synchronize(self.device)
 
     def barrier(self) -> None:
-        """Wait for this rank's device and for all other ranks."""
         self.synchronize()
         if self.world > 1:
             dist.barrier()
@@ -82,10 +81,6 @@ class Ranks:
         return reduced.tolist()
 
     def least_and_mean(self, values: Floats) -> tuple[Floats, Floats]:
-        """Return the least and the mean of each value over all ranks, of which there are several.
-
-        Every rank has the same number of values.
-        """
         least = torch.from_numpy(values).to(self.device)
         mean = least.clone()
         dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -93,8 +88,7 @@ class Ranks:
         return least.cpu().numpy(), mean.cpu().numpy()
 
     def of_host(self, gathered: list[T]) -> list[T]:
-        """Return the gathered values of this host's ranks, which are numbered in a row."""
-        first = self.rank - self.local_rank
+        first = self.rank - self.local_rank  # a host's ranks are numbered in a row
         return gathered[first : first + self.local_world]
 
 
@@ -102,9 +96,7 @@ class Ranks:
 def process_group() -> Iterator[Ranks]:
     """Join the process group that the environment describes; leave it if the block succeeds.
 
-    After an error the group is left as it is: to destroy it would wait for ranks that wait for this
-    one. The end of the process aborts it. Raises ``NotAvailable`` if torch has no kernels for the
-    GPU.
+    After an error it is left as it is: to destroy it would wait for ranks that wait for this one.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
@@ -134,10 +126,7 @@ def process_group() -> Iterator[Ranks]:
 
 
 def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
-    """Return tensors, or tuples, lists and dicts of them, on a device.
-
-    Tensors of four dimensions get the memory format ``images``.
-    """
+    """Tensors of four dimensions get the memory format ``images``."""
     if isinstance(data, torch.Tensor):
         form = images if images is not None and data.dim() == 4 else torch.preserve_format
         return data.to(device, non_blocking=True, memory_format=form)
@@ -150,7 +139,6 @@ def to_device(data: Any, device: torch.device, images: torch.memory_format | Non
 
 
 def available_accelerator() -> Accelerator:
-    """Return that of the GPUs that this torch can use, ``NO_GPU`` if there are none."""
     kinds = ((getattr(torch, one.torch_kind, None), one) for one in accelerators())
     return next((one for gpu, one in kinds if gpu is not None and gpu.is_available()), NO_GPU)
 
@@ -165,7 +153,6 @@ def gpu_functions(device: torch.device) -> Any | None:
 
 
 def check_kernels(device: torch.device) -> None:
-    """Raise ``NotAvailable`` if the device is an NVIDIA GPU that torch has no kernels for."""
     if device.type != "cuda" or torch.version.hip:
         return
     gpu = torch.cuda.get_device_properties(device)

@@ -49,9 +49,8 @@ def main() -> int:
 def _abort(live: Path, error: BaseException) -> NoReturn:
     """Write why this rank failed, and end the process at once.
 
-    Other ranks may wait for this one in a collective. An orderly end of the process group, or of
-    the interpreter, could wait for them. The kernel closes the connections, and the node agent
-    ends the other ranks.
+    An orderly end of the process group, or of the interpreter, could wait for ranks that wait for
+    this one in a collective. The kernel closes the connections.
     """
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
     try:

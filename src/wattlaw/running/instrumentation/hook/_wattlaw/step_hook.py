@@ -64,8 +64,7 @@ class _Optimizer:
 class _DeviceTimes:
     """When a GPU has ended each step, by events that are polled later.
 
-    ``gpu`` is torch's module of that kind of device. Events are recorded in the current stream of
-    ``device``, which need not be the current device.
+    ``gpu`` is torch's module of that kind of device. ``device`` need not be the current one.
     """
 
     def __init__(self, gpu: Any, device: Any) -> None:
@@ -92,7 +91,6 @@ class _DeviceTimes:
         self.poll(2)
 
     def poll(self, most: int) -> bool:
-        """Take the times of steps that have ended; return whether one is missing."""
         while self._pending and most and self._pending[0][1].query():
             recorded_ns, event = self._pending.popleft()
             if self._last is not None:
@@ -132,7 +130,6 @@ class _Recorder:
         self.loaded = loaders.LoadedSamples()
 
     def fail(self, part: str, error: BaseException) -> None:
-        """Stop a part of the recording and record why."""
         if part not in self.off:
             self.off |= {part, "steps"} if part == "file" else {part}
             self.note(part, error)
@@ -147,8 +144,6 @@ class _Recorder:
         except Exception:  # an error that cannot be printed
             text = type(why).__name__
         self.problems.append({"type": "problem", "part": part, "error": text[:300]})
-
-    # Steps
 
     def step(self, optimizer: Any) -> None:
         now_ns = _clock()
@@ -216,8 +211,6 @@ class _Recorder:
         own.steps += 1
         self.steps += 1
 
-    # Records
-
     def process(self) -> dict[str, Any]:
         return {
             "type": "process",
@@ -279,8 +272,6 @@ class _Recorder:
             gpu.written += len(durations_us)
         return records
 
-    # The file
-
     def flush(self, *, is_end: bool = False) -> None:
         """Write what is new. Of several threads one writes, the others go on."""
         if "file" in self.off or not self.lock.acquire(False):
@@ -338,7 +329,6 @@ class _Recorder:
             raise OSError("a record could not be written as a whole; the disk may be full")
 
     def descriptor(self) -> int:
-        """Return the descriptor of the file, opened again if the script has closed it."""
         try:
             status = os.fstat(self.file)
             is_ours = (status.st_dev, status.st_ino) == self.identity
@@ -403,7 +393,6 @@ _after_step._torchdynamo_disable = True  # type: ignore[attr-defined] # a compil
 
 
 def count_steps(module: Any, _: _Recorder) -> None:
-    """Count the steps of all optimizers (``torch.optim.optimizer``)."""
     module.register_optimizer_step_post_hook(_after_step)
 
     def see(_: Any) -> bool:
