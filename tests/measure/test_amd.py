@@ -168,10 +168,7 @@ def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine: Make) -> No
 
 @pytest.mark.parametrize(("ordinal", "measured"), [("2", True), ("3", False)])
 def test_a_job_with_one_gpu_of_a_board(
-    amd_machine: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    ordinal: str,
-    measured: bool,
+    amd_machine: Make, monkeypatch: pytest.MonkeyPatch, ordinal: str, measured: bool
 ) -> None:
     machine = amd_machine("MI250X", 4, library=False)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", ordinal)

@@ -13,13 +13,7 @@ import pyarrow.compute as pc
 import pynvml
 import pytest
 
-from fake_nvml import (
-    COUNTER_ABSENT,
-    COUNTER_BACK,
-    COUNTER_RESTARTS,
-    COUNTER_STILL,
-    FakeGpus,
-)
+from fake_nvml import COUNTER_ABSENT, COUNTER_BACK, COUNTER_RESTARTS, COUNTER_STILL, FakeGpus
 from recording import HOST, Recording, errors, machine, record
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.meter import Sample, Target

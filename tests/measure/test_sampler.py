@@ -374,9 +374,7 @@ def times_s(found: Recording, device: str) -> list[float]:
     return [row["t_ns"] * 1e-9 for row in table if row["device"] == device]
 
 
-def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(
-    observed,
-):
+def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(observed):
     lost_s = observed.boards[1].lost_ns * 1e-9
     uuids = [board.uuid.decode() for board in observed.boards]
     ends = [max(times_s(observed, uuid)) for uuid in uuids]

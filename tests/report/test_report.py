@@ -27,13 +27,7 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import (
-    Figure,
-    draw_pictures,
-    explorable,
-    figure_kinds,
-    write_figures,
-)
+from wattlaw.report.pictures import Figure, draw_pictures, explorable, figure_kinds, write_figures
 from wattlaw.study.footprint import Footprint
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"

@@ -18,12 +18,7 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.core_sections import (
-    MAX_CAVEATS,
-    MAX_SENTENCES,
-    layout,
-    sections,
-)
+from wattlaw.report.core_sections import MAX_CAVEATS, MAX_SENTENCES, layout, sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -36,9 +31,7 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import (
-    decision_course as decision,
-)
+from wattlaw.report.topics import decision_course as decision
 from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
@@ -142,10 +135,7 @@ def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     runs = [run_row("a")]
     whole = [window_row("a", 1), window_row("a", 2)]
     assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
-    cut = [
-        window_row("a", 3, interrupted=True),
-        window_row("a", 3, from_step=5, interrupted=True),
-    ]
+    cut = [window_row("a", 3, interrupted=True), window_row("a", 3, from_step=5, interrupted=True)]
     note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
     assert "Left out: 2 training windows" in note
 

@@ -12,16 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from conftest import (
-    LONG,
-    in_training,
-    processes_of,
-    records,
-    started,
-    study_of,
-    wait_for,
-    wattlaw,
-)
+from conftest import LONG, in_training, processes_of, records, started, study_of, wait_for, wattlaw
 from launchers import ScriptedLauncher, execute
 from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import Ended

@@ -124,11 +124,7 @@ def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
 
     def with_pieces(pieces: int) -> list[float]:
         spec = spec_of(
-            "digits-cnn",
-            reduced.options,
-            gpus=2,
-            global_batch=250,
-            gradient_accumulation=pieces,
+            "digits-cnn", reduced.options, gpus=2, global_batch=250, gradient_accumulation=pieces
         )
         return losses(trained(spec, tmp_path / str(pieces)))
 
