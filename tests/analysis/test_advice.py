@@ -55,7 +55,6 @@ def said(found: Advice, words: str) -> bool:
 
 
 def cells_of(made: Made) -> pd.DataFrame:
-    """Return mean time and energy of each setting, by pandas alone."""
     table = run_metrics(made.runs, made.epochs)
     by = ["gpus", "global_batch", "power_limit_w", "clock_limit_mhz"]
     return (

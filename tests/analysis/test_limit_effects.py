@@ -9,7 +9,6 @@ from wattlaw.analysis.laws.limit_effects import limit_effects, without_limits
 
 
 def rows(**columns: object) -> pd.DataFrame:
-    """Return runs of one setting, with what a test needs of ``run_metrics``."""
     table = pd.DataFrame(columns)
     settings = {"workload": "w", "gpus": 2, "clock_limit_mhz": np.nan, "energy_is": "gpu, counter"}
     return table.assign(**{name: v for name, v in settings.items() if name not in table})

@@ -25,7 +25,6 @@ LINES = 16
 
 
 def runs_of(settings: list[dict[str, object]], times: list[list[float]], **changes: object):
-    """Return the tables of settings, each with a run for each of its times."""
     runs, epochs = [], []
     for number, (setting, of_setting) in enumerate(zip(settings, times, strict=True)):
         for repeat, time_s in enumerate(of_setting):
@@ -256,7 +255,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of two workloads."""
     made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 

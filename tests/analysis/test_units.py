@@ -35,7 +35,6 @@ def script_run(run_id: str, **changes: object) -> dict[str, object]:
 
 
 def process(run_id: str, duration_s: float, **changes: object) -> dict[str, object]:
-    """Return the window of a whole process."""
     row: dict[str, object] = {"phase": "run", "duration_s": duration_s, "samples": None,
                               "steps": None, **ENERGY}  # fmt: skip
     return window_row(run_id, 0, **(row | changes)) | {"epoch": None}

@@ -43,7 +43,6 @@ NOTEBOOK = Path("examples/notebook.ipynb")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with ``study.yaml`` and its simulated store ``results``."""
     path = tmp_path_factory.mktemp("api")
     (path / "study.yaml").write_text(STUDY)
     outcome = wattlaw.run(path / "study.yaml", path / "results")

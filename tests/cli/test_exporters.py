@@ -31,7 +31,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def read_all(written: Exported) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
-    """Return the values of all files."""
     return {key: values for file in written.files for key, values in read(file).items()}
 
 
@@ -173,7 +172,6 @@ def test_extrap_reads_what_is_exported(kind, results, tmp_path):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return what Extra-P reads."""
     line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]
     ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     return json.loads(ran.stdout)

@@ -23,7 +23,6 @@ import gpu_page  # noqa: E402
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
-    """Return the results of a short rehearsal, and their file."""
     output = tmp_path_factory.mktemp("rehearsal")
     line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--short"]
     line += ["--output", output, "--wheels", output / "none"]

@@ -32,7 +32,6 @@ RUN_ROWS = STUDY.runs.iloc[:8].assign(status=["failed", *["done"] * 7])
 
 
 def runs_of(folders: Store) -> list[ImportedRun]:
-    """Return the runs of a store of run folders as runs of an import."""
     runs = []
     for number, folder in enumerate(folders.folders()):
         known = folder.read()

@@ -67,7 +67,6 @@ def user(uid: int, act: Callable[[], object], *, stays: bool = False) -> Iterato
 
 
 def by(uid: int, act: Callable[[], object]) -> None:
-    """Do something as another user."""
     with user(uid, act):
         pass
 
@@ -92,7 +91,6 @@ def place(
 
 
 def own_folder(open_folder: Path) -> StateFolder:
-    """Return the folder of the user that calls it, as ``/var/tmp/wattlaw-limits-UID``."""
     return StateFolder(open_folder / f"limits-{os.geteuid()}")
 
 

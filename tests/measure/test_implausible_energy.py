@@ -48,7 +48,6 @@ def energies(samples: Sequence[Row], *edges_s: tuple[float, float], **facts: obj
 
 
 def readings(seconds: float = 20, hz: float = 10, **columns: object) -> list[Row]:
-    """Return readings of a board; a column is a value, a function of the time, or None."""
     rows = []
     for tick in range(round(seconds * hz) + 1):
         t_s = tick / hz

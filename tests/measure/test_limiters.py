@@ -44,8 +44,6 @@ SIMULATED = [{"id": f"SIM-{i}", "idle_w": 100.0, "max_w": 260.0} for i in range(
 
 @dataclass
 class Way:
-    """A way to limit, on devices that are there."""
-
     name: str
     meter: str
     denied: Callable[[], AbstractContextManager[None]]
@@ -67,7 +65,6 @@ class Way:
 
 @contextmanager
 def refusing(boards: FakeGpus) -> Iterator[None]:
-    """Let a driver refuse every user."""
     boards.header.root = 0
     try:
         yield
@@ -152,7 +149,6 @@ def way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Way:
-    """Give each way to limit in turn."""
     if request.param in AMD:
         return amd(request.param, amd_machine("MI210", library=False))
     if request.param == "simulated":
@@ -165,7 +161,6 @@ def way(
 
 @pytest.fixture
 def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
-    """Give boards that are limited by sudo."""
     found = fake_gpus(2, **BOARDS)
     nvidia_smi(found, monkeypatch)
     return found

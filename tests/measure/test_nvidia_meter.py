@@ -29,7 +29,6 @@ NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 
 
 def opened(boards: FakeGpus, *places: int, period_s: float = 0.1) -> NvidiaMeter:
-    """Open a meter for some boards, or for all."""
     uuids = tuple(boards[place].uuid.decode() for place in places) or None
     return NvidiaMeter.open(Target(1, period_s, gpus=uuids))
 
@@ -367,13 +366,11 @@ def recordings(tmp_path_factory) -> dict[str, Recording]:
 
 @pytest.fixture(params=MACHINES)
 def machine_name(request) -> str:
-    """Give both machines, one after the other."""
     return request.param
 
 
 @pytest.fixture
 def recording(recordings, machine_name) -> Recording:
-    """Give the recording of the machine."""
     return recordings[machine_name]
 
 

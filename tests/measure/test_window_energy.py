@@ -32,7 +32,6 @@ def at_ten_watts(first_s: int, last_s: int, **more: object) -> list[Row]:
 
 
 def boards(count: int, **more: object) -> list[Row]:
-    """Return ten seconds of boards of 100, 200, ... W, sampled at 10 Hz."""
     return [
         {"device": f"GPU-{board}", "kind": "gpu", "t_ns": tick * S // 10,
          "power_w": 100.0 * (board + 1), "energy_j": 10.0 * (board + 1) * tick,

@@ -34,7 +34,6 @@ def runs_of(
     setting: dict[str, object], times_s: list[float], watts: float | None = 100.0,
     epochs: int = 1, **window: object,
 ) -> Rows:  # fmt: skip
-    """Return runs of one setting, an epoch time each, and their windows."""
     runs, windows = [], []
     names = "-".join(f"{value}" for value in setting.values())
     for repeat, time_s in enumerate(times_s):

@@ -35,8 +35,6 @@ FEW = {"schnet": MIT["schnet"]}
 
 
 class Page(HTMLParser):
-    """Collects tags with their attributes, and the text of each kind of tag."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -62,7 +60,6 @@ def kit_findings() -> Findings:
 
 
 def written(findings: Findings, template: str | None = None, **options: bool) -> str:
-    """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
         write_report(findings, path, layout(template), **options)

@@ -62,7 +62,6 @@ def small_findings() -> Findings:
 
 
 def text_of(findings: Findings, name: str) -> str:
-    """Return the sentences of a section, and the items of its lists."""
     texts: list[str] = []
     for section in sections(Content(findings, (), Layout((name,)))):
         texts += section.sentences
@@ -72,7 +71,6 @@ def text_of(findings: Findings, name: str) -> str:
 
 
 def column(table: Table | None, heading: str) -> list[str]:
-    """Return the cells of a column."""
     assert table is not None
     at = table.headings.index(heading)
     return [row[at].replace("\u00a0", " ") for row in table.rows]

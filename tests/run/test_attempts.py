@@ -59,7 +59,6 @@ def record_of(
 def written(
     folder: Path, attempts: list[list[Part]], **changes: Any
 ) -> tuple[RunRecord, RunFolder]:
-    """Write the windows of attempts; return the record of the last, and the folder."""
     record = record_of(len(attempts), **changes)
     run = RunFolder(folder / record.run_id)
     for number, parts in enumerate(attempts, 1):

@@ -33,7 +33,6 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def told_of(path: Path, **changes: Any) -> list[str]:
-    """Return what is told before a study starts."""
     study = load_study(path, **changes)
     known = study.forecast()
     return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]

@@ -76,7 +76,6 @@ VALUES = (
 
 
 def commands(folder: Path) -> list[dict[str, Any]]:
-    """Write the scripts and return the workloads that run them."""
     for name, body in SCRIPTS.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(body))
 
@@ -126,7 +125,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(place: Path) -> dict[tuple[str, int], RunRecord]:
-    """Return the records by workload and ranks."""
     found = Store(place / "store").records()
     return {(one.spec.workload.name, one.spec.setting.gpus): one for one in found}
 

@@ -35,8 +35,6 @@ class Surprising(ReplayLauncher):
 
 
 class EndlessAttempt:
-    """An attempt that ends only when it is stopped."""
-
     is_stopped = False
 
     def poll(self):

@@ -25,7 +25,6 @@ BOARD_W = 140.0
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """Give a hostile working folder, and a board that can be limited."""
     boards = FakeGpus.create(tmp_path / "boards", high_w=BOARD_W, limit_mw=217_000)
     for name, value in {**boards.environment(), VARIABLE: str(tmp_path / "limits")}.items():
         monkeypatch.setenv(name, value)

@@ -36,7 +36,6 @@ STUDY = study_of(
 
 
 def read(path: Path) -> Samples:
-    """Return the samples by name; both formats must have the same ones."""
     samples: Samples = {}
     text = path.read_text(encoding="utf-8")
     for family in openmetrics.text_string_to_metric_families(text):

@@ -148,8 +148,6 @@ def test_ranks_check_for_a_notice_about_once_a_second(step_s, steps):
 
 
 class Run:
-    """A run of the workload with dropout by real agents of two ranks."""
-
     def __init__(self, folder: Path) -> None:
         train = {"save_model": True}
         self.spec = spec_of("digits-dropout", {}, gpus=2, global_batch=24, epochs=2, **train)
@@ -157,7 +155,6 @@ class Run:
         self.attempt = 0
 
     def begin(self, pause_s: float = 0.0, **more: str) -> "subprocess.Popen[bytes]":
-        """Start the next attempt."""
         self.attempt += 1
         self.record = record_of(self.spec, self.folder, self.attempt)
         pause = self.folder.path / "pause"
@@ -166,11 +163,9 @@ class Run:
         return self.agent
 
     def content(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a file that the attempt wrote."""
         return content(self.folder, self.attempt, name)
 
     def processes(self, module: str) -> list[psutil.Process]:
-        """Return the running ranks, or the sampler."""
         children = psutil.Process(self.agent.pid).children()
         return [child for child in children if module in child.cmdline()]
 

@@ -39,8 +39,6 @@ STUDY = {
 
 @pytest.fixture
 def replayed(write_study, tmp_path):
-    """Return a function that runs a study on a table, and returns its store's results."""
-
     def replay(table: str = TABLE, **changes: object) -> results.Results:
         (tmp_path / "table.csv").write_text(table)
         run(write_study(**STUDY | changes), tmp_path / "store")
@@ -50,7 +48,6 @@ def replayed(write_study, tmp_path):
 
 
 def setting_of(frame, **values):
-    """Return the rows of a table of runs with these values."""
     for name, value in values.items():
         frame = frame[frame[name].isna() if value is None else frame[name] == value]
     return frame

@@ -284,7 +284,6 @@ def test_any_output_of_sacct_is_parsed_without_an_error(text):
 
 
 def command(folder: Path, name: str, text: str, code: int = 0) -> None:
-    """Write a command that prints a text and records its arguments."""
     path = folder / name
     out = ">&2 " if code else ""
     words = f'echo "$*" >> {folder}/{name}.words\necho "$SLURM_JOB_ID" >> {folder}/{name}.env\n'

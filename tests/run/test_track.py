@@ -20,7 +20,6 @@ def windows(store: Path) -> list[dict[str, object]]:
 
 
 def program(store: Path, body: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """Run a small program whose loop is tracked."""
     code = f"import sys, time, wattlaw\nstore = {str(store)!r}\n{body}"
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,

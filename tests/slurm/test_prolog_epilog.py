@@ -73,7 +73,6 @@ class Site(Cluster):
         return f"{self.python} {self.hooks}/check.py {watts:g}"
 
     def odd(self, name: str) -> None:
-        """Give a node's boards limits that are neither their default nor their maximum."""
         for board, watts in zip(self.boards(name), BEFORE_W, strict=True):
             board.limit_mw = round(1000 * watts)
 

@@ -34,7 +34,6 @@ _studies, _hardware = cache(templates.studies), cache(templates.hardware)
 
 
 def studies(dice: random.Random, _: Path) -> Case:
-    """Return a study file for ``check`` or ``run --dry-run``."""
     kind = dice.random()
     if kind < 1 / _HUGE:
         text = _huge(dice)
@@ -126,7 +125,6 @@ def _dumped(dice: random.Random, tree: Any) -> str:
 
 
 def hardware(dice: random.Random, _: Path) -> Case:
-    """Return a hardware file for ``simulate``."""
     simulate = ("simulate", "--workload", dice.choice(["resnet50", "digits-cnn", "bert-base"]))
     simulate += ("--gpus", dice.choice(["1", "1,2", "4"]), "--local-batch", "32")
     data = _damaged(dice, dice.choice(_hardware()))

@@ -58,7 +58,6 @@ _FILES = {
 
 
 def environments(dice: random.Random, _: Path) -> Case:
-    """Return an odd environment for a command that is right."""
     env: dict[str, str | None] = {}
     for _ in range(dice.choice([1, 1, 2, 4])):
         name = dice.choice(_VARIABLES)
@@ -126,7 +125,6 @@ _GOOD = (
 
 
 def arguments(dice: random.Random, _: Path) -> Case:
-    """Return a command line with options of random values."""
     command = dice.choice(list(_OPTIONS))
     if command[0] in ("advise", "claims", "report") and dice.random() < 0.7:
         command = ("simulate", "--list-hardware")
@@ -186,7 +184,6 @@ def _value(dice: random.Random) -> str:
 
 # ---- limits ----
 def saved_limits(dice: random.Random, _: Path) -> Case:
-    """Return saved states of limits, forged or damaged."""
     device = "GPU-fa4e0000-1111-4222-8333-000000000000"
     files: dict[str, Entry] = {}
     for _ in range(dice.choice([1, 1, 2, 3])):

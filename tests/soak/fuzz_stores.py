@@ -90,7 +90,6 @@ def _damaged(dice: random.Random, source: Path, runs: Path) -> Entry:
 
 
 def _other_table(dice: random.Random, source: Path) -> bytes:
-    """Return a sound Parquet file with wrong columns or values."""
     import io
 
     import pyarrow as pa

@@ -37,7 +37,6 @@ START_NS = 1_700_000_000_000_000_000
 
 
 def build(folder: Path) -> None:
-    """Write every template."""
     runs, epochs = made_tables.study(source="counter")
     epochs = epochs.assign(gpu_energy_j=epochs["cpu_energy_j"] * 10)
     keep = runs[(runs.global_batch <= 64) & (runs.repeat < 1)]
@@ -64,7 +63,6 @@ def _bomb(path: Path) -> None:
 
 
 def _live_run(folder: Path) -> None:
-    """Write the folder of a run whose attempt has ended well and is to be finished."""
     spec = RunSpec(
         workload=WorkloadSpec(name="digits-cnn"),
         setting=Setting(gpus=1, local_batch=32),
@@ -108,13 +106,11 @@ def _live_run(folder: Path) -> None:
 
 
 def studies() -> list[str]:
-    """Return the texts of the study files that the project ships."""
     folder = REPOSITORY / "src" / "wattlaw" / "examples"
     texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
     return [text for text in texts if "sweeps" in (yaml.safe_load(text) or {})]
 
 
 def hardware() -> list[str]:
-    """Return the texts of the hardware files that the package ships."""
     folder = REPOSITORY / "src" / "wattlaw" / "hardware" / "files"
     return [path.read_text() for path in sorted(folder.glob("*/*.yaml"))]

@@ -35,7 +35,6 @@ decide: {minimize: time}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the store of a simulated study, with a decision."""
     folder = tmp_path_factory.mktemp("bundle")
     (folder / "study.yaml").write_text(STUDY)
     wattlaw.run(folder / "study.yaml", folder / "store")

@@ -26,7 +26,6 @@ def plan(**changes: object) -> list[PlannedRun]:
 
 
 def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:
-    """Return the record of a run that took so long."""
     return RunRecord(
         run_id=run.run_id,
         study="x",
@@ -40,7 +39,6 @@ def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:
 
 
 def write_done(store: Store, done: RunRecord) -> None:
-    """Write a done run with empty tables."""
     folder = store.folder(done.run_id)
     folder.write(done)
     pq.write_table(EPOCHS.empty_table(), folder.epochs_path)

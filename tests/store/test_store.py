@@ -134,7 +134,6 @@ def test_a_lock_belongs_to_one_process_and_ends_with_it(tmp_path):
 
 
 def a_store(path: Path) -> Store:
-    """Return a store with one done run, and one that failed after its tables were written."""
     store = Store(path)
     store.create()
     for run_id, status, reason in ((ID, "done", None), ("f" * 16, "failed", "because")):
