@@ -91,11 +91,14 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, resu
         f"digits-cnn->{rule.replace('_', ' ')} {batch:g}" for rule, batch in fits
     }
     assert {metric for _, metric in series} == {
-        "time_s per epoch", "energy_j per epoch, cpu, counter",
-    }  # fmt: skip
+        "time_s per epoch",
+        "energy_j per epoch, cpu, counter",
+    }
     runs = results.metrics[results.metrics["global_batch"] == 64]
-    for column, metric in (("time_s", "time_s per epoch"),
-                           ("energy_j", "energy_j per epoch, cpu, counter")):  # fmt: skip
+    for column, metric in (
+        ("time_s", "time_s per epoch"),
+        ("energy_j", "energy_j per epoch, cpu, counter"),
+    ):
         own = series["digits-cnn->global batch 64", metric]
         assert list(own) == [(float(count),) for count in COUNTS]
         for (count,), values in own.items():

@@ -119,9 +119,11 @@ def test_a_user_limits_what_another_has_left_limited_and_each_restores_their_own
 
     limits_w = []
     for uid, act in (
-        (NOBODY, lambda: limit(150)), (DAEMON, lambda: limit(120)), (DAEMON, restore),
+        (NOBODY, lambda: limit(150)),
+        (DAEMON, lambda: limit(120)),
+        (DAEMON, restore),
         (NOBODY, restore),
-    ):  # fmt: skip
+    ):
         by(uid, act)
         limits_w.append(place.limits_w[0])
     assert limits_w == [150, 120, 150, 217.5]
@@ -201,8 +203,10 @@ def test_commands_without_limits_need_no_trusted_folder(
     os.chown(place.folder.path, NOBODY, NOBODY)
     done = subprocess.run(
         [sys.executable, "-m", "wattlaw", "limits", "show", "--json"],
-        capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert len(json.loads(done.stdout)) == 2
     assert len(done.stderr.splitlines()) == 1
     with place.measured("--", "true") as process:  # what limits nothing runs

@@ -250,9 +250,11 @@ def test_energies_that_count_different_things_are_different_lines():
 def points_of(findings: Findings) -> Counter[str]:
     chart = verdict.pareto(findings)
     layers = [
-        layer for panel in chart["concat"] for layer in panel["layer"]
+        layer
+        for panel in chart["concat"]
+        for layer in panel["layer"]
         if layer["mark"]["type"] == "point"
-    ]  # fmt: skip
+    ]
     tables = [layer["data"]["values"] for layer in layers]
     return Counter(row["line"] for table in tables for row in table)
 

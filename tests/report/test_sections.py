@@ -97,8 +97,9 @@ def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
     table = scaling.exponents(analyse(made.runs, epochs))
     free = column(table, "series").index("dimenet, local batch 128")
     assert column(table, "published β")[free].startswith("0.82 (N 2 to 416;")
-    over_all, over_range = (float(column(table, name)[free])
-                            for name in ("β", "β in the published range"))  # fmt: skip
+    over_all, over_range = (
+        float(column(table, name)[free]) for name in ("β", "β in the published range")
+    )
     assert over_range == pytest.approx(MIT["dimenet"].beta, abs=0.03)
     assert over_all < over_range - 0.2
 

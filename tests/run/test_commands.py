@@ -183,8 +183,9 @@ def test_the_window_of_a_command_begins_after_sampling_and_before_the_script(pla
 def test_a_command_may_track_twice(place, runs):
     found = windows(place, runs["twice", 1])
     assert [(w["phase"], w["epoch"], w["warmup"]) for w in found] == [
-        ("train", 0, True), ("train", 1, False),
-    ] * 2  # fmt: skip
+        ("train", 0, True),
+        ("train", 1, False),
+    ] * 2
 
 
 def test_a_command_that_fails_has_its_first_error_as_the_reason(place, runs):

@@ -70,10 +70,12 @@ def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write_decide
 @pytest.mark.parametrize(
     ("measure", "error", "is_enough"),
     [
-        ({"steps": 1000}, 0.004, True), ({"steps": 1000}, 0.006, False),
-        ({"steps": 1000}, None, False), ({"epochs": 3}, 0.004, False),
+        ({"steps": 1000}, 0.004, True),
+        ({"steps": 1000}, 0.006, False),
+        ({"steps": 1000}, None, False),
+        ({"epochs": 3}, 0.004, False),
     ],
-)  # fmt: skip
+)
 def test_a_run_is_long_enough_once_its_error_does_not_matter(
     write_decide, tmp_path, measure, error, is_enough
 ):
@@ -88,10 +90,12 @@ def test_a_run_is_long_enough_once_its_error_does_not_matter(
 @pytest.mark.parametrize(
     ("durations_s", "variation", "error"),
     [
-        ([20.0], 0.1, None), ([2.0, 2.0, 2.0], 0.1, "too short"),
-        ([10.0] * 4, 0.1, 0.1 / 80**0.5), ([9.0, 10.0, 11.0], 0.0, 0.1 / 3**0.5),
+        ([20.0], 0.1, None),
+        ([2.0, 2.0, 2.0], 0.1, "too short"),
+        ([10.0] * 4, 0.1, 0.1 / 80**0.5),
+        ([9.0, 10.0, 11.0], 0.0, 0.1 / 3**0.5),
     ],
-)  # fmt: skip
+)
 def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
     write_decide, tmp_path, durations_s, variation, error
 ):

@@ -216,9 +216,11 @@ def test_the_commit_of_a_repository_starts_no_program_that_it_names(tmp_path):
     repository = tmp_path / "repository"
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (
-        ["init", "-q"], ["add", "."], ["commit", "-qm", "a"],
+        ["init", "-q"],
+        ["add", "."],
+        ["commit", "-qm", "a"],
         ["config", "core.fsmonitor", str(program)],
-    ):  # fmt: skip
+    ):
         repository.mkdir(exist_ok=True)
         (repository / "a").write_text("a")
         subprocess.run([*git, *words], check=True)

@@ -86,8 +86,9 @@ def test_steps_are_two_windows_and_startup_belongs_to_the_run_alone(replayed):
 def test_the_parts_of_a_step_are_those_of_the_table(replayed):
     opened = replayed(
         "gpus,step_time_s,communication_s,data_wait_s\n4,0.5,0.2,0\n4,0.5,,\n",
-        sweeps=[{"gpus": [4], "local_batch": [8]}], repeats=2,
-    )  # fmt: skip
+        sweeps=[{"gpus": [4], "local_batch": [8]}],
+        repeats=2,
+    )
     windows = opened.epochs.sort_values(["communication_s", "steps"])
     assert windows["communication_s"].dropna().tolist() == pytest.approx([2, 20])
     assert windows["data_wait_s"].dropna().tolist() == [0, 0]

@@ -156,8 +156,9 @@ class Cluster:
         return str(self.wait_for(wanted, what, seconds))
 
     def node_state(self, name: str) -> str:
-        return self.run("sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T",
-                        f"--nodes={name}")  # fmt: skip
+        return self.run(
+            "sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T", f"--nodes={name}"
+        )
 
     def wait_idle(self, *names: str, seconds: float = WAIT_S) -> None:
         nodes = ",".join(names or self.names)

@@ -78,9 +78,11 @@ class Desk:
     def running(self, host: str = "login1") -> Iterator["subprocess.Popen[str]"]:
         process = subprocess.Popen(
             self.line("run", "study.yaml", "--store", "store", host=host),
-            env=self.environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         try:
             yield process
         finally:

@@ -116,10 +116,12 @@ def _huge(dice: random.Random) -> str:
 def _dumped(dice: random.Random, tree: Any) -> str:
     try:
         return yaml.safe_dump(
-            tree, default_flow_style=dice.choice([None, True, False]),
+            tree,
+            default_flow_style=dice.choice([None, True, False]),
             sort_keys=dice.random() < 0.3,
-            allow_unicode=dice.random() < 0.5, width=dice.choice([80, 10**6]),
-        )  # fmt: skip
+            allow_unicode=dice.random() < 0.5,
+            width=dice.choice([80, 10**6]),
+        )
     except (yaml.YAMLError, RecursionError, ValueError, UnicodeError):
         return json.dumps(tree)
 

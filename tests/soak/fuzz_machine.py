@@ -167,9 +167,11 @@ def _word(dice: random.Random, word: str) -> str:
     if dice.random() < 0.05 and word.isupper():
         return dice.choice(["", "/", "/dev/null", "/nowhere", "{inputs}", mutate.token(dice)[:300]])
     return {
-        "STUDY": "{inputs}/study.yaml", "STORE": "{inputs}/store", "TABLE": "{inputs}/table.csv",
+        "STUDY": "{inputs}/study.yaml",
+        "STORE": "{inputs}/store",
+        "TABLE": "{inputs}/table.csv",
         "DIR": "{work}/dir",
-    }.get(word, _value(dice) if word == "VALUE" else word)  # fmt: skip
+    }.get(word, _value(dice) if word == "VALUE" else word)
 
 
 def _value(dice: random.Random) -> str:
@@ -236,7 +238,7 @@ def sites(dice: random.Random, _: Path) -> Case:
         "SLURM_JOB_RESTART_COUNT": "0",
         "SLURM_JOB_GPUS": dice.choice(["", "0", "0,1", "9", mutate.token(dice)[:99]]),
         "SLURM_JOB_COMMENT": comment[:3000],
-    }  # fmt: skip
+    }
     env = {
         n: (v or "").replace("\0", "").encode("utf-8", "replace").decode() for n, v in env.items()
     }

@@ -207,10 +207,12 @@ def assert_one_line(capsys: pytest.CaptureFixture[str], path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("energy_verdict", "fine"), ("run_id", None), ("duration_s", float("nan")),
+        ("energy_verdict", "fine"),
+        ("run_id", None),
+        ("duration_s", float("nan")),
         ("start_ns", 2**63 - 1),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_no_run_writes_names_its_file(
     store, column, value, capsys, tmp_path, monkeypatch
 ):

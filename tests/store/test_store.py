@@ -214,8 +214,9 @@ def test_a_done_run_whose_table_is_damaged_is_named(store, damage):
     with pytest.warns(DamagedFileWarning, match=f"run {ID} is left out"):
         assert len(store.arrow("epochs")) == 0
     assert {row["run_id"]: row["status"] for row in store.arrow("runs").to_pylist()} == {
-        ID: "damaged", "f" * 16: "failed"
-    }  # fmt: skip
+        ID: "damaged",
+        "f" * 16: "failed",
+    }
     assert list(store.damaged) == [ID]
     assert len(store.arrow("telemetry")) == 0  # the run is in no table
 
