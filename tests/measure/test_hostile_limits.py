@@ -20,6 +20,7 @@ import pytest
 
 from fake_nvml import FakeGpus
 from limiting import CAP, FAKE_BIN, HARDWARE, SET, Place, restore_stale_or_raise
+from made_runs import made_spec
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaSmiLimiter
@@ -28,7 +29,7 @@ from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 from wattlaw.running.local import LocalLauncher
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure
 from wattlaw.study.setting import Setting
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
@@ -137,10 +138,7 @@ def test_the_owner_of_a_lock_is_named(
     open_folder.chmod(0o1777)
     device = place.devices[0]
     launcher = LocalLauncher(Launch(kind="local", gpus_per_node=1), [], [device])
-    spec = RunSpec(
-        workload=WorkloadSpec(name="digits-cnn"), setting=Setting(gpus=1, power_limit_w=150),
-        repeat=0, measure=Measure(epochs=2, warmup_epochs=1), launch_kind="local",
-    )  # fmt: skip
+    spec = made_spec(Setting(gpus=1, power_limit_w=150), measure=Measure(epochs=2, warmup_epochs=1))
     with (
         user(NOBODY, lambda: acquire([device], own_folder(open_folder)), stays=True) as pid,
         place.measured("--power-limit", 120, "--", "true") as process,

@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from asking import advise
@@ -28,6 +29,7 @@ from wattlaw_dashboard.tails import Device, Totals
 from wattlaw_dashboard.timeline import timelines
 
 Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
+Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
 def runs_of(
@@ -52,11 +54,15 @@ def runs_of(
     return runs, windows
 
 
-def advice_of(*parts: Rows, **asked: object) -> Advice:
-    tables = frames(
+def tables_of(*parts: Rows) -> Tables:
+    return frames(
         [run for runs, _ in parts for run in runs],
         [window for _, windows in parts for window in windows],
     )
+
+
+def advice_of(*parts: Rows, **asked: object) -> Advice:
+    tables = tables_of(*parts)
     table = run_metrics(*tables)
     unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
     return advise(table, tables[1], "digits-cnn", unused=unused, **asked)
@@ -263,10 +269,7 @@ def test_a_setting_that_misses_a_bound_never_ties(bound):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = [runs_of({"gpus": n}, near(100 / n**0.9)) for n in (1, 2, 4)]
-    tables = frames(
-        [run for runs, _ in parts for run in runs],
-        [window for _, windows in parts for window in windows],
-    )
+    tables = tables_of(*parts)
     return write_store(tmp_path_factory.mktemp("answers") / "store", *tables).path
 
 
@@ -367,10 +370,7 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
         runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
         for n in (1, 2, 4)
     ]
-    tables = frames(
-        [run for runs, _ in parts for run in runs],
-        [window for _, windows in parts for window in windows],
-    )
+    tables = tables_of(*parts)
     path = write_store(tmp_path / "store", *tables).path
     page = read_report([path])
     for words in ("Run digits-cnn on 1 GPU", "allows a larger batch: 4 GPUs", "Left out: 6 runs"):

@@ -190,7 +190,6 @@ def test_totals_are_energy_times_the_factors_given():
 def test_energies_are_counted_by_source_and_verdict():
     table = data_quality.verdicts(small_findings())
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert data_quality.reasons(small_findings()) is None
 
 
 def test_each_series_has_its_law_breakpoint_and_alternatives():

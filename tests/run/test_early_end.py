@@ -4,13 +4,13 @@ import pytest
 
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with
+from made_runs import made_record
 from wattlaw.api import results
 from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
 from wattlaw.running.campaign import STOPPED_EARLY, StepTime, step_time_so_far
 from wattlaw.running.replay import ReplayLauncher
 from wattlaw.store.live import open_windows, write_window
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
@@ -101,11 +101,8 @@ def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
 ):
     loaded = load_study(write_decide(QUESTION))
     spec = next(item.spec for item in loaded.plan.runs if item.spec.nodes == 1)
-    record = RunRecord(
-        run_id="a", spec=spec, status="running", attempts=1, study="a", seed=0, order_seed=0
-    )
     folder = Store(tmp_path / "store").folder("a")
-    folder.write(record)
+    folder.write(made_record("a", spec, status="running", attempts=1))
     folder.live(1).mkdir(parents=True)
     values = {"start_ns": 1, "samples": 640, "steps": 20, "loss": 1.0, "step_time_cv": variation}
     with open_windows(folder.live(1), "here") as windows:

@@ -11,11 +11,12 @@ import yaml
 
 import made_studies
 import made_tables
+from made_runs import made_record, made_spec
 from made_stores import write_store
 from soak.sandbox import REPOSITORY
-from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
+from wattlaw.store.record import DeviceReport, Facts, SamplerReport
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure
 from wattlaw.study.setting import Setting
 
 HOST = "node1"
@@ -63,18 +64,10 @@ def _bomb(path: Path) -> None:
 
 
 def _live_run(folder: Path) -> None:
-    spec = RunSpec(
-        workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=1, local_batch=32),
-        repeat=0,
-        measure=Measure(epochs=2, warmup_epochs=1),
-        launch_kind="local",
-    )
+    measure = Measure(epochs=2, warmup_epochs=1)
+    spec = made_spec(Setting(gpus=1, local_batch=32), measure=measure)
     run = RunFolder(folder / RUN_ID)
-    record = RunRecord(
-        run_id=RUN_ID, study="s", spec=spec, seed=0, order_seed=0, attempts=1, status="running"
-    )
-    run.write(record, durable=False)
+    run.write(made_record(RUN_ID, spec, attempts=1, status="running"), durable=False)
     live = run.live(1)
     live.mkdir(parents=True)
     names = "epoch,phase,warmup,start_ns,duration_s,interrupted,from_step,samples,steps,"
