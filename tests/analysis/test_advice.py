@@ -55,7 +55,6 @@ def said(found: Advice, words: str) -> bool:
 
 
 def cells_of(made: Made) -> pd.DataFrame:
-    """Return mean time and energy of each setting, by pandas alone."""
     table = run_metrics(made.runs, made.epochs)
     by = ["gpus", "global_batch", "power_limit_w", "clock_limit_mhz"]
     return (
@@ -183,8 +182,9 @@ def test_a_better_setting_that_did_not_run_is_what_to_measure_next():
     """Give 8 GPUs at 250 W alone; all others ran at 200 W too, which saves energy at no time."""
     made = mit(models=DIMENET, counts=(2, 4, 8), noise=0.005, clocks=False)
     runs = made.runs[(made.runs["gpus"] < 8) | made.runs["power_limit_w"].isna()]
-    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", max_slowdown=0.05,
-                   any_batch=True)  # fmt: skip
+    found = advise(
+        run_metrics(runs, made.epochs), made.epochs, "dimenet", max_slowdown=0.05, any_batch=True
+    )
     assert found.recommended.source == "measured"
     assert found.probability < 0.5
     better = [tie.option for tie in found.ties if tie.probability_better > 0.9]

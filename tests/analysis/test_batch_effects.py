@@ -151,9 +151,11 @@ def test_diverged_runs_at_the_largest_batch_do_not_show_constant_quality(value, 
 
 @pytest.mark.parametrize(
     ("quality", "lost", "verdict", "holds_to"),
-    [({32: 0.762, 64: 0.76, 128: 0.76}, 64, CANNOT_TELL, 32),
-     ({32: 0.75, 64: 0.76, 128: 0.76}, 32, NO_FALL, 128)],
-)  # fmt: skip
+    [
+        ({32: 0.762, 64: 0.76, 128: 0.76}, 64, CANNOT_TELL, 32),
+        ({32: 0.75, 64: 0.76, 128: 0.76}, 32, NO_FALL, 128),
+    ],
+)
 def test_a_batch_whose_runs_diverged_is_named_and_warned_of(quality, lost, verdict, holds_to):
     (row,) = quality_by_batch(diverged(learned(quality, repeats=4), {lost: 1}))
     assert (row.verdict, row.holds_to) == (verdict, holds_to)

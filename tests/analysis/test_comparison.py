@@ -44,8 +44,7 @@ def made(
         for repeat, time_s in enumerate(values):
             run_id = f"{prefix}{gpus:05}{repeat:010}"
             energy_j = energies[gpus][repeat] if energies else POWER_W * time_s
-            runs.append(run_row(run_id, gpus=gpus, local_batch=64 // gpus, repeat=repeat)
-                        | changes)  # fmt: skip
+            runs.append(run_row(run_id, gpus=gpus, local_batch=64 // gpus, repeat=repeat) | changes)
             energy = {f"{part}_energy_j": energy_j, "energy_source": "counter",
                       "energy_verdict": "ok"}  # fmt: skip
             windows.append(window_row(run_id, 1, duration_s=time_s, **energy) | (window or {}))
@@ -91,8 +90,9 @@ def test_the_pooled_change_is_the_geometric_mean_of_the_ratios():
     total = sum(value for value, _ in variances)
     freedom = total**2 / sum(value**2 / count for value, count in variances)
     half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
-    assert pooled.ratio_ci == pytest.approx((pooled.ratio * np.exp(-half),
-                                             pooled.ratio * np.exp(half)))  # fmt: skip
+    assert pooled.ratio_ci == pytest.approx(
+        (pooled.ratio * np.exp(-half), pooled.ratio * np.exp(half))
+    )
     assert (pooled.n_a, pooled.n_b, pooled.interval) == (8, 9, REPEATS)
 
 
@@ -117,8 +117,10 @@ def test_identical_repeats_are_no_evidence_of_certainty():
 
 
 def test_machines_match_without_hardware_and_threads():
-    comparison = compare(metrics(A, hardware="x", threads_per_worker=4),
-                         metrics(B, hardware="y", threads_per_worker=8))  # fmt: skip
+    comparison = compare(
+        metrics(A, hardware="x", threads_per_worker=4),
+        metrics(B, hardware="y", threads_per_worker=8),
+    )
     assert comparison.of_machines
     assert comparison.settings == 3
     assert (comparison.a.hardware, comparison.b.hardware) == (("x",), ("y",))
@@ -207,8 +209,10 @@ def test_a_unit_that_both_sides_have_is_compared():
     ],
 )  # fmt: skip
 def test_a_limit_is_exceeded_where_the_interval_lies_beyond_it(limit, verdict):
-    power = {gpus: [195.0 * time_s + 3 * i for i, time_s in enumerate(values)]
-             for gpus, values in B.items()}  # fmt: skip
+    power = {
+        gpus: [195.0 * time_s + 3 * i for i, time_s in enumerate(values)]
+        for gpus, values in B.items()
+    }
     comparison = compare(metrics(A), metrics(B, power))
     low, high = comparison.pooled["time"].percent_ci
     assert -20 < low < -7 < high < -1
@@ -238,9 +242,10 @@ def stores(tmp_path: Path) -> tuple[Path, Path]:
 def test_the_command_fails_beyond_a_limit_only(stores, tmp_path, capsys):
     line = ["compare", *map(str, stores)]
     for limits, code in (
-        (["time > +5%", "metric > +1%"], 0), (["metric > +1%", "--strict"], 4),
+        (["time > +5%", "metric > +1%"], 0),
+        (["metric > +1%", "--strict"], 4),
         (["time > 5 percent"], 2),
-    ):  # fmt: skip
+    ):
         words = [limit if limit == "--strict" else f"--fail-if={limit}" for limit in limits]
         assert main([*line, *words]) == code, limits
     capsys.readouterr()

@@ -52,9 +52,7 @@ def test_the_law_agrees_with_statsmodels_called_directly():
     weights = 1 / points["s"] ** 2
     origin = smf.wls("e ~ s - 1", points, weights=weights).fit()
     power = smf.ols("np.log(e) ~ np.log(h)", points).fit()
-    for name, fit, term in (
-        ("factor_w", origin, "s"), ("exponent", power, "np.log(h)"),
-    ):  # fmt: skip
+    for name, fit, term in (("factor_w", origin, "s"), ("exponent", power, "np.log(h)")):
         found = [law[name], law[f"{name}_low"], law[f"{name}_high"]]
         assert found == pytest.approx([fit.params[term], *fit.conf_int().loc[term]])
     assert law["factor_w"] == pytest.approx((points["e"] / points["s"]).mean())  # the mean power
@@ -75,9 +73,11 @@ def test_each_group_has_a_row_with_a_law_or_a_reason():
 
 @pytest.mark.parametrize(
     ("name", "other", "watts"),
-    [("energy_is", {"epochs": {"cpu_energy_j": 1e4}}, 300.0),
-     ("power_limit_w", {"power_limit_w": 150.0}, 150.0)],
-)  # fmt: skip
+    [
+        ("energy_is", {"epochs": {"cpu_energy_j": 1e4}}, 300.0),
+        ("power_limit_w", {"power_limit_w": 150.0}, 150.0),
+    ],
+)
 def test_energies_of_different_devices_or_caps_are_never_mixed(name, other, watts):
     both = pd.concat([table(), table(watts, seed=1, **other)])
     for analysis in (energy_law, factor_model):
@@ -143,10 +143,11 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
     assert model.settings == 40 and model.n == 120
     json.dumps(model.to_dict(), allow_nan=False)
     told = data.assign(
-        f=np.log(data["energy_per_gpu_hour_j"]), s=np.log(data["samples_per_gpu_hour"]),
+        f=np.log(data["energy_per_gpu_hour_j"]),
+        s=np.log(data["samples_per_gpu_hour"]),
         u=np.log(data["steps_per_gpu_hour"]),
         cell=data.groupby(["workload", "hardware", "gpus", "global_batch"]).ngroup(),
-    )  # fmt: skip
+    )
     direct = smf.ols("f ~ s + u + C(workload) + C(hardware)", told)
     fit = direct.fit(cov_type="cluster", cov_kwds={"groups": told["cell"]}, use_t=True)
     terms = model.terms.set_index("term")

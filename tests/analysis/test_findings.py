@@ -92,12 +92,14 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
     windows = [
         window_row("fine", 1),
         window_row("warm", 0, warmup=True),
-        window_row("zero", 0, warmup=True), window_row("zero", 1, duration_s=0.0),
+        window_row("zero", 0, warmup=True),
+        window_row("zero", 1, duration_s=0.0),
         window_row("unknown", 1, duration_s=None),
         window_row("none", 1, phase="evaluate", duration_s=9.0),
         window_row("failed", 0, warmup=True),
-        window_row("cut", 0, warmup=True), window_row("cut", 1, interrupted=True),
-    ]  # fmt: skip
+        window_row("cut", 0, warmup=True),
+        window_row("cut", 1, interrupted=True),
+    ]
     found = analyse(*frames(runs, windows))
     assert found.runs["run_id"].to_list() == ["fine"]
     assert list(found.not_timed.columns) == ["run_id", "workload", "gpus", "reason"]

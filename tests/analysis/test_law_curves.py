@@ -164,9 +164,7 @@ def test_fitted_cost_terms_are_not_negative():
 @example(
     {207: 1e199, 284: 7e199, 500: 2e98, 499: 2e199, 50: 2e178, 6: 2e16, 119: 7e199, 195: 4e-196}
 )
-@given(
-    st.dictionaries(st.integers(1, 500), st.floats(1e-200, 1e200), min_size=3, max_size=8),
-)
+@given(st.dictionaries(st.integers(1, 500), st.floats(1e-200, 1e200), min_size=3, max_size=8))
 def test_any_positive_series_gives_laws_in_plain_json(series):
     chosen = select([float(n) for n in series], list(series.values()))
     json.dumps(chosen.to_dict(), allow_nan=False)

@@ -64,9 +64,11 @@ def test_it_agrees_with_statsmodels_called_directly(seed):
         frame = direct.get_prediction(pd.DataFrame({"n": at})).summary_frame(0.05)
         band = law.predict(at)
         for column, theirs in (
-            ("low", "mean_ci_lower"), ("high", "mean_ci_upper"),
-            ("prediction_low", "obs_ci_lower"), ("prediction_high", "obs_ci_upper"),
-        ):  # fmt: skip
+            ("low", "mean_ci_lower"),
+            ("high", "mean_ci_upper"),
+            ("prediction_low", "obs_ci_lower"),
+            ("prediction_high", "obs_ci_upper"),
+        ):
             assert band[column].to_numpy() == pytest.approx(np.exp(frame[theirs]), rel=1e-9)
 
 
@@ -129,9 +131,11 @@ def test_trusted_intervals_cover_the_truth(between, least):
         law = fit_power_law(*shared((2, 4, 8, 16, 32, 64, 128), 3, between, 0.05, seed))
         quoted = law.trusted
         hits.append(
-            (quoted.beta_ci[0] <= 0.8 <= quoted.beta_ci[1],
-             quoted.alpha_ci[0] <= 100 <= quoted.alpha_ci[1])
-        )  # fmt: skip
+            (
+                quoted.beta_ci[0] <= 0.8 <= quoted.beta_ci[1],
+                quoted.alpha_ci[0] <= 100 <= quoted.alpha_ci[1],
+            )
+        )
     assert (np.mean(hits, axis=0) >= least).all()
 
 

@@ -25,7 +25,6 @@ LINES = 16
 
 
 def runs_of(settings: list[dict[str, object]], times: list[list[float]], **changes: object):
-    """Return the tables of settings, each with a run for each of its times."""
     runs, epochs = [], []
     for number, (setting, of_setting) in enumerate(zip(settings, times, strict=True)):
         for repeat, time_s in enumerate(of_setting):
@@ -237,8 +236,10 @@ def test_the_name_of_a_gpu_makes_its_workers_gpus(hardware, worker):
 def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation():
     names = {"global_batch": None, "local_batch": None, "launcher": "imported"}
     runs = [run_row(f"{n}", gpus=n, **names) for n in (1, 2, 4, 8)]
-    windows = [window_row(f"{n}", 0, duration_s=100 / n**0.9, samples=None, steps=None)
-               for n in (1, 2, 4, 8)]  # fmt: skip
+    windows = [
+        window_row(f"{n}", 0, duration_s=100 / n**0.9, samples=None, steps=None)
+        for n in (1, 2, 4, 8)
+    ]
     result = advice_of(frames(runs, windows))
     assert result.recommended.gpus == 8
     assert result.probability is None  # no repeat tells how much these runs vary
@@ -256,7 +257,6 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a store of two workloads."""
     made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 

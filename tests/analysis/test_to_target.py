@@ -95,9 +95,10 @@ def test_the_interval_of_the_product_covers_the_truth():
 
 def test_a_batch_of_which_one_repeat_never_gets_there_has_no_time_but_a_reason():
     table, epochs = store(
-        trained("a" * 16, rise(4)), trained("b" * 16, rise(99), repeat=1),
+        trained("a" * 16, rise(4)),
+        trained("b" * 16, rise(99), repeat=1),
         trained("c" * 16, rise(2), global_batch=32, local_batch=32),
-    )  # fmt: skip
+    )
     found = time_to_target(table, epochs, 0.7).set_index("global_batch")
     assert math.isnan(found.loc[64, "time_to_target_s"])
     assert found.loc[64, "why"] == "1 of 2 repeats reached the target"
@@ -155,8 +156,10 @@ REACH = {64: [10, 12, 11], 256: [13, 16, 12], 1024: [30, 25, 33]}
 
 
 def test_the_same_seed_on_several_gpu_counts_counts_once_and_the_longest_runs_count():
-    short = [trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=16)
-             for i in range(4)]  # fmt: skip
+    short = [
+        trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=16)
+        for i in range(4)
+    ]
     once = time_to_target(*store(*of_batches(REACH)), 0.7).set_index("global_batch")
     often = time_to_target(*store(*of_batches(REACH, (1, 2, 4)), *short), 0.7)
     for batch, rows in often[often["gpus"] < 16].groupby("global_batch"):

@@ -35,7 +35,6 @@ def script_run(run_id: str, **changes: object) -> dict[str, object]:
 
 
 def process(run_id: str, duration_s: float, **changes: object) -> dict[str, object]:
-    """Return the window of a whole process."""
     row: dict[str, object] = {"phase": "run", "duration_s": duration_s, "samples": None,
                               "steps": None, **ENERGY}  # fmt: skip
     return window_row(run_id, 0, **(row | changes)) | {"epoch": None}
@@ -168,8 +167,10 @@ def test_runs_without_a_common_unit_are_not_pooled_and_named():
     tables = frames(runs, [steps("1", 10.0), steps("2", 6.0), process("whole", 9.0)])
     table = run_metrics(*tables)
     assert dict(zip(table["run_id"], table["unit"], strict=True)) == {
-        "1": "epoch", "2": "epoch", "whole": "run",
-    }  # fmt: skip
+        "1": "epoch",
+        "2": "epoch",
+        "whole": "run",
+    }
     assert set(scaling_series(table)["run_id"]) == {"1", "2"}
     found = advice_of(tables)
     (warning,) = [warning for warning in found.warnings if warning.code == "units-differ"]
@@ -252,8 +253,9 @@ def test_data_parallel_jobs_have_laws():
 def test_emulated_runs_are_in_no_law_and_labelled():
     runs = [run_row(f"{gpus}", gpus=gpus, local_batch=64 // gpus) for gpus in (1, 2)]
     emulated = {"emulated_gpus": 64, "local_batch": 1, "global_batch": 4, "gpus": 4}
-    tables = frames([*runs, run_row("e", **emulated)],
-                    [window_row(name, 1) for name in ("1", "2", "e")])  # fmt: skip
+    tables = frames(
+        [*runs, run_row("e", **emulated)], [window_row(name, 1) for name in ("1", "2", "e")]
+    )
     findings = analyse(*tables)
     assert set(findings.series["run_id"]) == {"1", "2"}
     assert "emulated_gpus" in findings.varying_settings

@@ -43,7 +43,6 @@ NOTEBOOK = Path("examples/notebook.ipynb")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with ``study.yaml`` and its simulated store ``results``."""
     path = tmp_path_factory.mktemp("api")
     (path / "study.yaml").write_text(STUDY)
     outcome = wattlaw.run(path / "study.yaml", path / "results")
@@ -235,7 +234,7 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: r.report("t.html", template="none"), "none"),
         (lambda r: r.fit(x="cores"), "no column 'cores'"),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_a_line_of_our_own(results, wrong, message):
     with pytest.raises(WattlawError) as raised:
         wrong(results)
@@ -325,8 +324,10 @@ def test_every_public_name_is_imported_when_it_is_used():
 
 def test_the_examples_of_the_docstrings_work(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    modules = [importlib.import_module(f"wattlaw.api.{one.name}")
-               for one in pkgutil.iter_modules(wattlaw.api.__path__)]  # fmt: skip
+    modules = [
+        importlib.import_module(f"wattlaw.api.{one.name}")
+        for one in pkgutil.iter_modules(wattlaw.api.__path__)
+    ]
     tried = 0
     for module in [*modules, tracker]:
         outcome = doctest.testmod(module, extraglobs={"wattlaw": wattlaw})

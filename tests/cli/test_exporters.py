@@ -31,7 +31,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def read_all(written: Exported) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
-    """Return the values of all files."""
     return {key: values for file in written.files for key, values in read(file).items()}
 
 
@@ -92,11 +91,14 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, resu
         f"digits-cnn->{rule.replace('_', ' ')} {batch:g}" for rule, batch in fits
     }
     assert {metric for _, metric in series} == {
-        "time_s per epoch", "energy_j per epoch, cpu, counter",
-    }  # fmt: skip
+        "time_s per epoch",
+        "energy_j per epoch, cpu, counter",
+    }
     runs = results.metrics[results.metrics["global_batch"] == 64]
-    for column, metric in (("time_s", "time_s per epoch"),
-                           ("energy_j", "energy_j per epoch, cpu, counter")):  # fmt: skip
+    for column, metric in (
+        ("time_s", "time_s per epoch"),
+        ("energy_j", "energy_j per epoch, cpu, counter"),
+    ):
         own = series["digits-cnn->global batch 64", metric]
         assert list(own) == [(float(count),) for count in COUNTS]
         for (count,), values in own.items():
@@ -173,7 +175,6 @@ def test_extrap_reads_what_is_exported(kind, results, tmp_path):
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Return what Extra-P reads."""
     line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]
     ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     return json.loads(ran.stdout)

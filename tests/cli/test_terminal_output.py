@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 import paths
 from conftest import environment
+from made_runs import made_record, made_spec
 from wattlaw.api.progress_lines import LineProgress
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.main import main
@@ -28,7 +29,6 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.rows import read_rows
 from wattlaw.store.store import Store
 from wattlaw.store.table_files import write_table
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
 
 #: Colour, title, hyperlink, C1 CSI, carriage return, bidi, separators, zero width, tags, a lone
@@ -51,23 +51,9 @@ def hidden(text: str) -> set[str]:
 
 
 def record(run_id: str, status: str, **changes: object) -> RunRecord:
-    return RunRecord(
-        run_id=run_id,
-        study=f"study {BAD}",
-        spec=RunSpec(
-            workload=WorkloadSpec(name="digits-cnn", options={}),
-            setting=Setting(gpus=1, local_batch=8),
-            repeat=0,
-            measure=Measure(),
-            launch_kind="local",
-            hardware=BAD,
-        ),
-        seed=0,
-        order_seed=0,
-        status=status,
-        reason=BAD,
-        notes=(BAD, "=1+1"),
-    )
+    spec = made_spec(Setting(gpus=1, local_batch=8), hardware=BAD)
+    told = {"study": f"study {BAD}", "reason": BAD, "notes": (BAD, "=1+1")}
+    return made_record(run_id, spec, status=status, **told)
 
 
 @pytest.fixture

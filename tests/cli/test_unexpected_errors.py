@@ -40,7 +40,6 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def faults(tmp_path):
-    """Give the environment of a process with faults."""
     (tmp_path / "faults").mkdir()
     (tmp_path / "faults" / "sitecustomize.py").write_text(FAULTS)
     path = os.pathsep.join([str(tmp_path / "faults"), os.environ.get("PYTHONPATH", "")])
@@ -63,7 +62,6 @@ def run_with(faults):
 
 
 def saved_by(found: "subprocess.CompletedProcess[str]") -> Path:
-    """Return the report that the only line on stderr names."""
     assert len(found.stderr.splitlines()) == 1, found.stderr
     return Path(re.findall(r"please send (\S+) ", found.stderr)[0])
 

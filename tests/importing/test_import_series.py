@@ -61,8 +61,9 @@ def test_a_window_is_in_the_zone_that_the_user_names(tmp_path):
 
 
 def test_units_may_be_in_the_header_alone_and_values_missing(tmp_path):
-    rows = [f"2026/01/31 12:00:{i:02}.000, GPU-a, 250.50, 75, [N/A], [Not Supported]"
-            for i in range(60)]  # fmt: skip
+    rows = [
+        f"2026/01/31 12:00:{i:02}.000, GPU-a, 250.50, 75, [N/A], [Not Supported]" for i in range(60)
+    ]
     head = "timestamp, uuid, power.draw.instant [W], utilization.gpu [%], clocks.sm [MHz], name"
     # A second header where the log was appended to, torn lines, and a last line without its end.
     lines = [head, *rows[:30], "2026/01/31 12:00", "2026/01/31 12:00:29.5, GPU-a, 25", head,
@@ -149,13 +150,15 @@ def test_one_gpu_at_irregular_times_is_one(tmp_path, name):
 
 SEVERAL = {  # columns, and the cells of each row by its seconds
     "power in turn": ((POWER,), {s / 50: f"{(300, 200)[s % 2] + s % 3}.00 W" for s in range(60)}),
-    "two names": (("name", POWER), {s / 2: f"{('A100', 'V100')[s % 2]}, 250.00 W"
-                                    for s in range(60)}),
+    "two names": (
+        ("name", POWER),
+        {s / 2: f"{('A100', 'V100')[s % 2]}, 250.00 W" for s in range(60)},
+    ),
     "an id that is missing": (
         ("serial", POWER),
         {s + i / 200: f"[N/A], {w}.00 W" for s in range(20) for i, w in enumerate((300, 200))},
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", SEVERAL)
@@ -305,8 +308,10 @@ def test_logs_of_two_machines_in_one_file_are_not_one_gpu(tmp_path, capsys):
     files = [made(tmp_path, "a.csv", *first), made(tmp_path, "b.csv", *second)]
     with pytest.raises(BadInput, match="uuid"):
         read_import(files)
-    named = [[line.replace(" 0,", f" GPU-{host},") for line in log]
-             for host, log in (("a", first), ("b", second))]  # fmt: skip
+    named = [
+        [line.replace(" 0,", f" GPU-{host},") for line in log]
+        for host, log in (("a", first), ("b", second))
+    ]
     read = read_import(made(tmp_path, "gpu.csv", *named[0], *named[1]))
     assert (gpus(read), verdicts(read)) == ([2], {"ok"})
 
@@ -341,8 +346,10 @@ def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):
 
 
 def test_a_clock_that_goes_back_is_never_ok(tmp_path):
-    rows = [f"2026/09/11 04:{19 + s // 60}:{s % 60:02}.000, 0, {300 + s % 2}.00 W"
-            for s in (*range(60), *range(30, 90))]  # fmt: skip
+    rows = [
+        f"2026/09/11 04:{19 + s // 60}:{s % 60:02}.000, 0, {300 + s % 2}.00 W"
+        for s in (*range(60), *range(30, 90))
+    ]
     rows[60:] = [row.replace(".000,", ".400,") for row in rows[60:]]
     read = read_import(made(tmp_path, "gpu.csv", f"timestamp, index, {POWER}", *rows))
     assert (gpus(read), verdicts(read)) == ([1], {"suspect"})

@@ -32,7 +32,6 @@ RUN_ROWS = STUDY.runs.iloc[:8].assign(status=["failed", *["done"] * 7])
 
 
 def runs_of(folders: Store) -> list[ImportedRun]:
-    """Return the runs of a store of run folders as runs of an import."""
     runs = []
     for number, folder in enumerate(folders.folders()):
         known = folder.read()
@@ -118,8 +117,7 @@ def test_changed_values_are_rejected_with_the_way_to_replace_them(folders, store
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"duration_s": -1.0}, {"energy_verdict": "fine"}, {"run_id": None}, {"steps": 2**70}],
+    "change", [{"duration_s": -1.0}, {"energy_verdict": "fine"}, {"run_id": None}, {"steps": 2**70}]
 )
 def test_a_value_that_no_run_has_is_refused_and_nothing_is_written(folders, store, change):
     runs = runs_of(folders)

@@ -168,10 +168,7 @@ def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine: Make) -> No
 
 @pytest.mark.parametrize(("ordinal", "measured"), [("2", True), ("3", False)])
 def test_a_job_with_one_gpu_of_a_board(
-    amd_machine: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    ordinal: str,
-    measured: bool,
+    amd_machine: Make, monkeypatch: pytest.MonkeyPatch, ordinal: str, measured: bool
 ) -> None:
     machine = amd_machine("MI250X", 4, library=False)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", ordinal)
@@ -385,8 +382,10 @@ def test_a_measured_command_has_the_energy_of_its_boards_and_the_limit_that_was_
     store = tmp_path / "store"
     done = wattlaw("measure", "-o", store, "--power-limit", "150", "--", "sleep", "2")
     assert (done.returncode, machine[0].limit_uw, machine[2].limit_uw) == (
-        0, 217_000_000, 217_000_000
-    ), done.stderr  # fmt: skip
+        0,
+        217_000_000,
+        217_000_000,
+    ), done.stderr
     (row,) = Store(store).pandas("epochs").to_dict("records")
     assert row["gpu_energy_j"] == pytest.approx(300 * row["duration_s"], rel=0.02)
     assert (row["energy_source"], row["energy_verdict"]) == ("counter", "ok")

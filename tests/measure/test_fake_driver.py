@@ -16,7 +16,6 @@ HOUR_NS = 3_600_000_000_000
 
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
-    """Give a function that creates boards and initialises this process's driver with them."""
     monkeypatch.setenv("WATTLAW_FAKE_NVML", "")
     started: list[FakeGpus] = []
 

@@ -547,46 +547,39 @@ def test_a_window_after_counters_have_stopped_has_the_reason(root):
 
 
 @pytest.mark.parametrize(
-    ("fault", "verdict", "scope"),
-    [(None, "ok", "node"), ("shared", "partial", "gpu"), ("restart", "unavailable", None)],
+    ("is_shared", "verdict", "scope"), [(False, "ok", "node"), (True, "partial", "gpu")]
 )
 def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
-    root, monkeypatch, fault, verdict, scope
+    root, monkeypatch, is_shared, verdict, scope
 ):
     counters = PmCounters(root)
     for name in cray._VISIBLE:
         monkeypatch.delenv(name, raising=False)
-    if fault == "shared":
+    if is_shared:
         monkeypatch.setenv("SLURM_JOB_ID", "7")
         monkeypatch.setenv("SLURM_CPUS_ON_NODE", "0")
-    meter = CrayMeter.open(TARGET)
-
-    def advance(second: int) -> None:
-        if fault == "restart" and second == 2:
-            put(counters.folder / "startup", 2)
-        counters.advance(1.0)
-
-    row = row_of(meter, advance)
-    assert row["node_energy_verdict"] == verdict
-    assert row["energy_scope"] == scope
-    if fault is None:
+    row = row_of(CrayMeter.open(TARGET), lambda _: counters.advance(1.0))
+    assert (row["node_energy_verdict"], row["energy_scope"]) == (verdict, scope)
+    if not is_shared:
         assert (row["node_energy_j"], row["gpu_energy_j"]) == (8000, 6400)
         assert (row["cpu_energy_j"], row["dram_energy_j"]) == (800, 320)
 
 
-@pytest.mark.parametrize("is_higher", [True, False])
-def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, is_higher):
+@pytest.mark.parametrize("restarts_at", [2 * 10**6, None, 0])
+def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, restarts_at):
     counters = PmCounters(root, 0)
     meter = CrayMeter.open(TARGET)
 
     def advance(second: int) -> None:
         if second == 2:
             put(counters.folder / "startup", 2)
-            counters.joules = dict.fromkeys(counters.joules, 2 * 10**6 if is_higher else 0)
+            if restarts_at is not None:
+                counters.joules = dict.fromkeys(counters.joules, restarts_at)
         counters.advance(1.0)
 
     row = row_of(meter, advance)
-    assert row["energy_verdict"] == "unavailable"
+    assert row["energy_verdict"] == row["node_energy_verdict"] == "unavailable"
+    assert row["energy_scope"] is None
     assert "cray-cpu: the counter went back" in row["energy_reason"]
     assert meter.problems() == ["pm_counters: restarted (startup was 1, is 2)"]
 

@@ -149,9 +149,7 @@ def test_the_first_board_is_restored_if_the_second_fails(start: Start) -> None:
     assert place.is_clean()
 
 
-def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(
-    start: Start,
-) -> None:
+def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(start: Start) -> None:
     place = start()
     for function in (LOCK, UNLOCK):
         place.boards.fault(function, code=pynvml.NVML_ERROR_NO_PERMISSION)
@@ -188,9 +186,7 @@ def test_the_driver_stays_open_while_a_limit_is_set(start: Start) -> None:
         assert str(place.boards.path) in mapped
 
 
-def test_a_kept_limit_outlives_its_process_until_limits_restore(
-    start: Start,
-) -> None:
+def test_a_kept_limit_outlives_its_process_until_limits_restore(start: Start) -> None:
     place = start()
     with acquire(place.devices) as held:
         held.apply(CAP, kept=True)
@@ -389,9 +385,7 @@ def test_stale_limits_of_another_container_are_restored(start: Start) -> None:
     assert place.is_clean()
 
 
-def test_only_temporary_files_of_killed_writers_are_removed(
-    start: Start,
-) -> None:
+def test_only_temporary_files_of_killed_writers_are_removed(start: Start) -> None:
     place = start()
     place.folder.create()
     name = f"{place.devices[0]}.json"

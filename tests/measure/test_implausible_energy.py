@@ -48,7 +48,6 @@ def energies(samples: Sequence[Row], *edges_s: tuple[float, float], **facts: obj
 
 
 def readings(seconds: float = 20, hz: float = 10, **columns: object) -> list[Row]:
-    """Return readings of a board; a column is a value, a function of the time, or None."""
     rows = []
     for tick in range(round(seconds * hz) + 1):
         t_s = tick / hz
@@ -280,7 +279,7 @@ RAMP = {"energy_j": lambda s: 250.0 * s}
         ({"power_w": lambda s: 250.0 if s != 7 else 0.0}, {}, "implausible"),
         ({"power_w": lambda s: 250.0 if s != 7 else float("inf")}, {}, "ok"),
     ],
-)  # fmt: skip
+)
 def test_bounds_of_a_gpu(columns, facts, verdict):
     (row,) = energies(readings(**columns), (5, 4), **facts)
     assert row["energy_verdict"] == verdict
@@ -384,9 +383,10 @@ def test_times_that_occur_twice_or_never_change_do_no_harm():
     assert energies(frozen, (5, 4))[0]["energy_verdict"] == "unavailable"
 
 
-@pytest.mark.parametrize(("start_s", "length_s", "verdict"), [
-    (2, 16, "suspect"), (6, 2, "unavailable"), (2, 4, "partial"), (13, 4, "ok"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("start_s", "length_s", "verdict"),
+    [(2, 16, "suspect"), (6, 2, "unavailable"), (2, 4, "partial"), (13, 4, "ok")],
+)
 def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, verdict):
     rows = [row for row in readings(power_w=250.0, **RAMP) if not 5 * S < row["t_ns"] < 9 * S]
     (row,) = energies(rows, (start_s, length_s))
@@ -419,11 +419,13 @@ def sequences(draw) -> list[Row]:
         watts = draw(st.floats(0, 4000))
         steady, counted = draw(st.booleans()), draw(st.booleans())
         own = readings(
-            draw(st.integers(1, 12)), draw(st.sampled_from([1, 5, 10])), kind=kind,
+            draw(st.integers(1, 12)),
+            draw(st.sampled_from([1, 5, 10])),
+            kind=kind,
             power_w=watts if steady else lambda s, watts=watts: watts * (1 + s % 3),
             energy_j=(lambda s, watts=watts: watts * s) if counted else None,
             sm_util=wave(0, 1),
-        )  # fmt: skip
+        )
         source = draw(st.sampled_from(["measured", "measured", "simulated", "estimated", None]))
         for row in own:
             row |= {"device": f"{kind}-{number}", "power_source": source}
@@ -446,9 +448,10 @@ def sequences(draw) -> list[Row]:
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 @given(
     sequences(),
-    st.floats(0, 12), st.floats(0.01, 20),
+    st.floats(0, 12),
+    st.floats(0.01, 20),
     st.sampled_from([None, 0.0, 70.0, 400.0, 4e5, float("nan"), "text"]),
-)  # fmt: skip
+)
 def test_an_ok_energy_is_physically_possible_for_any_samples(rows, start_s, length_s, limit):
     (row,) = energies(rows, (start_s, length_s), max_power_limit_w=limit)
     assert row["energy_verdict"] in VERDICTS

@@ -44,8 +44,6 @@ SIMULATED = [{"id": f"SIM-{i}", "idle_w": 100.0, "max_w": 260.0} for i in range(
 
 @dataclass
 class Way:
-    """A way to limit, on devices that are there."""
-
     name: str
     meter: str
     denied: Callable[[], AbstractContextManager[None]]
@@ -67,7 +65,6 @@ class Way:
 
 @contextmanager
 def refusing(boards: FakeGpus) -> Iterator[None]:
-    """Let a driver refuse every user."""
     boards.header.root = 0
     try:
         yield
@@ -152,7 +149,6 @@ def way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Way:
-    """Give each way to limit in turn."""
     if request.param in AMD:
         return amd(request.param, amd_machine("MI210", library=False))
     if request.param == "simulated":
@@ -165,7 +161,6 @@ def way(
 
 @pytest.fixture
 def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
-    """Give boards that are limited by sudo."""
     found = fake_gpus(2, **BOARDS)
     nvidia_smi(found, monkeypatch)
     return found
@@ -463,12 +458,18 @@ def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
         assert [board.limit_mw for board in boards] == [150_000, 140_000]
 
 
-def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    cards = IntelCards(tmp_path / "sys", 1, limit_w=0, driver="xe")
+@pytest.fixture
+def intel_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    return tmp_path / "sys"
+
+
+def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
+    intel_sysfs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cards = IntelCards(intel_sysfs, 1, limit_w=0, driver="xe")
     with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
         (device,) = limiter.devices()
         state = limiter.read(device)
@@ -488,39 +489,29 @@ def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
     assert cards.limit().read_text().strip() == "0"
 
 
-def test_a_limit_that_could_not_be_restored_is_not_replaced(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("limit_w", "mask", "reason"),
+    [
+        (650.0, "0,1", r"650 W is outside 1 to 600 W.*not be restored"),  # above the rated 600 W
+        (600.0, "1", "would apply to all its users"),  # of whose tiles the job has one
+    ],
+)
+def test_a_card_that_must_not_be_limited_keeps_its_limit(
+    intel_sysfs: Path, monkeypatch: pytest.MonkeyPatch, limit_w: float, mask: str, reason: str
 ) -> None:
-    cards = IntelCards(tmp_path / "sys", 1, limit_w=650.0)  # above the rated 600 W
-    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+    cards = IntelCards(intel_sysfs, 1, limit_w=limit_w)
+    monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
     lease = acquire(["intel-0000:18:00.0"])
     assert lease is not None
-    with lease, pytest.raises(NotAvailable, match=r"650 W is outside 1 to 600 W.*not be restored"):
+    with lease, pytest.raises(NotAvailable, match=reason):
         lease.apply(Limits(power_limit_w=350.0))
-    assert cards.limit().read_text().strip() == "650000000"
-
-
-def test_a_card_of_whose_tiles_a_job_has_one_is_not_limited(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    IntelCards(tmp_path / "sys", 1)
-    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
-    monkeypatch.setenv("ZE_AFFINITY_MASK", "1")
-    lease = acquire(["intel-0000:18:00.0"])
-    assert lease is not None
-    with lease, pytest.raises(NotAvailable, match="would apply to all its users"):
-        lease.apply(Limits(power_limit_w=350.0))
+    assert cards.limit().read_text().strip() == f"{limit_w:.0f}000000"
 
 
 def test_the_limits_of_intel_cards_are_restored_when_their_owner_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    intel_sysfs: Path,
 ) -> None:
-    cards = IntelCards(tmp_path / "sys", 2, driver="xe", limit_w=517.5)
-    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
-    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+    cards = IntelCards(intel_sysfs, 2, driver="xe", limit_w=517.5)
     line = [sys.executable, "-c", OWNER, "300", "intel-0000:18:00.0", "intel-0000:19:00.0"]
 
     def limits() -> list[str]:

@@ -25,8 +25,6 @@ SHARES = ("sm_util", "mem_util", "sm_occupancy", "tensor_util", "dram_util")
 
 @dataclass
 class Bench:
-    """Hardware for one meter, and what may happen to it."""
-
     meter: type[Meter]
     target: Target
     count: int  # of devices
@@ -184,7 +182,6 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
 
 @pytest.fixture(params=BENCHES)
 def bench(request) -> Bench:
-    """Give hardware for each registered meter."""
     return BENCHES[request.param](request)
 
 

@@ -13,13 +13,7 @@ import pyarrow.compute as pc
 import pynvml
 import pytest
 
-from fake_nvml import (
-    COUNTER_ABSENT,
-    COUNTER_BACK,
-    COUNTER_RESTARTS,
-    COUNTER_STILL,
-    FakeGpus,
-)
+from fake_nvml import COUNTER_ABSENT, COUNTER_BACK, COUNTER_RESTARTS, COUNTER_STILL, FakeGpus
 from recording import HOST, Recording, errors, machine, record
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.meter import Sample, Target
@@ -35,7 +29,6 @@ NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 
 
 def opened(boards: FakeGpus, *places: int, period_s: float = 0.1) -> NvidiaMeter:
-    """Open a meter for some boards, or for all."""
     uuids = tuple(boards[place].uuid.decode() for place in places) or None
     return NvidiaMeter.open(Target(1, period_s, gpus=uuids))
 
@@ -373,13 +366,11 @@ def recordings(tmp_path_factory) -> dict[str, Recording]:
 
 @pytest.fixture(params=MACHINES)
 def machine_name(request) -> str:
-    """Give both machines, one after the other."""
     return request.param
 
 
 @pytest.fixture
 def recording(recordings, machine_name) -> Recording:
-    """Give the recording of the machine."""
     return recordings[machine_name]
 
 

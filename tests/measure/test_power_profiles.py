@@ -52,7 +52,6 @@ def start(tmp_path, fake_gpus, monkeypatch):
 
 @pytest.fixture
 def offering(start: Callable[..., Place]) -> Callable[..., Place]:
-    """Return a function that makes boards with profiles."""
     return lambda count=1, **changes: start(count, **(UNLIMITED | OFFERS | changes))
 
 

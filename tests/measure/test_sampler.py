@@ -48,7 +48,6 @@ SECOND = 1_000_000_000
 
 @pytest.fixture
 def load():
-    """Give a function that starts a process with some load; all are ended afterwards."""
     running = []
 
     def start(code: str, **options: object) -> int:
@@ -70,7 +69,6 @@ ALONE = {"PYTHONPATH": str(SIMULATED_DEVICES)}
 
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory) -> dict[str, str]:
-    """Give an environment with a device that can be sampled as often as one likes."""
     path = tmp_path_factory.mktemp("simulated") / "devices.json"
     path.write_text(json.dumps([{"id": "SIM-0", "idle_w": 60, "max_w": 300}]))
     return {"WATTLAW_SIMULATED": str(path)}
@@ -274,7 +272,6 @@ sampler.main()
 
 @pytest.fixture
 def impatient(tmp_path, simulated):
-    """Give a function that starts a sampler without patience on fake boards."""
     running = []
 
     def start(hangs: bool = False, **changes: object) -> tuple["subprocess.Popen[bytes]", FakeGpus]:
@@ -355,7 +352,6 @@ HZ = 20
 
 @pytest.fixture(scope="module")
 def observed(tmp_path_factory, simulated) -> Recording:
-    """Record three boards, of which one is lost in the middle."""
     folder = tmp_path_factory.mktemp("observed")
     boards = FakeGpus.create(folder / "boards", 3)
 
@@ -374,9 +370,7 @@ def times_s(found: Recording, device: str) -> list[float]:
     return [row["t_ns"] * 1e-9 for row in table if row["device"] == device]
 
 
-def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(
-    observed,
-):
+def test_a_board_lost_while_sampling_has_a_reason_and_others_continue(observed):
     lost_s = observed.boards[1].lost_ns * 1e-9
     uuids = [board.uuid.decode() for board in observed.boards]
     ends = [max(times_s(observed, uuid)) for uuid in uuids]

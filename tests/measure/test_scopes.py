@@ -217,8 +217,9 @@ def test_a_device_that_cannot_be_read_spoils_its_own_scope_only(failed, verdict,
     facts = {("a", "other"): {"failed": "permission denied", **failed}}
     (row,) = energy_of_windows(
         pa.Table.from_pylist([window], schema=WINDOWS),
-        pa.Table.from_pylist(rows, schema=SAMPLES), facts,
-    ).to_pylist()  # fmt: skip
+        pa.Table.from_pylist(rows, schema=SAMPLES),
+        facts,
+    ).to_pylist()
     assert (row["energy_verdict"], row["node_energy_verdict"]) == (verdict, node_verdict)
     assert row["energy_scope"] == "gpu"
 
@@ -379,8 +380,9 @@ def machine(tmp_path, monkeypatch):
 
 def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, machine):
     machine(GRACE_HOPPER)
-    done = wattlaw("measure", "-o", tmp_path / "s", "--json", tmp_path / "m.json", "--",
-                   "sleep", "3")  # fmt: skip
+    done = wattlaw(
+        "measure", "-o", tmp_path / "s", "--json", tmp_path / "m.json", "--", "sleep", "3"
+    )
     assert done.returncode == 0, done.stderr
     shown = json.loads((tmp_path / "m.json").read_text())
     seconds = shown["duration_s"]
@@ -406,8 +408,10 @@ def test_devices_are_listed_with_what_a_run_counts_and_what_contains_what(machin
     machine(GRACE_HOPPER)
     text = wattlaw("devices").stdout
     assert text.startswith("Energy of a run includes: module")
-    lines = {name: next(line.split() for line in text.splitlines() if f" {name} " in line)
-             for name in ("hopper", "grace", "board", "dcmi", "rack")}  # fmt: skip
+    lines = {
+        name: next(line.split() for line in text.splitlines() if f" {name} " in line)
+        for name in ("hopper", "grace", "board", "dcmi", "rack")
+    }
     assert lines["board"][:2] == ["yes", "module"]
     assert lines["hopper"][:3] == ["in", "module", "gpu"]
     assert (lines["dcmi"][0], lines["rack"][0]) == ("no", "no")
@@ -438,8 +442,9 @@ def test_a_table_with_the_energy_of_nodes_counts_them(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("gpus,epoch_s,node_j,gpu_j\n4,10,8000,3000\n8,5,9000,4000\n")
     pairs = "gpus=gpus,epoch_time_s=epoch_s,node_energy_j=node_j,gpu_energy_j=gpu_j"
-    done = wattlaw("import", path, "--store", tmp_path / "s", "--map",
-                   f"workload=@w,global_batch=@64,{pairs}")  # fmt: skip
+    done = wattlaw(
+        "import", path, "--store", tmp_path / "s", "--map", f"workload=@w,global_batch=@64,{pairs}"
+    )
     assert done.returncode == 0, done.stderr
     store = Store(tmp_path / "s")
     runs = run_metrics(*(store.pandas(name) for name in ("runs", "epochs")))

@@ -39,7 +39,6 @@ def listed(count: int, **changes: object) -> list[NvidiaGpu]:
 
 
 def chosen(boards: list[NvidiaGpu], visible: str | None = None, **more: str) -> list[int]:
-    """Return the places of the boards that an environment selects."""
     environ = more if visible is None else more | {"CUDA_VISIBLE_DEVICES": visible}
     return [boards.index(board) for board in select_gpus(boards, environ).gpus]
 

@@ -32,7 +32,6 @@ def at_ten_watts(first_s: int, last_s: int, **more: object) -> list[Row]:
 
 
 def boards(count: int, **more: object) -> list[Row]:
-    """Return ten seconds of boards of 100, 200, ... W, sampled at 10 Hz."""
     return [
         {"device": f"GPU-{board}", "kind": "gpu", "t_ns": tick * S // 10,
          "power_w": 100.0 * (board + 1), "energy_j": 10.0 * (board + 1) * tick,
@@ -88,8 +87,10 @@ def test_without_samples_of_its_host_and_time_a_window_has_nothing(rows, start_s
 
 
 def test_variation_of_utilisation_is_over_the_samples_of_all_boards():
-    idle, busy = ([row | {"sm_util": value} for row in boards(1, device=f"GPU-{value}")]
-                  for value in (0.2, 0.8))  # fmt: skip
+    idle, busy = (
+        [row | {"sm_util": value} for row in boards(1, device=f"GPU-{value}")]
+        for value in (0.2, 0.8)
+    )
     row = one_window([*idle, *busy])
     assert row["sm_util_mean"] == pytest.approx(0.5)
     assert row["sm_util_cv"] == pytest.approx(0.3 / 0.5)
@@ -186,8 +187,10 @@ def test_power_that_the_board_averages_over_a_second_does_not_resolve_less():
 
 def test_the_busy_cores_of_a_short_window_are_those_of_the_sample_that_spans_it():
     # Each sample speaks for the second before it: 1 core until 3 s, then 3 cores, then 2.
-    told = [{"t_ns": s * S, "cpu_cores": cores} for s, cores in
-            enumerate([None, 1.0, 1.0, 1.0, 3.0, 2.0])]  # fmt: skip
+    told = [
+        {"t_ns": s * S, "cpu_cores": cores}
+        for s, cores in enumerate([None, 1.0, 1.0, 1.0, 3.0, 2.0])
+    ]
     asked = [(3.2, 0.1), (2.5, 1.0), (2.75, 1.0), (3.0, 2.0), (0.0, 5.0), (4.9, 0.6), (6.0, 1.0)]
     expected = [3.0, 2.0, 0.25 + 0.75 * 3, 2.5, 8 / 5, 2.0, None]
     assert [row["cpu_cores_mean"] for row in energies(told, *asked)] == [

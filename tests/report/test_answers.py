@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from asking import advise
@@ -28,13 +29,13 @@ from wattlaw_dashboard.tails import Device, Totals
 from wattlaw_dashboard.timeline import timelines
 
 Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
+Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
 def runs_of(
     setting: dict[str, object], times_s: list[float], watts: float | None = 100.0,
     epochs: int = 1, **window: object,
 ) -> Rows:  # fmt: skip
-    """Return runs of one setting, an epoch time each, and their windows."""
     runs, windows = [], []
     names = "-".join(f"{value}" for value in setting.values())
     for repeat, time_s in enumerate(times_s):
@@ -46,14 +47,22 @@ def runs_of(
             "gpu_energy_j": watts * gpus * time_s, "energy_source": "counter",
             "energy_verdict": "ok",
         }  # fmt: skip
-        windows += [window_row(run_id, epoch, duration_s=time_s, **(energy | window))
-                    for epoch in range(epochs)]  # fmt: skip
+        windows += [
+            window_row(run_id, epoch, duration_s=time_s, **(energy | window))
+            for epoch in range(epochs)
+        ]
     return runs, windows
 
 
+def tables_of(*parts: Rows) -> Tables:
+    return frames(
+        [run for runs, _ in parts for run in runs],
+        [window for _, windows in parts for window in windows],
+    )
+
+
 def advice_of(*parts: Rows, **asked: object) -> Advice:
-    tables = frames([run for runs, _ in parts for run in runs],
-                    [window for _, windows in parts for window in windows])  # fmt: skip
+    tables = tables_of(*parts)
     table = run_metrics(*tables)
     unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
     return advise(table, tables[1], "digits-cnn", unused=unused, **asked)
@@ -70,8 +79,10 @@ def shown(advice: Advice) -> str:
 def test_an_improbable_setting_is_a_candidate_and_no_instruction():
     """Three settings whose means are closer than their repeats: none is 50 % probable."""
     limits = (None, 200.0, 150.0, 125.0)
-    parts = [runs_of({"power_limit_w": limit}, near(100 + at / 10, 0.2))
-             for at, limit in enumerate(limits)]  # fmt: skip
+    parts = [
+        runs_of({"power_limit_w": limit}, near(100 + at / 10, 0.2))
+        for at, limit in enumerate(limits)
+    ]
     advice = advice_of(*parts)
     assert advice.probability < 0.5
     assert not advice.clearly_best
@@ -104,8 +115,9 @@ def test_imported_runs_without_repeats_have_no_probability():
     assert elsewhere.to_dict()["probability"] is elsewhere.to_dict()["spread_from"] is None
     assert elsewhere.savings.time.interval is None
     assert "too few repeats" in shown(elsewhere)
-    repeated = advice_of(*(runs_of({"gpus": n, "launcher": "imported"}, near(100 / n**0.9))
-                           for n in (1, 2, 4, 8)))  # fmt: skip
+    repeated = advice_of(
+        *(runs_of({"gpus": n, "launcher": "imported"}, near(100 / n**0.9)) for n in (1, 2, 4, 8))
+    )
     assert repeated.probability > 0.9
     assert repeated.to_dict()["spread_from"] == "repeats"
 
@@ -172,8 +184,10 @@ def test_the_only_setting_left_says_so_first():
 
 def test_a_batch_that_grows_with_the_workers_has_an_answer_at_a_larger_one():
     """The smallest count is the only one whose batch is allowed."""
-    weak = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
-            for n in (1, 2, 4)]  # fmt: skip
+    weak = [
+        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+        for n in (1, 2, 4)
+    ]
     advice = advice_of(*weak)
     assert (advice.recommended.gpus, advice.any_batch.gpus) == (1, 4)
     assert advice.any_batch.time_s.mean == pytest.approx(100 / 4**0.9, rel=1e-3)
@@ -210,9 +224,11 @@ def test_epochs_that_grow_with_the_workers_have_no_clear_answer(are_known):
 
 def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
     """A row twice as fast has no energy: it is not compared, and it is named."""
-    rows = [runs_of({"gpus": 1, "launcher": "imported"}, [100.0]),
-            runs_of({"gpus": 2, "launcher": "imported"}, [60.0], 90),
-            runs_of({"gpus": 4, "launcher": "imported"}, [30.0], None)]  # fmt: skip
+    rows = [
+        runs_of({"gpus": 1, "launcher": "imported"}, [100.0]),
+        runs_of({"gpus": 2, "launcher": "imported"}, [60.0], 90),
+        runs_of({"gpus": 4, "launcher": "imported"}, [30.0], None),
+    ]
     advice = advice_of(*rows)
     assert advice.recommended.gpus == advice.baseline.gpus == 2
     [faster] = advice.to_dict()["faster_left_out"]
@@ -239,8 +255,10 @@ def test_the_fastest_setting_is_one_of_those_that_are_compared():
 )
 def test_a_setting_that_misses_a_bound_never_ties(bound):
     """200 W takes 0.6 % more time and energy: within 2 % of the best, and beyond the bound."""
-    parts = [runs_of({"power_limit_w": limit}, [time_s - 0.1, time_s, time_s + 0.1])
-             for limit, time_s in ((None, 100.0), (200.0, 100.6))]  # fmt: skip
+    parts = [
+        runs_of({"power_limit_w": limit}, [time_s - 0.1, time_s, time_s + 0.1])
+        for limit, time_s in ((None, 100.0), (200.0, 100.6))
+    ]
     free = advice_of(*parts)
     assert 200.0 in {tie.option.setting.power_limit_w for tie in free.ties}
     bounded = advice_of(*parts, **bound)
@@ -251,8 +269,7 @@ def test_a_setting_that_misses_a_bound_never_ties(bound):
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = [runs_of({"gpus": n}, near(100 / n**0.9)) for n in (1, 2, 4)]
-    tables = frames([run for runs, _ in parts for run in runs],
-                    [window for _, windows in parts for window in windows])  # fmt: skip
+    tables = tables_of(*parts)
     return write_store(tmp_path_factory.mktemp("answers") / "store", *tables).path
 
 
@@ -325,8 +342,10 @@ def test_the_report_totals_add_no_sources(tmp_path):
     path = energies_by_source(tmp_path)
     opened = results.open(path)
     totals = analyse(opened.runs, opened.epochs).totals
-    energies = {(row["source"], row["energy_is"]): row["energy_j"]
-                for row in totals.dropna(subset="energy_j").to_dict("records")}  # fmt: skip
+    energies = {
+        (row["source"], row["energy_is"]): row["energy_j"]
+        for row in totals.dropna(subset="energy_j").to_dict("records")
+    }
     assert sorted(energies.values()) == [1000.0 * 2**power for power in range(6)]
     assert {source for source, _ in energies} == {"measured", "imported", "simulated", "replayed"}
 
@@ -347,10 +366,11 @@ def test_the_mean_of_many_devices_is_of_one_origin():
 
 
 def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
-    parts = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
-             for n in (1, 2, 4)]  # fmt: skip
-    tables = frames([run for runs, _ in parts for run in runs],
-                    [window for _, windows in parts for window in windows])  # fmt: skip
+    parts = [
+        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+        for n in (1, 2, 4)
+    ]
+    tables = tables_of(*parts)
     path = write_store(tmp_path / "store", *tables).path
     page = read_report([path])
     for words in ("Run digits-cnn on 1 GPU", "allows a larger batch: 4 GPUs", "Left out: 6 runs"):

@@ -41,9 +41,10 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     names = ("gpus", "nodes", "local_batch")
     first = [items[0][name] for name in names]
     busy = next(
-        item for item in load_study(study).plan.runs
+        item
+        for item in load_study(study).plan.runs
         if [getattr(setting_of(item), name) for name in names] == first
-    )  # fmt: skip
+    )
     with RunLock(RunFolder(store / "runs" / busy.run_id)) as held:  # of a campaign
         assert held.acquire()
         assert main([*line, "--json", "--count", "2"]) == 0

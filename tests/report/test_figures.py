@@ -126,7 +126,6 @@ def named(figures: list[Figure]) -> set[str]:
 
 
 def walk(value: Any) -> Iterator[dict[str, Any]]:
-    """Yield every object of a chart."""
     if isinstance(value, dict):
         yield value
         for name, inner in value.items():
@@ -249,12 +248,13 @@ def test_energies_that_count_different_things_are_different_lines():
 
 
 def points_of(findings: Findings) -> Counter[str]:
-    """Return the number of points of each kind in the figure of the advice."""
     chart = verdict.pareto(findings)
     layers = [
-        layer for panel in chart["concat"] for layer in panel["layer"]
+        layer
+        for panel in chart["concat"]
+        for layer in panel["layer"]
         if layer["mark"]["type"] == "point"
-    ]  # fmt: skip
+    ]
     tables = [layer["data"]["values"] for layer in layers]
     return Counter(row["line"] for table in tables for row in table)
 

@@ -27,13 +27,7 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import (
-    Figure,
-    draw_pictures,
-    explorable,
-    figure_kinds,
-    write_figures,
-)
+from wattlaw.report.pictures import Figure, draw_pictures, explorable, figure_kinds, write_figures
 from wattlaw.study.footprint import Footprint
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
@@ -41,8 +35,6 @@ FEW = {"schnet": MIT["schnet"]}
 
 
 class Page(HTMLParser):
-    """Collects tags with their attributes, and the text of each kind of tag."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -68,7 +60,6 @@ def kit_findings() -> Findings:
 
 
 def written(findings: Findings, template: str | None = None, **options: bool) -> str:
-    """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
         write_report(findings, path, layout(template), **options)

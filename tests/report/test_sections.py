@@ -18,12 +18,7 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.core_sections import (
-    MAX_CAVEATS,
-    MAX_SENTENCES,
-    layout,
-    sections,
-)
+from wattlaw.report.core_sections import MAX_CAVEATS, MAX_SENTENCES, layout, sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -36,9 +31,7 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import (
-    decision_course as decision,
-)
+from wattlaw.report.topics import decision_course as decision
 from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
@@ -69,7 +62,6 @@ def small_findings() -> Findings:
 
 
 def text_of(findings: Findings, name: str) -> str:
-    """Return the sentences of a section, and the items of its lists."""
     texts: list[str] = []
     for section in sections(Content(findings, (), Layout((name,)))):
         texts += section.sentences
@@ -79,7 +71,6 @@ def text_of(findings: Findings, name: str) -> str:
 
 
 def column(table: Table | None, heading: str) -> list[str]:
-    """Return the cells of a column."""
     assert table is not None
     at = table.headings.index(heading)
     return [row[at].replace("\u00a0", " ") for row in table.rows]
@@ -106,8 +97,9 @@ def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
     table = scaling.exponents(analyse(made.runs, epochs))
     free = column(table, "series").index("dimenet, local batch 128")
     assert column(table, "published β")[free].startswith("0.82 (N 2 to 416;")
-    over_all, over_range = (float(column(table, name)[free])
-                            for name in ("β", "β in the published range"))  # fmt: skip
+    over_all, over_range = (
+        float(column(table, name)[free]) for name in ("β", "β in the published range")
+    )
     assert over_range == pytest.approx(MIT["dimenet"].beta, abs=0.03)
     assert over_all < over_range - 0.2
 
@@ -142,10 +134,7 @@ def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     runs = [run_row("a")]
     whole = [window_row("a", 1), window_row("a", 2)]
     assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
-    cut = [
-        window_row("a", 3, interrupted=True),
-        window_row("a", 3, from_step=5, interrupted=True),
-    ]
+    cut = [window_row("a", 3, interrupted=True), window_row("a", 3, from_step=5, interrupted=True)]
     note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
     assert "Left out: 2 training windows" in note
 
@@ -201,7 +190,6 @@ def test_totals_are_energy_times_the_factors_given():
 def test_energies_are_counted_by_source_and_verdict():
     table = data_quality.verdicts(small_findings())
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert data_quality.reasons(small_findings()) is None
 
 
 def test_each_series_has_its_law_breakpoint_and_alternatives():

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import pyarrow.parquet as pq
 import pytest
 
+from made_runs import made_record, made_spec
 from wattlaw.common.errors import BadInput
 from wattlaw.running.finish import failure_reason, finish, merged_windows, missing_windows
 from wattlaw.running.training import failures
@@ -16,7 +17,7 @@ from wattlaw.store.record import Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure, WorkloadSpec
 from wattlaw.study.setting import Setting
 
 DIGITS = WorkloadSpec(name="digits-cnn")
@@ -43,23 +44,15 @@ W = 10  # steps of a whole epoch
 def record_of(
     attempts: int, *, nodes: int = 1, epochs: int = 2, workload: WorkloadSpec = DIGITS
 ) -> RunRecord:
-    spec = RunSpec(
-        workload=workload,
-        setting=Setting(gpus=nodes, local_batch=8),
-        repeat=0,
-        measure=Measure(epochs=epochs, warmup_epochs=0, evaluate=True),
-        launch_kind="local",
-        nodes=nodes,
-    )
-    return RunRecord(
-        run_id=run_id(spec), study="x", spec=spec, seed=0, order_seed=0, attempts=attempts
-    )
+    measure = Measure(epochs=epochs, warmup_epochs=0, evaluate=True)
+    setting = Setting(gpus=nodes, local_batch=8)
+    spec = made_spec(setting, workload=workload, measure=measure, nodes=nodes)
+    return made_record(run_id(spec), spec, attempts=attempts)
 
 
 def written(
     folder: Path, attempts: list[list[Part]], **changes: Any
 ) -> tuple[RunRecord, RunFolder]:
-    """Write the windows of attempts; return the record of the last, and the folder."""
     record = record_of(len(attempts), **changes)
     run = RunFolder(folder / record.run_id)
     for number, parts in enumerate(attempts, 1):

@@ -184,14 +184,15 @@ def trained(tmp_path_factory) -> tuple[Path, str]:
         for name, (words, _) in VARIANTS.items()
     ]
     study = {
-        "name": "batches", "workloads": workloads,
+        "name": "batches",
+        "workloads": workloads,
         "sweeps": [
             {"gpus": [2], "local_batch": [8]},
             {"gpus": [1], "local_batch": [8], "workloads": ["each-trains-all", "fixed"]},
         ],
         "measure": {"steps": 15, "warmup_steps": 3},
         "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
-    }  # fmt: skip
+    }
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"EPOCHS": "100000", "STEP_S": "0.01"}.items():

@@ -33,7 +33,6 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def told_of(path: Path, **changes: Any) -> list[str]:
-    """Return what is told before a study starts."""
     study = load_study(path, **changes)
     known = study.forecast()
     return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]
@@ -54,8 +53,10 @@ def test_uneven_nodes_are_skipped_in_every_position_of_a_dry_run(tmp_path, capsy
     preview = load_study(path).preview(tmp_path / "s")
     assert {preview.to_dict()["skipped"][run_id][:6] for run_id in preview.skipped} == {"5 gpus"}
     assert preview.to_frame().set_index("gpus")["status"].to_dict() == {
-        4: "planned", 5: "skipped", 3: "planned",
-    }  # fmt: skip
+        4: "planned",
+        5: "skipped",
+        3: "planned",
+    }
 
 
 TABLE = "workload,gpus,local_batch,step_time_s,dataset_samples\nmine,1,8,0.1,800\n"
@@ -110,8 +111,9 @@ def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):
     assert (overview.failed_count, overview.failed) == (0, [])
     assert overview.counts == {"done": 2, "skipped": 4}
     assert sorted(sentence[:38] for sentence in overview.skipped) == [
-        "2 runs skipped: needs 32 workers; this", "2 runs skipped: needs 64 workers; this",
-    ]  # fmt: skip
+        "2 runs skipped: needs 32 workers; this",
+        "2 runs skipped: needs 64 workers; this",
+    ]
     summary = Pages((tmp_path / "s",)).overview()
     assert "2 runs skipped: needs 64 workers" in summary["summary"]
     assert "64 workers" not in summary["failed"]

@@ -64,8 +64,9 @@ def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_pat
     results = {name: float(value) for name, value in trainer.callback_metrics.items()}
     assert last == results
     assert (evaluations[-1]["loss"], evaluations[-1]["metric"]) == (
-        results["val_loss"], results["val_error"],
-    )  # fmt: skip
+        results["val_loss"],
+        results["val_error"],
+    )
 
 
 def test_lightnings_loss_is_the_mean_over_the_samples_of_the_epoch(tmp_path, trainers):

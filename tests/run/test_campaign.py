@@ -12,16 +12,7 @@ import pandas as pd
 import psutil
 import pytest
 
-from conftest import (
-    LONG,
-    in_training,
-    processes_of,
-    records,
-    started,
-    study_of,
-    wait_for,
-    wattlaw,
-)
+from conftest import LONG, in_training, processes_of, records, started, study_of, wait_for, wattlaw
 from launchers import ScriptedLauncher, execute
 from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import Ended
@@ -33,7 +24,6 @@ TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
 
 
 def command(code, *words):
-    """Return a workload that does not import torch."""
     return {
         "name": "command",
         "command": [sys.executable, "-c", f"import sys, time\n{code}", *words],
@@ -201,7 +191,6 @@ def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path
 
 @pytest.fixture
 def study():
-    """Give two runs that differ in the repeat."""
     return Study.model_validate_json(json.dumps(study_of(repeats=2, order="as_written")))
 
 

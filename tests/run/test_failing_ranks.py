@@ -27,8 +27,6 @@ SOON_S = 90.0
 
 
 class Failing:
-    """A study of one run in which a rank fails."""
-
     def __init__(self, folder: Path, write_study: Callable[..., Path]) -> None:
         self._folder, self._write_study, self.store = folder, write_study, folder / "store"
 

@@ -25,7 +25,6 @@ BOARD_W = 140.0
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
-    """Give a hostile working folder, and a board that can be limited."""
     boards = FakeGpus.create(tmp_path / "boards", high_w=BOARD_W, limit_mw=217_000)
     for name, value in {**boards.environment(), VARIABLE: str(tmp_path / "limits")}.items():
         monkeypatch.setenv(name, value)
@@ -217,9 +216,11 @@ def test_the_commit_of_a_repository_starts_no_program_that_it_names(tmp_path):
     repository = tmp_path / "repository"
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (
-        ["init", "-q"], ["add", "."], ["commit", "-qm", "a"],
+        ["init", "-q"],
+        ["add", "."],
+        ["commit", "-qm", "a"],
         ["config", "core.fsmonitor", str(program)],
-    ):  # fmt: skip
+    ):
         repository.mkdir(exist_ok=True)
         (repository / "a").write_text("a")
         subprocess.run([*git, *words], check=True)

@@ -15,8 +15,6 @@ from fake_nvml import FakeGpus
 from trees import AcpiMeters
 from wattlaw.store.store import Store
 
-BUSY = "import time\ne = time.monotonic() + {s}\nwhile time.monotonic() < e: pass"
-
 
 def measured(store: Path, *line: object, **options: object) -> "subprocess.CompletedProcess[str]":
     return wattlaw("measure", "-o", store, *line, **options)

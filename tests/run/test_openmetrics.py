@@ -36,7 +36,6 @@ STUDY = study_of(
 
 
 def read(path: Path) -> Samples:
-    """Return the samples by name; both formats must have the same ones."""
     samples: Samples = {}
     text = path.read_text(encoding="utf-8")
     for family in openmetrics.text_string_to_metric_families(text):
@@ -98,8 +97,10 @@ def test_an_unwritable_or_misnamed_file_is_refused_before_anything_runs(
 def test_a_killed_run_leaves_a_complete_file(write_study, tmp_path):
     """Readers see the old file or the new one, whenever they read, and after a kill."""
     path = tmp_path / "x.prom"
-    study = write_study(sweeps=[{"gpus": [1], "global_batch": [128]}],
-                        measure={"epochs": 500, "warmup_epochs": 1, "sample_hz": 5})  # fmt: skip
+    study = write_study(
+        sweeps=[{"gpus": [1], "global_batch": [128]}],
+        measure={"epochs": 500, "warmup_epochs": 1, "sample_hz": 5},
+    )
     with started("run", study, "--store", tmp_path / "s", "--openmetrics", path) as process:
         wait_for(path.exists, "the first file")
         wait_for(lambda: by(read(path), "wattlaw_last_step_time_seconds", "workload"), "steps")

@@ -106,12 +106,8 @@ def test_windows_of_an_interrupted_epoch_and_the_next_window_are_marked(uninterr
     assert {row["interrupted"] for row in uninterrupted[0]} == {False}
     assert {row["from_step"] for row in uninterrupted[0]} == {0}
     assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
-    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [
-        (0, "train", True, 4, 2),
-    ]
-    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [
-        (0, "evaluate", True, 0, None),
-    ]
+    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [(0, "train", True, 4, 2)]
+    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [(0, "evaluate", True, 0, None)]
     assert marked(trained(digits(), tmp_path, 4)) == [
         (1, "train", True, 0, 6),
         (1, "evaluate", False, 0, None),
@@ -145,16 +141,13 @@ def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("step_s", "steps"),
-    [(0.0, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (100.0, 1)],
+    ("step_s", "steps"), [(0.0, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (100.0, 1)]
 )
 def test_ranks_check_for_a_notice_about_once_a_second(step_s, steps):
     assert steps_between(step_s) == steps
 
 
 class Run:
-    """A run of the workload with dropout by real agents of two ranks."""
-
     def __init__(self, folder: Path) -> None:
         train = {"save_model": True}
         self.spec = spec_of("digits-dropout", {}, gpus=2, global_batch=24, epochs=2, **train)
@@ -162,7 +155,6 @@ class Run:
         self.attempt = 0
 
     def begin(self, pause_s: float = 0.0, **more: str) -> "subprocess.Popen[bytes]":
-        """Start the next attempt."""
         self.attempt += 1
         self.record = record_of(self.spec, self.folder, self.attempt)
         pause = self.folder.path / "pause"
@@ -171,11 +163,9 @@ class Run:
         return self.agent
 
     def content(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a file that the attempt wrote."""
         return content(self.folder, self.attempt, name)
 
     def processes(self, module: str) -> list[psutil.Process]:
-        """Return the running ranks, or the sampler."""
         children = psutil.Process(self.agent.pid).children()
         return [child for child in children if module in child.cmdline()]
 

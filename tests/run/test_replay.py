@@ -39,8 +39,6 @@ STUDY = {
 
 @pytest.fixture
 def replayed(write_study, tmp_path):
-    """Return a function that runs a study on a table, and returns its store's results."""
-
     def replay(table: str = TABLE, **changes: object) -> results.Results:
         (tmp_path / "table.csv").write_text(table)
         run(write_study(**STUDY | changes), tmp_path / "store")
@@ -50,7 +48,6 @@ def replayed(write_study, tmp_path):
 
 
 def setting_of(frame, **values):
-    """Return the rows of a table of runs with these values."""
     for name, value in values.items():
         frame = frame[frame[name].isna() if value is None else frame[name] == value]
     return frame
@@ -89,8 +86,9 @@ def test_steps_are_two_windows_and_startup_belongs_to_the_run_alone(replayed):
 def test_the_parts_of_a_step_are_those_of_the_table(replayed):
     opened = replayed(
         "gpus,step_time_s,communication_s,data_wait_s\n4,0.5,0.2,0\n4,0.5,,\n",
-        sweeps=[{"gpus": [4], "local_batch": [8]}], repeats=2,
-    )  # fmt: skip
+        sweeps=[{"gpus": [4], "local_batch": [8]}],
+        repeats=2,
+    )
     windows = opened.epochs.sort_values(["communication_s", "steps"])
     assert windows["communication_s"].dropna().tolist() == pytest.approx([2, 20])
     assert windows["data_wait_s"].dropna().tolist() == [0, 0]

@@ -36,7 +36,6 @@ root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be anothe
 
 @pytest.fixture
 def hold(monkeypatch, tmp_path):
-    """Return a function that occupies one of some slots from another process."""
     monkeypatch.setenv("WATTLAW_LOCKS", str(tmp_path))  # of this test
     held = []
 

@@ -45,7 +45,6 @@ class Queue:
         self.launcher = SlurmLauncher.open(self.launch, self.store.path)
 
     def set_job(self, state=None, code=0, reason="None", job="7", signal=0):
-        """Set the job that squeue prints, or none."""
         text = ""
         if state is not None:
             name = job_name(store_tag(self.store.path), RUN)

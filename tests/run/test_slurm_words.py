@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from conftest import study_of
+from made_runs import made_record, made_spec
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.running.launcher import ResourcesBusy
@@ -35,7 +36,7 @@ from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
-from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
+from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.setting import Setting
 
 POLICY = (
@@ -46,14 +47,8 @@ WIDTHS = (20, 24, 12, 64, 60)
 
 
 def spec_of(gpus: int = 8, nodes: int = 2, **setting: object) -> RunSpec:
-    return RunSpec(
-        workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=gpus, local_batch=16, **setting),
-        repeat=0,
-        measure=Measure(),
-        launch_kind="slurm",
-        nodes=nodes,
-    )
+    setting = Setting(gpus=gpus, local_batch=16, **setting)
+    return made_spec(setting, launch_kind="slurm", nodes=nodes)
 
 
 def launch_of(**slurm: object) -> Launch:
@@ -62,7 +57,7 @@ def launch_of(**slurm: object) -> Launch:
 
 def record_of(run_id: str = "0123456789abcdef", **changes: object) -> RunRecord:
     told = {"status": "running", "attempts": 1, **changes}
-    return RunRecord(run_id=run_id, study="s", spec=spec_of(), seed=0, order_seed=0, **told)
+    return made_record(run_id, spec_of(), **told)
 
 
 def words_for(tmp_path: Path, spec: RunSpec, **slurm: object) -> list[str]:
@@ -284,7 +279,6 @@ def test_any_output_of_sacct_is_parsed_without_an_error(text):
 
 
 def command(folder: Path, name: str, text: str, code: int = 0) -> None:
-    """Write a command that prints a text and records its arguments."""
     path = folder / name
     out = ">&2 " if code else ""
     words = f'echo "$*" >> {folder}/{name}.words\necho "$SLURM_JOB_ID" >> {folder}/{name}.env\n'

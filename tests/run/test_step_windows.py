@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from test_training import TRAIN, run_here
 
 from conftest import study_of
+from made_runs import made_record
 from ranks import spec_of, trained, windows_of
 from wattlaw.cli.main import main
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
@@ -307,9 +308,7 @@ def test_seconds_are_measured_and_an_epoch_boundary_splits_them(tmp_path):
 
 
 def record_of(spec: RunSpec, attempts: int) -> RunRecord:
-    return RunRecord(
-        run_id=run_id(spec), study="s", spec=spec, seed=0, order_seed=0, attempts=attempts
-    )
+    return made_record(run_id(spec), spec, attempts=attempts)
 
 
 def test_a_preempted_run_by_steps_begins_again(tmp_path):

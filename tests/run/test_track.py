@@ -20,7 +20,6 @@ def windows(store: Path) -> list[dict[str, object]]:
 
 
 def program(store: Path, body: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    """Run a small program whose loop is tracked."""
     code = f"import sys, time, wattlaw\nstore = {str(store)!r}\n{body}"
     return subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
@@ -34,8 +33,10 @@ def test_three_lines_make_a_stored_run_with_a_window_per_epoch(tmp_path):
             time.sleep(0.05)
     found = windows(tmp_path)
     assert [(w["phase"], w["epoch"], w["warmup"]) for w in found] == [
-        ("train", 0, True), ("train", 1, False), ("train", 2, False),
-    ]  # fmt: skip
+        ("train", 0, True),
+        ("train", 1, False),
+        ("train", 2, False),
+    ]
     assert all(0.05 <= w["duration_s"] < 0.2 for w in found)
     assert run.record.status == "done"
     assert run.record.spec.workload.name == "loop"

@@ -78,8 +78,10 @@ def test_evaluations_are_not_part_of_steps_and_short_epochs_do_not_divide_them(t
     found = windows(tmp_path)
     assert {row["phase"] for row in found} == {"steps"}
     assert pick(found[:3], "from_step", "steps", "warmup") == [
-        (0, 1, True), (1, 1, False), (2, 3, False),
-    ]  # fmt: skip
+        (0, 1, True),
+        (1, 1, False),
+        (2, 3, False),
+    ]
     (rest,) = found[3:]  # until it is long enough for an energy
     assert (rest["from_step"], rest["warmup"]) == (5, False)
     assert 1 <= rest["duration_s"] < 1.3

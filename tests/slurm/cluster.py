@@ -120,7 +120,6 @@ class Cluster:
         return done.stdout.strip() if check else done.stdout + done.stderr
 
     def sbatch(self, script: str, *options: str, host: str = "login1") -> str:
-        """Submit the text of a script as the user, and return the job's id."""
         fresh = self.fresh_folder()
         (fresh / "script").write_text(f"#!/bin/bash\n{script}\n")
         output = f"--output={fresh}/%j.out"
@@ -157,8 +156,9 @@ class Cluster:
         return str(self.wait_for(wanted, what, seconds))
 
     def node_state(self, name: str) -> str:
-        return self.run("sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T",
-                        f"--nodes={name}")  # fmt: skip
+        return self.run(
+            "sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T", f"--nodes={name}"
+        )
 
     def wait_idle(self, *names: str, seconds: float = WAIT_S) -> None:
         nodes = ",".join(names or self.names)
@@ -180,7 +180,6 @@ class Cluster:
         raise AssertionError(f"waited {seconds:g} s for {what}; see {self.folder}")
 
     def boards(self, name: str) -> FakeGpus:
-        """Return a node's boards; a change is seen by whatever runs there."""
         return self._boards[name]
 
     def place(self, host: str, path: str) -> Path:
@@ -189,12 +188,10 @@ class Cluster:
 
     # ---- what goes wrong ----
     def kill_node(self, name: str) -> None:
-        """Let a node vanish with all its processes; what lies in its /var/tmp stays."""
         self._init(name).kill()
         self._gone(name)
 
     def start_node(self, name: str) -> None:
-        """Boot a node that was killed."""
         shutil.rmtree(self.place(name, "/tmp"))  # noqa: S108
         shutil.rmtree(self.place(name, "/run"))
         self._start_host(name)
@@ -313,7 +310,6 @@ class Cluster:
             raise RuntimeError(f"{name} did not {expected}: {answer}{printed}")
 
     def _init(self, name: str) -> psutil.Process:
-        """Return the first process in a host's namespaces."""
         process = psutil.Process(self._processes[name].pid)
         return process if name in LOGINS else process.children()[0]
 

@@ -38,7 +38,6 @@ def new_folder() -> tuple[Path, int]:
 
 
 def write(folder: Path, settings: Settings, ports: Sequence[int]) -> None:
-    """Write all files but the boards: the controller's port comes first, then the nodes'."""
     for name in ("etc", "munge", "state", "devices", "home", "shared", *settings.names):
         (folder / name).mkdir(mode=0o755)
     os.chown(folder / "home", UID, UID)
@@ -99,7 +98,6 @@ def _write_wrappers(folder: Path, calls: Path) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """Return the descriptor of a lock on a folder; BlockingIOError when a living cluster has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -39,7 +39,6 @@ class Desk:
         return self.folder / "store"
 
     def write(self, slurm: dict[str, object] | None = None, **changes: object) -> None:
-        """Write a small study; `slurm` are changes of launch.slurm."""
         asked: dict[str, object] = {"poll_s": 1, "settle_s": 5, "time": "10", **(slurm or {})}
         study: dict[str, object] = {
             "name": "on-slurm",
@@ -79,9 +78,11 @@ class Desk:
     def running(self, host: str = "login1") -> Iterator["subprocess.Popen[str]"]:
         process = subprocess.Popen(
             self.line("run", "study.yaml", "--store", "store", host=host),
-            env=self.environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         try:
             yield process
         finally:
@@ -96,7 +97,6 @@ class Desk:
         return found
 
     def job_of(self, record: RunRecord) -> str:
-        """Return the id of a run's job, once it is known."""
         known = lambda: next(  # noqa: E731
             (one.site.job_id for one in self.records() if one.run_id == record.run_id and one.site),
             None,
@@ -111,7 +111,6 @@ class Desk:
         self.cluster.wait_for(trained, f"{count} epochs", seconds)
 
     def submissions(self) -> int:
-        """Return how many jobs were submitted by users of this cluster so far."""
         return len(self.cluster.calls("sbatch"))
 
 

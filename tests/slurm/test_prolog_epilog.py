@@ -73,7 +73,6 @@ class Site(Cluster):
         return f"{self.python} {self.hooks}/check.py {watts:g}"
 
     def odd(self, name: str) -> None:
-        """Give a node's boards limits that are neither their default nor their maximum."""
         for board, watts in zip(self.boards(name), BEFORE_W, strict=True):
             board.limit_mw = round(1000 * watts)
 
@@ -142,9 +141,7 @@ def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site
         assert site.node_state("node1") == "idle"
 
 
-def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(
-    site: Site,
-) -> None:
+def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(site: Site) -> None:
     wide = site.sbatch(f"srun {site.check(250)}; sleep 3", "--nodes=2", "--gres=gpu:1", CAP)
     site.wait_state(wide, "RUNNING")
     other = "--comment=wattlaw:power_w=200"
@@ -228,14 +225,11 @@ def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site, by: str) -
     site.wait_restored("node1")
 
 
-def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(
-    site: Site,
-) -> None:
+def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(site: Site) -> None:
     desk = Desk(site, site.fresh_folder())
     caps = [None, 250, 20]
     desk.write(
-        {"limits": "prolog"},
-        sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": caps}],
+        {"limits": "prolog"}, sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": caps}]
     )
     ended = desk.runs()
     assert ended.returncode == 0, ended.stdout + ended.stderr

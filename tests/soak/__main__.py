@@ -31,8 +31,6 @@ _FORK = multiprocessing.get_context("fork")
 
 
 class Round(Protocol):
-    """What is done once, with a check at its end."""
-
     def go(self) -> None:
         """Carry it out; raise ``Fault`` where something is wrong."""
 
@@ -63,7 +61,6 @@ def go_round(kind: str, seed: int, end_s: float, _: Path, told: Outcome) -> None
 
 
 def one_round(kind: str, seed: str, own: Sandbox, told: Outcome) -> Counter[str]:
-    """Do one round in an empty sandbox; return whom it has killed."""
     own.end_all()
     own.empty()
     what, make = ROUNDS[kind]
@@ -89,7 +86,6 @@ PARTS: dict[str, Part] = {
 
 
 def main() -> int:
-    """Run the soak; return 1 when anything has failed."""
     if sys.argv[1:2] == ["replay"]:
         return replay(sys.argv[2])
     parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
@@ -110,7 +106,6 @@ def main() -> int:
 
 
 def soak(seed: int, minutes: float, names: list[str], output: Path) -> list[Outcome]:
-    """Run parts side by side for so many minutes; return what came of them."""
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: sys.exit(128 + number))
     with bases() as base, contextlib.ExitStack() as end:

@@ -17,7 +17,6 @@ class Entry:
     mode: int | None = None
 
     def put(self, path: Path, templates: Path) -> None:
-        """Make it; what is there is replaced."""
         if os.path.lexists(path) and not (path.is_dir() and not path.is_symlink()):
             path.unlink()
         path.parent.mkdir(parents=True, exist_ok=True)

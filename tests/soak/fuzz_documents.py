@@ -34,7 +34,6 @@ _studies, _hardware = cache(templates.studies), cache(templates.hardware)
 
 
 def studies(dice: random.Random, _: Path) -> Case:
-    """Return a study file for ``check`` or ``run --dry-run``."""
     kind = dice.random()
     if kind < 1 / _HUGE:
         text = _huge(dice)
@@ -117,16 +116,17 @@ def _huge(dice: random.Random) -> str:
 def _dumped(dice: random.Random, tree: Any) -> str:
     try:
         return yaml.safe_dump(
-            tree, default_flow_style=dice.choice([None, True, False]),
+            tree,
+            default_flow_style=dice.choice([None, True, False]),
             sort_keys=dice.random() < 0.3,
-            allow_unicode=dice.random() < 0.5, width=dice.choice([80, 10**6]),
-        )  # fmt: skip
+            allow_unicode=dice.random() < 0.5,
+            width=dice.choice([80, 10**6]),
+        )
     except (yaml.YAMLError, RecursionError, ValueError, UnicodeError):
         return json.dumps(tree)
 
 
 def hardware(dice: random.Random, _: Path) -> Case:
-    """Return a hardware file for ``simulate``."""
     simulate = ("simulate", "--workload", dice.choice(["resnet50", "digits-cnn", "bert-base"]))
     simulate += ("--gpus", dice.choice(["1", "1,2", "4"]), "--local-batch", "32")
     data = _damaged(dice, dice.choice(_hardware()))

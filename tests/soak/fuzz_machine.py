@@ -58,7 +58,6 @@ _FILES = {
 
 
 def environments(dice: random.Random, _: Path) -> Case:
-    """Return an odd environment for a command that is right."""
     env: dict[str, str | None] = {}
     for _ in range(dice.choice([1, 1, 2, 4])):
         name = dice.choice(_VARIABLES)
@@ -126,7 +125,6 @@ _GOOD = (
 
 
 def arguments(dice: random.Random, _: Path) -> Case:
-    """Return a command line with options of random values."""
     command = dice.choice(list(_OPTIONS))
     if command[0] in ("advise", "claims", "report") and dice.random() < 0.7:
         command = ("simulate", "--list-hardware")
@@ -169,9 +167,11 @@ def _word(dice: random.Random, word: str) -> str:
     if dice.random() < 0.05 and word.isupper():
         return dice.choice(["", "/", "/dev/null", "/nowhere", "{inputs}", mutate.token(dice)[:300]])
     return {
-        "STUDY": "{inputs}/study.yaml", "STORE": "{inputs}/store", "TABLE": "{inputs}/table.csv",
+        "STUDY": "{inputs}/study.yaml",
+        "STORE": "{inputs}/store",
+        "TABLE": "{inputs}/table.csv",
         "DIR": "{work}/dir",
-    }.get(word, _value(dice) if word == "VALUE" else word)  # fmt: skip
+    }.get(word, _value(dice) if word == "VALUE" else word)
 
 
 def _value(dice: random.Random) -> str:
@@ -186,7 +186,6 @@ def _value(dice: random.Random) -> str:
 
 # ---- limits ----
 def saved_limits(dice: random.Random, _: Path) -> Case:
-    """Return saved states of limits, forged or damaged."""
     device = "GPU-fa4e0000-1111-4222-8333-000000000000"
     files: dict[str, Entry] = {}
     for _ in range(dice.choice([1, 1, 2, 3])):
@@ -239,7 +238,7 @@ def sites(dice: random.Random, _: Path) -> Case:
         "SLURM_JOB_RESTART_COUNT": "0",
         "SLURM_JOB_GPUS": dice.choice(["", "0", "0,1", "9", mutate.token(dice)[:99]]),
         "SLURM_JOB_COMMENT": comment[:3000],
-    }  # fmt: skip
+    }
     env = {
         n: (v or "").replace("\0", "").encode("utf-8", "replace").decode() for n, v in env.items()
     }

@@ -90,7 +90,6 @@ def _damaged(dice: random.Random, source: Path, runs: Path) -> Entry:
 
 
 def _other_table(dice: random.Random, source: Path) -> bytes:
-    """Return a sound Parquet file with wrong columns or values."""
     import io
 
     import pyarrow as pa
@@ -188,10 +187,12 @@ def energies(dice: random.Random, _: Path) -> Case:
         rows.append(row)
     _damage(dice, rows, damage)
     facts: Mapping[str, Any] = {
-        "power": "instant", "counter_refresh_s": dice.choice([0.02, 0.1, None]),
+        "power": "instant",
+        "counter_refresh_s": dice.choice([0.02, 0.1, None]),
         "max_limit_w": 400.0,
-        "limit_max_w": 400.0, "power_limit_max_w": 400.0,
-    }  # fmt: skip
+        "limit_max_w": 400.0,
+        "power_limit_max_w": 400.0,
+    }
     options = {"rows": rows, "facts": dict(facts), "true_j": watts * 2.0, "damage": damage}
     return Case("NVML samples (energy)", call="energy", options=options)
 

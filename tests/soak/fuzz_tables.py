@@ -18,7 +18,6 @@ _FIT = ("fit", "{inputs}/table.EXT", "--x", "gpus", "--y", "time", "--by", "netw
 
 
 def tables(dice: random.Random, _: Path) -> Case:
-    """Return a table for one of the commands."""
     if dice.random() < 1 / _BOMBS:
         entry, kind = Entry("template", text="bomb.parquet"), "parquet"
     else:

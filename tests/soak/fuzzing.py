@@ -102,7 +102,6 @@ class Worker:
         theirs.close()
 
     def problems(self, *, is_ready: bool) -> list[Problem] | None:
-        """Return what is wrong with the first seed's input, or None where it has not ended."""
         if is_ready:
             self.since_s = time.monotonic()
             with contextlib.suppress(EOFError, OSError):
@@ -152,7 +151,6 @@ def fuzz(seed: int, end_s: float, templates: Path, told: Outcome) -> None:
 
 
 def replay(seed: str, templates: Path) -> list[Problem]:
-    """Carry out the input of a seed, in a process that is confined as a worker is."""
     with sandbox("replay", in_memory=True) as own:
         worker = Worker(own, templates, [seed])
         try:

@@ -31,7 +31,6 @@ class Problem:
 
 
 def judge(case: Case, sandbox: Sandbox, templates: Path) -> list[Problem]:
-    """Carry out a case in an empty sandbox; return what is wrong."""
     for name, entry in case.files.items():
         entry.put(sandbox.inputs / name, templates)
     before = snapshot(sandbox.inputs)

@@ -21,8 +21,6 @@ class Failure:
 
 @dataclass
 class Outcome:
-    """The attempts and failures of a part."""
-
     part: str
     tried: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
@@ -48,7 +46,6 @@ class Outcome:
 
 
 def table(parts: Iterable[Outcome]) -> str:
-    """Return what was tried and what failed as a table, and how each failure is replayed."""
     lines, told = [f"{'what':<40}  {'tried':>10}  {'failed':>6}"], []
     for part in parts:
         for what in sorted(part.tried.keys() | part.notes.keys()):

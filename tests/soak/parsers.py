@@ -183,9 +183,5 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 
 PARSERS: dict[str, Callable[[Sandbox, dict[str, Any]], str | None]] = {
-    one.__name__: one
-    for one in (
-        live_run, slurm_texts, site, saved_limits, energy,
-        driver,
-    )
-}  # fmt: skip
+    one.__name__: one for one in (live_run, slurm_texts, site, saved_limits, energy, driver)
+}

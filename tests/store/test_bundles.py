@@ -35,7 +35,6 @@ decide: {minimize: time}
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give the store of a simulated study, with a decision."""
     folder = tmp_path_factory.mktemp("bundle")
     (folder / "study.yaml").write_text(STUDY)
     wattlaw.run(folder / "study.yaml", folder / "store")
@@ -86,8 +85,10 @@ def test_a_bundle_explains_itself(store, bundle):
     with zipfile.ZipFile(bundle) as file:
         assert file.testzip() is None
         texts = {name: file.read(name) for name in file.namelist() if "parquet" not in name}
-        assert all(info.is_dir() or info.external_attr >> 16 == stat.S_IFREG | 0o644
-                   for info in file.infolist())  # fmt: skip
+        assert all(
+            info.is_dir() or info.external_attr >> 16 == stat.S_IFREG | 0o644
+            for info in file.infolist()
+        )
     results = wattlaw.open(store)
     assert texts["studies/example.yaml"].decode() == STUDY
     assert json.loads(texts["store.json"]) == {"schema_version": SCHEMA_VERSION}

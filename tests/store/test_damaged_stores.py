@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from test_store import ID, a_store
 
+from made_runs import made_record, made_spec
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.devices.meter import Facts as DeviceFacts
@@ -25,7 +26,7 @@ from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, Sampl
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure
 from wattlaw.study.setting import Setting
 
 HOST = "a"
@@ -77,13 +78,8 @@ def in_time() -> Iterator[None]:
 
 def trained(folder: Path) -> tuple[RunRecord, RunFolder]:
     """Return a run whose training has ended well, and which is still to be finished."""
-    spec = RunSpec(
-        workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=1, local_batch=8),
-        repeat=0,
-        measure=Measure(epochs=2, warmup_epochs=0, evaluate=False),
-        launch_kind="local",
-    )
+    measure = Measure(epochs=2, warmup_epochs=0, evaluate=False)
+    spec = made_spec(Setting(gpus=1, local_batch=8), measure=measure)
     run = RunFolder(folder / ID)
     live = run.live(1)
     live.mkdir(parents=True)
@@ -103,10 +99,7 @@ def trained(folder: Path) -> tuple[RunRecord, RunFolder]:
     (live / f"telemetry.{HOST}.csv").write_text(
         "device,kind,t_ns,cpu_cores\ncpu,cpu,1500000000,1\n"
     )
-    started = RunRecord(
-        run_id=ID, study="x", spec=spec, seed=0, order_seed=0, status="running", attempts=1
-    )
-    return started, run
+    return made_record(ID, spec, status="running", attempts=1), run
 
 
 @pytest.mark.usefixtures("in_time")
@@ -207,10 +200,12 @@ def assert_one_line(capsys: pytest.CaptureFixture[str], path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("energy_verdict", "fine"), ("run_id", None), ("duration_s", float("nan")),
+        ("energy_verdict", "fine"),
+        ("run_id", None),
+        ("duration_s", float("nan")),
         ("start_ns", 2**63 - 1),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_no_run_writes_names_its_file(
     store, column, value, capsys, tmp_path, monkeypatch
 ):

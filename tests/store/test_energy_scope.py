@@ -38,9 +38,11 @@ def tables(*, node: bool = True, gpu: bool = True, repeats: int = 2):
                     energies["gpu_energy_j"] = of_gpus
                 if node:
                     energies |= {
-                        "node_energy_j": NODE_J * gpus / 2 * noise, "energy_scope": "node",
-                        "node_energy_source": "counter", "node_energy_verdict": "ok",
-                    }  # fmt: skip
+                        "node_energy_j": NODE_J * gpus / 2 * noise,
+                        "energy_scope": "node",
+                        "node_energy_source": "counter",
+                        "node_energy_verdict": "ok",
+                    }
                 windows.append(
                     window_row(run_id, 1, duration_s=100 / gpus * noise, energy_source="counter",
                                energy_verdict="ok", **energies)
@@ -100,16 +102,16 @@ def test_every_analysis_names_the_scope(store: Path) -> None:
     (change,) = [
         item
         for item in results.compare(str(store), energy_scope="gpu").changes
-        if item.quantity == "energy" and item.setting and item.setting["gpus"] == 8
+        if item.quantity == "energy"
+        and item.setting
+        and item.setting["gpus"] == 8
         and item.setting["power_limit_w"] is None
-    ]  # fmt: skip
+    ]
     assert change.a == pytest.approx(8 * GPU_J, rel=0.02)
 
 
 def test_a_missing_scope_is_said_by_every_command(without_node: Path, capsys) -> None:
-    for line in (
-        ["fit", without_node, "--y", "energy_j"], ["compare", without_node, without_node],
-    ):  # fmt: skip
+    for line in (["fit", without_node, "--y", "energy_j"], ["compare", without_node, without_node]):
         code = main([*map(str, line), "--energy-scope", "node"])
         shown = capsys.readouterr()
         text = shown.out + shown.err

@@ -7,6 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from conftest import study_of
+from made_runs import made_record
 from wattlaw.cli.main import main
 from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
@@ -26,21 +27,11 @@ def plan(**changes: object) -> list[PlannedRun]:
 
 
 def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:
-    """Return the record of a run that took so long."""
-    return RunRecord(
-        run_id=run.run_id,
-        study="x",
-        spec=run.spec,
-        seed=0,
-        order_seed=0,
-        status=status,
-        started_at=BEGUN,
-        finished_at=BEGUN + datetime.timedelta(hours=hours),
-    )
+    ended = BEGUN + datetime.timedelta(hours=hours)
+    return made_record(run.run_id, run.spec, status=status, started_at=BEGUN, finished_at=ended)
 
 
 def write_done(store: Store, done: RunRecord) -> None:
-    """Write a done run with empty tables."""
     folder = store.folder(done.run_id)
     folder.write(done)
     pq.write_table(EPOCHS.empty_table(), folder.epochs_path)

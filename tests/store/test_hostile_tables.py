@@ -40,7 +40,6 @@ def bring(path: Path, *more: str) -> list[str]:
 
 
 def told(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
-    """Return the line on stderr of a command that refuses its table."""
     assert main(line) == 2
     lines = capsys.readouterr().err.splitlines()
     assert "Traceback" not in "".join(lines)

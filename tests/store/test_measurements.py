@@ -27,9 +27,7 @@ def test_columns_that_are_named_as_fields_are_values_in_their_units(tmp_path):
         )
     )
     (first, last), left_out = table.rows, dict(table.left_out)
-    assert first.setting == {
-        "gpus": 2, "local_batch": 16, "options.lr": "0.1", "workload": "bert",
-    }  # fmt: skip
+    assert first.setting == {"gpus": 2, "local_batch": 16, "options.lr": "0.1", "workload": "bert"}
     assert first.result == pytest.approx(
         {"step_time_s": 0.25, "power_w": 600, "sm_util": 0.97, "gpu_energy_j": 150}
     )

@@ -45,7 +45,6 @@ DAMAGES: dict[str, Callable[[Path, int, float], object]] = {
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Return a store with six done runs."""
     folder = tmp_path_factory.mktemp("whole")
     study, store = folder / "study.yaml", folder / "store"
     study.write_text(yaml.safe_dump(study_of(**STUDY)))
@@ -55,7 +54,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 @pytest.fixture
 def damaged(whole: Store, tmp_path: Path) -> Path:
-    """Return a copy of the store, to be damaged."""
     copy = tmp_path / "store"
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(whole.path, copy)
@@ -67,7 +65,6 @@ def run_ids(store: Path) -> list[str]:
 
 
 def shown(capsys: pytest.CaptureFixture[str], *line: object) -> tuple[int, str, list[str]]:
-    """Return the exit code, the output and the lines on standard error of a command."""
     capsys.readouterr()
     code = main([str(word) for word in line])
     output = capsys.readouterr()

@@ -9,33 +9,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from made_runs import made_record, made_spec
 from made_tables import window_row
 from wattlaw.common.errors import BadInput
-from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.statistics import _connection, joint_utilisation, statistics
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.setting import Setting
 
 RUN = "0123456789abcdef"
 S = 10**9
 T0 = 1_700_000_000 * S
-COLUMNS = ("sm_util", "mem_util", "power_w", "sm_clock_mhz", "temperature_c")
 
 
 def add_run(
     store: Store, windows: list[dict], samples: list[dict], run_id: str = RUN, status: str = "done"
 ) -> None:
-    spec = RunSpec(
-        workload=WorkloadSpec(name="w"),
-        setting=Setting(gpus=1),
-        repeat=0,
-        measure=Measure(),
-        launch_kind="local",
-    )
+    spec = made_spec(Setting(gpus=1), workload=WorkloadSpec(name="w"))
     store.create()
-    record = RunRecord(run_id=run_id, study="s", spec=spec, seed=0, order_seed=0, status=status)
+    record = made_record(run_id, spec, status=status)
     store.folder(run_id).write(record, durable=False)
     store.folder(run_id).write_tables(
         pa.Table.from_pylist([window_row(run_id, 0) | one for one in windows], schema=EPOCHS),

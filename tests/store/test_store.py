@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from made_runs import made_record, made_spec
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.common.files import replacing, write_parquet, write_text
 from wattlaw.store.live import open_windows
@@ -19,21 +20,16 @@ from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.setting import Setting
 
 ID = "0123456789abcdef"
 
 
 def record(run_id: str = ID, **changes: object) -> RunRecord:
-    spec = RunSpec(
-        workload=WorkloadSpec(name="digits-cnn", options={"lr": 0.1}),
-        setting=Setting(gpus=2, local_batch=32),
-        repeat=1,
-        measure=Measure(),
-        launch_kind="local",
-    )
-    known = RunRecord(run_id=run_id, study="test", spec=spec, seed=1, order_seed=0)
+    workload = WorkloadSpec(name="digits-cnn", options={"lr": 0.1})
+    spec = made_spec(Setting(gpus=2, local_batch=32), workload=workload, repeat=1)
+    known = made_record(run_id, spec, study="test", seed=1)
     return known.model_copy(update=changes)
 
 
@@ -134,7 +130,6 @@ def test_a_lock_belongs_to_one_process_and_ends_with_it(tmp_path):
 
 
 def a_store(path: Path) -> Store:
-    """Return a store with one done run, and one that failed after its tables were written."""
     store = Store(path)
     store.create()
     for run_id, status, reason in ((ID, "done", None), ("f" * 16, "failed", "because")):
@@ -215,8 +210,9 @@ def test_a_done_run_whose_table_is_damaged_is_named(store, damage):
     with pytest.warns(DamagedFileWarning, match=f"run {ID} is left out"):
         assert len(store.arrow("epochs")) == 0
     assert {row["run_id"]: row["status"] for row in store.arrow("runs").to_pylist()} == {
-        ID: "damaged", "f" * 16: "failed"
-    }  # fmt: skip
+        ID: "damaged",
+        "f" * 16: "failed",
+    }
     assert list(store.damaged) == [ID]
     assert len(store.arrow("telemetry")) == 0  # the run is in no table
 

@@ -62,9 +62,11 @@ def test_nothing_is_written_into_a_store_of_another_version(tmp_path, write_stud
     study = simulated(write_study)
     version_path(store).write_text('{"schema_version": 99}')
     before = sorted(store.rglob("*"))
-    for words in (("run", str(study), "--store", str(store)),
-                  ("run", str(study), "--store", str(store), "--dry-run"),
-                  ("measure", "--store", str(store), "--", "true")):  # fmt: skip
+    for words in (
+        ("run", str(study), "--store", str(store)),
+        ("run", str(study), "--store", str(store), "--dry-run"),
+        ("measure", "--store", str(store), "--", "true"),
+    ):
         assert main([*words]) == 2
         assert "schema version 99" in refusal(capsys)
     assert sorted(store.rglob("*")) == before

@@ -21,7 +21,6 @@ def parsed(**changes: object) -> Study:
 
 
 def points(runs: list[PlannedRun]) -> list[tuple[int, int, int]]:
-    """Return GPUs, global batch and repeat of each run."""
     return [(r.spec.setting.gpus, r.spec.setting.global_batch, r.spec.repeat) for r in runs]
 
 

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from made_runs import made_spec
 from wattlaw.common.errors import BadInput
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import RunSpec
 from wattlaw.study.setting import RECORDED, Setting
 
 
@@ -78,10 +79,7 @@ def test_a_record_gives_the_same_setting(setting):
     [{"global_batch": 65}, {"local_batch": 3.5}, {"gpus": "2"}, {"surprise": 1}, {"gpus": None}],
 )
 def test_a_record_that_contradicts_itself_is_refused(changed):
-    spec = RunSpec(
-        workload=WorkloadSpec(name="a"), setting=Setting(2, local_batch=32), repeat=0,
-        measure=Measure(), launch_kind="local",
-    )  # fmt: skip
+    spec = made_spec(Setting(2, local_batch=32))
     record = spec.model_dump(mode="json")
     assert RunSpec.model_validate(record | {"measure": spec.measure, "train": spec.train,
                                             "workload": spec.workload}) == spec  # fmt: skip

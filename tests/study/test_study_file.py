@@ -262,12 +262,11 @@ def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp
             "launch.kind: unknown launcher 'telepathy'; allowed: local",
         ),
         (
-            {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}],
-             "repeats": 3},
+            {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}], "repeats": 3},
             "given 268,203 runs; allowed: at most 20,000",
         ),
     ],
-)  # fmt: skip
+)
 def test_an_unrunnable_study_is_rejected_before_it_starts(change, expected, write_study, capsys):
     path = write_study(**change)
     assert main(["check", str(path)]) == 2

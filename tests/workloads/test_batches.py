@@ -115,8 +115,6 @@ def test_an_epoch_resumed_at_a_step_has_the_remaining_batches(samples, world, lo
 
 
 class Counted(InMemory):
-    """Remembers what was asked for."""
-
     asked: ClassVar[list[list[int]]] = []
 
     def batch(self, indices, seeds):

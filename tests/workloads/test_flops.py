@@ -38,8 +38,6 @@ def test_operations_are_two_per_weight_and_position_in_each_pass(net, shape, flo
 
 
 class Spectrum(nn.Module):
-    """Multiplies the spectrum of a field."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))

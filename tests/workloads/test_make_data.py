@@ -15,7 +15,6 @@ SIZE = 6
 
 
 def content(folder: Path) -> dict[str, str]:
-    """Return the hash of every file in a folder."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
@@ -24,7 +23,6 @@ def content(folder: Path) -> dict[str, str]:
 
 
 def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    """Return the one-line error of a command."""
     assert main(["workloads", "make-data", *map(str, words)]) == 2
     shown = capsys.readouterr()
     assert shown.out == ""

@@ -27,7 +27,6 @@ def compared_epochs(name: str) -> int:
 
 
 def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: object) -> RunSpec:
-    """Return a run of a workload on one rank."""
     reduced = WORKLOADS[name]
     return spec_of(
         name,
@@ -41,7 +40,6 @@ def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function that trains a workload on one rank, once."""
     kept: dict[tuple[str, bool], list] = {}
 
     def train(name: str, *, calm: bool = False) -> list:
@@ -124,11 +122,7 @@ def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
 
     def with_pieces(pieces: int) -> list[float]:
         spec = spec_of(
-            "digits-cnn",
-            reduced.options,
-            gpus=2,
-            global_batch=250,
-            gradient_accumulation=pieces,
+            "digits-cnn", reduced.options, gpus=2, global_batch=250, gradient_accumulation=pieces
         )
         return losses(trained(spec, tmp_path / str(pieces)))
 
