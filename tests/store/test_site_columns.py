@@ -2,11 +2,9 @@
 
 from datetime import UTC, datetime, timedelta
 
-import pytest
-
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.store.record import ClockReport, Interruption, Site
+from wattlaw.store.record import Interruption, Site
 
 START = datetime(2026, 11, 1, 12, tzinfo=UTC)
 SITE = Site(
@@ -14,7 +12,6 @@ SITE = Site(
     energy_source="sacct ConsumedEnergyRaw", energy_start_at=START,
     energy_end_at=START + timedelta(seconds=20),
 )  # fmt: skip
-CLOCK = ClockReport(host="n2", reference="n1", at="begin", offset_s=0.001, uncertainty_s=0.0002)
 CUT = Interruption(attempt=1, at=START, reason="node failure")
 
 
@@ -27,14 +24,10 @@ def row_of_run(path, **changes):
 
 
 def test_the_table_of_runs_has_what_the_scheduler_says(tmp_path):
-    other = CLOCK.model_copy(update={"at": "end", "offset_s": -0.003})
-    row = row_of_run(
-        tmp_path, site=SITE, clocks=(CLOCK, other), interruptions=(CUT, CUT), attempts=3
-    )
+    row = row_of_run(tmp_path, site=SITE, interruptions=(CUT, CUT), attempts=3)
     assert (row["job_id"], row["partition"]) == ("17", "gpu")
     assert row["node_names"] == ["n1", "n2"]
     assert row["interruptions"] == 2
-    assert row["clock_offset_max_s"] == pytest.approx(0.0032)
     assert row["site_energy_j"] == 5000.0
     assert row["site_energy_source"] == "sacct ConsumedEnergyRaw"
     assert row["site_energy_start_at"] == START
@@ -43,7 +36,7 @@ def test_the_table_of_runs_has_what_the_scheduler_says(tmp_path):
 
 def test_a_run_without_a_scheduler_has_null(tmp_path):
     row = row_of_run(tmp_path)
-    unknown = {"job_id", "partition", "node_names", "clock_offset_max_s"}
+    unknown = {"job_id", "partition", "node_names"}
     unknown |= {name for name in row if name.startswith("site_energy")}
     assert {row[name] for name in unknown} == {None}
     assert row["interruptions"] == 0
