@@ -1,9 +1,11 @@
-"""Shared by benchmarks: processor time of process trees, a training block, results files."""
+"""Shared by benchmarks: processor time, paired slowdowns, a training block, results files."""
 
 import datetime
 import json
 import os
 import platform
+import random
+import signal
 import socket
 import subprocess
 import time
@@ -44,6 +46,39 @@ def cores_used(process: "subprocess.Popen[str]", settle_s: float, watch_s: float
     return (cpu_s(process.pid) - begun_cpu_s) / (time.monotonic() - begun_s)
 
 
+def paired_slowdowns(
+    sampler_pid: int, block: Callable[[], None], pairs: int, seed: int = 0
+) -> list[float]:
+    """Return the relative slowdown of a block by the sampler, for each pair of blocks.
+
+    The sampler runs during one block of a pair and is stopped (SIGSTOP) during the other. Their
+    order is random, so that a drift of the machine cancels.
+    """
+    order = random.Random(seed)  # noqa: S311 - not for secrets
+    slowdowns = []
+    try:
+        for _ in range(pairs):
+            times_s = {}
+            for sampled in order.sample((True, False), 2):
+                os.kill(sampler_pid, signal.SIGCONT if sampled else signal.SIGSTOP)
+                begun_s = time.perf_counter()
+                block()
+                times_s[sampled] = time.perf_counter() - begun_s
+            slowdowns.append(times_s[True] / times_s[False] - 1)
+    finally:
+        os.kill(sampler_pid, signal.SIGCONT)
+    return slowdowns
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """Return an interval of at least 95 % for the median: order statistics of the binomial."""
+    from scipy import stats
+
+    ordered = sorted(values)
+    low = int(stats.binom.ppf(0.025, len(ordered), 0.5))
+    return ordered[max(0, low - 1)], ordered[min(len(ordered) - 1, len(ordered) - low)]
+
+
 def end_tree(process: "subprocess.Popen[str]") -> None:
     """End a process that we started, with its children."""
     children = (
@@ -82,7 +117,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     from wattlaw.running.training.ranks import to_device
     from wattlaw.study.model import WorkloadSpec
     from wattlaw.workloads import catalogue
-    from wattlaw.workloads.data_loading import Loader, LoaderOptions
+    from wattlaw.workloads.data_loading import Loader
     from wattlaw.workloads.workload import Shard
 
     torch.manual_seed(0)
@@ -91,7 +126,7 @@ def training_block(batch: int, steps: int) -> Callable[[], None]:
     model = workload.model().to(device)
     optimizer = workload.optimizer(model, batch, fused=False)
     shard = Shard(0, 1, batch, seed=0, fraction=1.0)
-    loader = Loader(workload.training_data(), shard, LoaderOptions(), training=True)
+    loader = Loader(workload.training_data(), shard, 0, training=True)
     batches = [to_device(part.data, device) for part in loader.epoch(0)]
 
     def block() -> None:

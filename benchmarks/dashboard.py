@@ -150,9 +150,7 @@ def _parts(url: str) -> tuple[str, int, str]:
 
 def _stream(host: str, port: int, cookie: str) -> socket.socket:
     line = socket.create_connection((host, port))
-    line.sendall(
-        f"GET /events?page=/ HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode()
-    )
+    line.sendall(f"GET /events HTTP/1.1\r\nHost: {host}\r\nCookie: {cookie}\r\n\r\n".encode())
     return line
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.series_fits import fit_groups
+from wattlaw.analysis.laws.fitting import fit_groups
 
 SERIES, REPEATS = 500, 3
 TARGET_S = 20.0

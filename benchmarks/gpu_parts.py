@@ -31,14 +31,20 @@ import pynvml
 import yaml
 
 import wattlaw
-from common import cores_used, end_tree, start_sampler, training_block
+from common import (
+    cores_used,
+    end_tree,
+    median_interval,
+    paired_slowdowns,
+    start_sampler,
+    training_block,
+)
 from loop_process import Case, LoopError, open_pair
 from throughput import BLOCK_LIMIT_S, BUILD_LIMIT_S, CASES, compare_rates, settings, train_in_turns
 from wattlaw.common import machine, processes
 from wattlaw.common.files import write_text
 from wattlaw.measure.telemetry import sampler
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
-from wattlaw.running.selftest import median_interval, paired_slowdowns
 from wattlaw.store.live import read_live
 from wattlaw.store.record import SamplerReport
 from wattlaw.store.schema import SAMPLES, WINDOWS

@@ -17,9 +17,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from common import write_results
+from common import median_interval, write_results
 from wattlaw.running.instrumentation import instrumented_environment
-from wattlaw.running.selftest import median_interval
 
 STEP_S = 0.001
 

@@ -16,10 +16,16 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from common import cores_used, end_tree, training_block, write_results
+from common import (
+    cores_used,
+    end_tree,
+    median_interval,
+    paired_slowdowns,
+    training_block,
+    write_results,
+)
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry import sampler
-from wattlaw.running.selftest import median_interval, paired_slowdowns
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from fake_nvml import FakeGpus

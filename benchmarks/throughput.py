@@ -15,10 +15,9 @@ import statistics
 from collections.abc import Iterable
 from typing import Any
 
-from common import write_results
+from common import median_interval, write_results
 from loop_process import Case, LoopError, LoopProcess, open_pair
 from wattlaw.common import machine
-from wattlaw.running.selftest import median_interval
 
 PACKAGES = ("torchvision", "transformers", "accelerate", "torch-geometric", "nvidia-physicsnemo")
 #: Differences between the two sides other than the loop, by workload.

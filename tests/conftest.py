@@ -65,10 +65,10 @@ SLOW = (
     "gpu_acceptance", "pythons", "instrumentation", "measure_steps",
     "workloads", "campaign", "killed_owners", "preemption", "failing_ranks", "figures",
     "workload_files", "training", "report", "commands", "simulated_launcher", "attempts",
-    "measure", "readme", "track", "sampler", "out_of_memory", "molecules", "vision", "advice",
+    "measure", "readme", "track", "sampler", "molecules", "vision", "advice",
     "image_files",
     "command_line", "limit_comparison", "claims", "site_limits", "full_disk",
-    "scheduler_energy", "clocks", "cancel", "import_isolation", "hostile_limits", "damaged_stores",
+    "cancel", "import_isolation", "hostile_limits", "damaged_stores",
     "hostile_tables", "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
 

@@ -6,8 +6,7 @@ if TYPE_CHECKING:
     from wattlaw.api.imports import import_files
     from wattlaw.api.results import open
     from wattlaw.api.studies import load_study, run
-    from wattlaw.running.tracker import Track
-    from wattlaw.running.tracking import track
+    from wattlaw.running.tracker import Track, track
 
     __version__: str
 
@@ -20,7 +19,7 @@ _MODULES = {
     "load_study": "api.studies",
     "open": "api.results",
     "run": "api.studies",
-    "track": "running.tracking",
+    "track": "running.tracker",
 }
 
 

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattlaw.common.errors import NotPermitted
 from wattlaw.common.files import read_text, write_text
+from wattlaw.report.rendering import style_hash
 
 COOKIE = "wattlaw"
 #: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
@@ -29,17 +30,21 @@ _HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _MOST_WRONG, _WRONG_S = 10, 60.0
 _MAX_QUERY = 4096
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
+#: The style of the report is in its page.
+_POLICY = (
+    f"default-src 'none'; script-src 'self'; style-src 'self' '{style_hash()}'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; "
+    "frame-ancestors 'none'"
+)
 _HEADERS = (
-    (b"content-security-policy",
-     b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-     b"connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"),
+    (b"content-security-policy", _POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
     (b"cache-control", b"no-store"),
     (b"connection", b"close"),
-)  # fmt: skip
+)
 
 
 class Tokens:
@@ -94,31 +99,24 @@ class Guard:
         headers = {name: value.decode("latin-1") for name, value in scope["headers"]}
         if scope["method"] not in ("GET", "HEAD"):
             return PlainTextResponse("only GET is allowed\n", 405, {"allow": "GET, HEAD"})
-        host = headers.get(b"host", "")
-        name, separator, port = host.rpartition(":")
-        if not (separator and port.isdigit()):
-            name = host
-        if name.lower() not in _HOSTS:
+        host = re.sub(r":\d+$", "", headers.get(b"host", ""))
+        if host.lower() not in _HOSTS:
             return PlainTextResponse("unknown host; use localhost\n", 421)
-        if self._tokens is None or self._tokens.has_cookie(headers.get(b"cookie", "")):
+        tokens = self._tokens
+        if tokens is None or tokens.has_cookie(headers.get(b"cookie", "")):
             return None
-        return _exchange(self._tokens, scope["query_string"].decode("latin-1")[:_MAX_QUERY])
-
-
-def _exchange(tokens: Tokens, query: str) -> Response:
-    """Return the answer to a request without the cookie: the cookie, if it has the token."""
-    values = parse_qs(query).get("token")
-    if not values:
-        return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
-    was_blocked = tokens.is_blocked()
-    cookie = tokens.exchange(values[0])  # whatever others have tried: nobody guesses 256 bits
-    if cookie is None and was_blocked:
-        return PlainTextResponse("too many wrong tokens; wait a minute\n", 429)
-    if cookie is None:
-        return PlainTextResponse("wrong or used token\n", 403)
-    response = RedirectResponse("/", 303)
-    response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
-    return response
+        values = parse_qs(scope["query_string"].decode("latin-1")[:_MAX_QUERY]).get("token")
+        if not values:
+            return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
+        was_blocked = tokens.is_blocked()
+        cookie = tokens.exchange(values[0])  # whatever others tried: nobody guesses 256 bits
+        if cookie is None:
+            wait = (429, "too many wrong tokens; wait a minute\n")
+            status, text = wait if was_blocked else (403, "wrong or used token\n")
+            return PlainTextResponse(text, status)
+        response = RedirectResponse("/", 303)
+        response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
+        return response
 
 
 def kept_cookie(folder: Path) -> str:
@@ -134,22 +132,14 @@ def kept_cookie(folder: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create a folder that only this user can enter, or check that it is one.
-
-    Raises ``NotPermitted`` if another user owns it, or others may enter it.
-    """
+    """Create or check a folder that only this user can enter; ``NotPermitted`` if others can."""
+    allowed = "allowed: a folder of this user with mode 0700; set XDG_RUNTIME_DIR to such a folder"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
-        raise NotPermitted(
-            f"{folder}: cannot be created: {error.strerror}; set XDG_RUNTIME_DIR to a folder of "
-            "this user with mode 0700"
-        ) from None
+        raise NotPermitted(f"{folder}: cannot be created: {error.strerror}; {allowed}") from None
     state = folder.lstat()
     is_private = stat.S_ISDIR(state.st_mode) and not state.st_mode & 0o077
     if state.st_uid != os.getuid() or not is_private:
-        raise NotPermitted(
-            f"{folder}: not private; allowed: a folder of this user with mode 0700 (chmod 700), "
-            "or set XDG_RUNTIME_DIR to such a folder"
-        )
+        raise NotPermitted(f"{folder}: not private; {allowed}")
     return folder

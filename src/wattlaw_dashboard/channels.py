@@ -22,74 +22,52 @@ PROBLEM = "problem"
 PERIOD_S, _ALIVE_S = 1.0, 10.0
 #: Computing takes at most this share of the time of a core.
 _SHARE = 0.1
-#: Viewers that take no events lose old ones: parts replace each other.
-_WAITING = 8
 
 
 @dataclass
 class Channel:
     """One page: the function that computes its parts, its last parts, and its viewers."""
 
+    path: str
     compute: Callable[[], Parts]
-    parts: Parts = field(default_factory=dict)
-    _viewers: set["asyncio.Queue[Parts]"] = field(default_factory=set)
-    _task: "asyncio.Task[None] | None" = None
-    _computed_s: float = -1e9
+    viewers: int = 0
+    _parts: Parts = field(default_factory=dict)
+    _due_s: float = 0.0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    @property
-    def has_viewers(self) -> bool:
-        return bool(self._viewers)
-
     async def fresh(self) -> Parts:
-        """Return parts that are at most a period old, the last ones with the problem if they fail.
-
-        Raises ``NoSuchRun`` if there never was such a page.
-        """
+        """Return the parts, computed anew if it is time; if that fails, the last and the reason."""
         async with self._lock:
-            if time.monotonic() - self._computed_s > PERIOD_S:
-                try:
-                    self.parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
-                except Exception as error:  # the viewers see it, and the next period may succeed
-                    if isinstance(error, NoSuchRun) and not self.parts:
-                        raise
-                    text = escape(replace_invisible(one_line(error)))
-                    self.parts = {**self.parts, PROBLEM: text}
-                self._computed_s = time.monotonic()
-            return self.parts
+            begin_s = time.monotonic()
+            if begin_s < self._due_s:
+                return self._parts
+            try:
+                self._parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
+            except Exception as error:  # the viewers see it, and the next period may succeed
+                if isinstance(error, NoSuchRun) and not self._parts:
+                    raise
+                text = escape(replace_invisible(one_line(error)))
+                self._parts = {**self._parts, PROBLEM: text}
+            now_s = time.monotonic()
+            self._due_s = now_s + max(PERIOD_S, (now_s - begin_s) / _SHARE)
+            return self._parts
 
     async def events(self) -> AsyncIterator[str]:
-        """Yield all parts, and then those that change, as server-sent events."""
-        queue: asyncio.Queue[Parts] = asyncio.Queue(_WAITING)
-        self._viewers.add(queue)
-        if self._task is None:
-            self._task = asyncio.create_task(self._update())
+        before: Parts = {}
+        sent_s = time.monotonic()
+        self.viewers += 1
         try:
-            yield _event(await self.fresh())
             while True:
-                try:
-                    yield _event(await asyncio.wait_for(queue.get(), _ALIVE_S))
-                except TimeoutError:
+                now = await self.fresh()
+                changed = {name: html for name, html in now.items() if before.get(name) != html}
+                before = now
+                if changed:
+                    yield f"data: {json.dumps(changed)}\n\n"
+                elif time.monotonic() - sent_s >= _ALIVE_S:
                     yield ": alive\n\n"
+                else:
+                    await asyncio.sleep(PERIOD_S)
+                    continue
+                sent_s = time.monotonic()
         finally:
-            self._viewers.discard(queue)
-            if not self._viewers and self._task is not None:
-                self._task.cancel()
-                self._task = None
-
-    async def _update(self) -> None:
-        before, took_s = await self.fresh(), 0.0
-        while True:
-            await asyncio.sleep(max(PERIOD_S, took_s / _SHARE))
-            begin_s = time.monotonic()
-            now = await self.fresh()
-            took_s = time.monotonic() - begin_s
-            changed = {name: html for name, html in now.items() if before.get(name) != html}
-            for queue in self._viewers if changed else ():
-                waiting = queue.get_nowait() if queue.full() else {}
-                queue.put_nowait({**waiting, **changed})
-            before = now
-
-
-def _event(parts: Parts) -> str:
-    return f"data: {json.dumps(parts)}\n\n"
+            self.viewers -= 1

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -38,9 +37,7 @@ _MOST_TAILS = 64
 #: Reasons of skipped runs that are shown.
 _MOST_REASONS = 5
 _FAILED = ("failed", "damaged", "interrupted")
-_COLUMNS = [
-    "run_id", "status", *TITLE_COLUMNS, "started_at", "finished_at", "launcher", "attempts",
-]  # fmt: skip
+_COLUMNS = ["run_id", "status", *TITLE_COLUMNS, "started_at", "finished_at", "attempts"]
 
 
 @dataclass(frozen=True)
@@ -72,7 +69,6 @@ class Overview:
     #: up. Simulated and replayed runs use no GPUs.
     gpu_hours: dict[str, float] = field(default_factory=dict)
     runs_per_s: float = 0.0  # that ended lately
-    left: int = 0
     not_needed: int = 0  # planned runs that a decision does without
     launchers: Counter[str] = field(default_factory=Counter)
     skip_reasons: Counter[str] = field(default_factory=Counter)
@@ -102,8 +98,8 @@ class Overview:
     @property
     def left_s(self) -> float | None:
         """The time until no run is left at the rate of the last runs, None if it is unknown."""
-        is_known = self.left and self.runs_per_s and self.running
-        return self.left / self.runs_per_s if is_known else None
+        left = sum(self.states[name] for name in ("planned", "running", "queued")) - self.not_needed
+        return left / self.runs_per_s if left and self.runs_per_s and self.running else None
 
     @property
     def origin(self) -> str:
@@ -126,33 +122,24 @@ class Overview:
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         store = Store.existing(path)
         status = poller.status(store)
-        states = {run.run_id: (run.state, run.reason) for run in status.not_done}
-        table = store.snapshot().runs.select(_COLUMNS)
-
-        def rows(of_states: Sequence[str]) -> list[RunRow]:
-            wanted = [run_id for run_id, (state, _) in states.items() if state in of_states]
-            return _rows(table, index, states, wanted) if wanted else []
-
+        reasons = {run.run_id: (run.state, run.reason) for run in status.not_done}
+        table = store.snapshot().runs
         self.states.update(status.states)
         self.notes += status.errors
-        self.running += rows(["running", "queued"])
-        self.failed += _last(rows(_FAILED))
-        unread = [run for run in status.not_done if run.title is None]
-        self.failed += [
-            RunRow(index, run.run_id, run.run_id, run.state, run.reason)
-            for run in unread[:MOST_ROWS]
-        ]
-        done = table.filter(pc.equal(table["status"], "done"))
-        done = done.sort_by([("finished_at", "descending")]).slice(0, MOST_ROWS)
-        self.ended += _rows(done, index, states)
-        not_needed = sum(run.is_not_needed for run in status.not_done)
-        self.not_needed += not_needed
-        self.left += sum(status.states.count(state) for state in ("planned", "running", "queued"))
-        self.left -= not_needed
-        self.skip_reasons.update(
-            reason or "without a reason" for state, reason in states.values() if state == "skipped"
-        )
+        self.not_needed += sum(run.is_not_needed for run in status.not_done)
+        for run in status.not_done:
+            if run.state == "skipped":
+                self.skip_reasons[run.reason or "without a reason"] += 1
+            elif run.title is None:  # its record cannot be read
+                self.failed.append(RunRow(index, run.run_id, run.run_id, run.state, run.reason))
         self.launchers.update(table["launcher"].drop_null().to_pylist())
+        for states, shown in ((("running", "queued"), self.running), (_FAILED, self.failed)):
+            wanted = [run_id for run_id, (state, _) in reasons.items() if state in states]
+            chosen = table.filter(pc.is_in(table["run_id"], pa.array(wanted, "string")))
+            shown.extend(_rows(chosen, index, reasons))
+        done = table.filter(pc.equal(table["status"], "done"))
+        newest = done.sort_by([("finished_at", "descending")]).slice(0, MOST_ROWS)
+        self.ended += _rows(newest, index, reasons)
         self._add_times(table)
         try:
             decision = stored_decision(path)
@@ -161,16 +148,14 @@ class Overview:
         else:
             self.decisions += [] if decision is None else [decision_text(decision)]
 
-    def _add_times(self, table: Any) -> None:
+    def _add_times(self, table: pa.Table) -> None:
         """Add the GPU-hours of runs that ended, and the rate of those that ended lately."""
         frame = table.select(["gpus", "started_at", "finished_at", "launcher"]).to_pandas()
         seconds = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
         hours = (frame["gpus"] * seconds.clip(lower=0) / _HOUR_S).dropna()
         by_source = hours.groupby(frame["launcher"].map(source_of)).sum()
-        for name in _USE_GPUS:
-            if name in by_source.index:
-                hours_so_far = self.gpu_hours.get(name, 0.0)
-                self.gpu_hours[name] = hours_so_far + float(by_source[name])
+        for name in by_source.index.intersection(_USE_GPUS, sort=False):
+            self.gpu_hours[name] = self.gpu_hours.get(name, 0.0) + float(by_source[name])
         ran = table.filter(pc.not_equal(table["status"], "skipped"))
         newest = sorted(ran["finished_at"].drop_null().to_pylist())[-_RECENT:]
         span_s = time.time() - newest[0].timestamp() if newest else 0.0
@@ -179,10 +164,7 @@ class Overview:
 
 
 def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
-    """Return the state of stores, also of the queues of schedulers.
-
-    A store that cannot be read is a note.
-    """
+    """Return the state of stores and of schedulers' queues; an unreadable store is a note."""
     overview = Overview(tuple(map(str, paths)))
     for index, path in enumerate(paths):
         try:
@@ -190,33 +172,23 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
         except (WattlawError, OSError, pa.ArrowException) as error:
             overview.notes.append(one_line(error))
     overview.running.sort(key=lambda row: row.state != "running")
-    del overview.running[MOST_ROWS:]
-    overview.failed, overview.ended = _last(overview.failed), _last(overview.ended)
+    oldest = datetime.min.replace(tzinfo=UTC)
+    for rows in (overview.failed, overview.ended):
+        rows.sort(key=lambda row: row.finished_at or oldest, reverse=True)
+    for rows in (overview.running, overview.failed, overview.ended):
+        del rows[MOST_ROWS:]
     return overview
 
 
-def _rows(
-    table: Any,
-    store: int,
-    states: dict[str, tuple[str, str | None]],
-    run_ids: Sequence[str] | None = None,
-) -> list[RunRow]:
-    if run_ids is not None:
-        table = table.filter(pc.is_in(table["run_id"], pc.cast(run_ids, "string")))
+def _rows(table: pa.Table, store: int, reasons: dict[str, tuple[str, str | None]]) -> list[RunRow]:
     rows = []
-    for row in table.to_pylist():
+    for row in table.select(_COLUMNS).to_pylist():
         run_id = row["run_id"]
-        state, reason = states.get(run_id, (row["status"], None))
-        title = run_title(run_id, **{name: row[name] for name in TITLE_COLUMNS})
+        state, reason = reasons.get(run_id, (row["status"], None))
+        title = run_title(run_id, row)
         times = row["started_at"], row["finished_at"]
         rows.append(RunRow(store, run_id, title, state, reason, *times, row["attempts"] or 0))
     return rows
-
-
-def _last(rows: Sequence[RunRow]) -> list[RunRow]:
-    """Return the rows that ended last, the newest first."""
-    oldest = datetime.min.replace(tzinfo=UTC)
-    return sorted(rows, key=lambda row: row.finished_at or oldest, reverse=True)[:MOST_ROWS]
 
 
 class RunTails:

@@ -1,4 +1,4 @@
-"""The pages as parts of HTML: overview, results, one run, and a comparison of runs."""
+"""The pages as parts of HTML: the overview and one run; and the report of the done runs."""
 
 import threading
 import time
@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
-import pandas as pd
 import pyarrow as pa
 
 from wattlaw.api.results import open as open_results
@@ -19,9 +19,9 @@ from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw_dashboard.channels import Parts
+from wattlaw.study.sources import MEASURED, source_of
+from wattlaw_dashboard.channels import PROBLEM, Parts
 from wattlaw_dashboard.dashboard_overview import RunRow, RunTails, log_tail, read_overview
-from wattlaw_dashboard.shown_results import read_energies, read_results
 from wattlaw_dashboard.tails import Device, Mark, Totals, ended_run
 from wattlaw_dashboard.timeline import timelines
 
@@ -30,16 +30,16 @@ T = TypeVar("T")
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
 #: The longest id of a run.
-MAX_ID = 64
-#: The values of a comparison, with their titles.
-COMPARED = {
-    "workload": "workload", "hardware": "hardware", "gpus": "GPUs", "nodes": "nodes",
-    "global_batch": "global batch", "power_limit_w": "power limit, W",
-    "clock_limit_mhz": "clock limit, MHz", "power_profile": "power profile",
-    "precision": "precision", "unit": "unit",
-    "time_s": "time of a unit, s", "energy_j": "energy of a unit, J", "energy_is": "energy counts",
-    "power_per_gpu_w": "power per GPU, W", "samples_per_s": "samples per s",
-    "gpu_hours": "GPU-hours of a unit", "sm_util_mean": "utilisation", "metric": "quality",
+_MAX_ID = 64
+#: Energies of windows, with what they are of. Outer scopes contain inner ones.
+_ENERGIES = {
+    "gpu_energy_j": "GPUs", "cpu_energy_j": "processors", "dram_energy_j": "memory",
+    "module_energy_j": "modules", "node_energy_j": "nodes",
+}  # fmt: skip
+#: The headings of the parts; the summary has its own.
+_HEADINGS = {
+    "live": "Devices", "running": "Running", "failed": "Failures", "ended": "Done",
+    "windows": "Windows", "log": "Log",
 }  # fmt: skip
 
 
@@ -63,8 +63,8 @@ class Refreshed(Generic[T]):
         try:
             self._value = self._read()
         finally:
-            took_s = time.monotonic() - begin_s
-            self._due_s = time.monotonic() + max(_RESULTS_S, _RESULTS_FACTOR * took_s)
+            end_s = time.monotonic()
+            self._due_s = end_s + max(_RESULTS_S, _RESULTS_FACTOR * (end_s - begin_s))
             self._lock.release()
 
 
@@ -81,7 +81,11 @@ class Pages:
         #: Tables of a done run do not change.
         self._ended = lru_cache(maxsize=8)(lambda path, _: ended_run(RunFolder(path)))
         self._energies = Refreshed(partial(read_energies, self.paths))
-        self._results = Refreshed(partial(read_results, self.paths))
+        self._report = Refreshed(partial(read_report, self.paths))
+
+    def report(self) -> str | None:
+        """Return the report as a page; None until it has been read for the first time."""
+        return self._report.get()
 
     def overview(self) -> Parts:
         with self._lock:
@@ -92,33 +96,24 @@ class Pages:
         totals = Totals()
         for tail in tails:
             totals.update(tail.totals)
-        folders = (Store(self.paths[row.store]).folder(row.run_id) for row in state.failed[:10])
-        failed = list(zip(state.failed, map(log_tail, folders), strict=False))
+        failed = [
+            (row, log_tail(Store(self.paths[row.store]).folder(row.run_id)))
+            for row in state.failed[:10]
+        ]
         return {
-            "summary": _render(
-                "summary", state=state, energies=self._energies.get() or {}, fmt=fmt
-            ),
-            "live": _render(
-                "live", charts=timelines(devices, totals, marks), running=state.active
-            ),
+            "summary": _render("summary", state=state, energies=self._energies.get() or {}),
+            "live": _render("live", charts=timelines(devices, totals, marks), running=tails),
             "running": _render("runs", rows=state.running, kind="running"),
             "failed": _render("failed", rows=failed, more=max(0, state.failed_count - 10)),
             "ended": _render("runs", rows=state.ended, kind="ended"),
-        }  # fmt: skip
-
-    def results(self) -> Parts:
-        return {"results": _render("results", results=self._results.get())}
+        }
 
     def run(self, store: int, run_id: str) -> Parts:
-        """Return the parts of the page of a run.
-
-        Raises ``NoSuchRun`` if the store has no such run.
-        """
+        """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
         folder, record = self._record(store, run_id)
         devices: Sequence[Device] = ()
         marks: Sequence[Mark] = ()
-        totals = Totals()
-        note = None
+        totals, note = Totals(), None
         try:
             if record.status == "done":
                 devices, totals, marks = self._ended(folder.path, record.finished_at)
@@ -129,44 +124,18 @@ class Pages:
                 devices, totals, marks = list(tail.devices.values()), tail.totals, tail.marks
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
+        newest = sorted(marks, key=lambda mark: -mark.end_s)[:50]
         return {
-            "facts": _render(
-                "facts", record=record, state=folder.state(record), note=note, fmt=fmt
-            ),
+            "facts": _render("facts", record=record, state=folder.state(record), note=note),
             "live": _render("live", charts=timelines(devices, totals, marks), running=()),
-            "windows": _render("windows", marks=sorted(marks, key=lambda mark: -mark.end_s)[:50],
-                               fmt=fmt),
+            "windows": _render("windows", marks=newest),
             "log": _render("log", text=log_tail(folder)),
-        }  # fmt: skip
-
-    def comparison(self, chosen: Sequence[tuple[int, str]]) -> Parts:
-        """Return the parts of the comparison of runs; runs that are not done have no values."""
-        for store, run_id in chosen:
-            self._record(store, run_id)
-        metrics = {
-            store: open_results(self.paths[store]).metrics for store in {each for each, _ in chosen}
         }
-        columns: list[pd.Series] = []
-        for store, run_id in chosen:
-            rows = metrics[store][metrics[store]["run_id"] == run_id]
-            columns.append(rows.iloc[0] if len(rows) else pd.Series(dtype=object))
-
-        def cell(value: Any) -> str:
-            is_number = isinstance(value, int | float) and not isinstance(value, bool)
-            return fmt.number(value, 4) if is_number else fmt.printable(value, 80)
-
-        table = [
-            (title, [cell(column.get(name)) for column in columns])
-            for name, title in COMPARED.items()
-        ]
-        shown = [row for row in table if any(cell != fmt.MISSING for cell in row[1])]
-        return {"comparison": _render("comparison", names=chosen, rows=shown)}
 
     def _record(self, store: int, run_id: str) -> tuple[RunFolder, RunRecord]:
-        if not 0 <= store < len(self.paths):
-            raise NoSuchRun(f"there is no store {store}")
         # Letters and digits only, so that the id cannot lead out of the store.
-        if run_id.isascii() and run_id.isalnum() and len(run_id) <= MAX_ID:
+        is_id = run_id.isascii() and run_id.isalnum() and len(run_id) <= _MAX_ID
+        if is_id and 0 <= store < len(self.paths):
             folder = Store.existing(self.paths[store]).folder(run_id)
             record = folder.read()
             if record is not None:
@@ -174,18 +143,46 @@ class Pages:
         raise NoSuchRun("there is no such run")
 
 
-def _render(name: str, **values: Any) -> str:
-    return environment("wattlaw_dashboard").get_template(f"{name}.html.j2").render(**values)
+def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
+    """Return the energy of all windows of the done runs in J, by what it is of; or why not.
+
+    Energies of different sources are never added up, and impossible ones are left out.
+    """
+    try:
+        results = open_results(*paths)
+        epochs = results.epochs
+        sources = epochs["run_id"].map(results.runs.set_index("run_id")["launcher"].map(source_of))
+        energies: dict[str, float] = {}
+        for column, name in _ENERGIES.items():
+            of_node = "node_" if name == "nodes" else ""
+            known = epochs[column].notna() & (epochs[f"{of_node}energy_verdict"] != "implausible")
+            is_estimated = epochs[f"{of_node}energy_source"] == "estimated"
+            labels = sources.where(~is_estimated, sources.replace(MEASURED, "") + " estimated")
+            sums = epochs.loc[known, column].groupby(labels[known].str.strip()).sum()
+            energies |= {f"{name} ({label})": float(sum_j) for label, sum_j in sums.items()}
+        return energies
+    except Exception as error:  # the page says so, and the next reading may succeed
+        return f"the energies cannot be read: {one_line(error)}"
+
+
+def read_report(paths: Sequence[Path]) -> str:
+    """Return the report of the done runs, or a page that says why there is none."""
+    try:
+        with TemporaryDirectory() as folder:
+            page = open_results(*paths).report(Path(folder) / "report.html").page
+            return page.read_text("utf-8")
+    except Exception as error:  # also of data that a figure does not expect
+        return results_page(one_line(error))
+
+
+def results_page(text: str) -> str:
+    return page("Results", "", {PROBLEM: "", "results": _render("note", text=text)}, "results")
 
 
 def page(title: str, events: str, parts: Parts, nav: str) -> str:
-    """Return a whole page with its parts as they are now."""
-    return _render("page", title=title, events=events, parts=parts, nav=nav, headings=HEADINGS)
+    return _render("page", title=title, events=events, parts=parts, nav=nav, headings=_HEADINGS)
 
 
-#: The headings of the parts; the summary has its own.
-HEADINGS = {
-    "summary": None, "live": "Devices", "running": "Running", "failed": "Failures",
-    "ended": "Done", "results": None, "facts": None, "windows": "Windows", "log": "Log",
-    "comparison": None,
-}  # fmt: skip
+def _render(name: str, **values: Any) -> str:
+    template = environment("wattlaw_dashboard").get_template(f"{name}.html.j2")
+    return template.render(fmt=fmt, **values)

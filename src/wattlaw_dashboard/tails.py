@@ -10,11 +10,13 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from wattlaw.common.files import open_regular
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.streams import Kind
+
+T = TypeVar("T")
 
 #: Steps of time that are kept; a step is a second, or longer for a long run that has ended.
 STEPS = 600
@@ -50,10 +52,6 @@ class Totals:
             for step, total in steps.items():
                 self.add(column, step, total)
 
-    def forget(self, before: int) -> None:
-        for column, steps in self.steps.items():
-            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
-
 
 @dataclass
 class Device:
@@ -85,7 +83,6 @@ class Device:
                 totals.add(self.column(name), step, (value, 1, value, value))
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
-        """Return the mean power since the previous reading of the counter, nan if unknown."""
         before = self._counter
         if math.isnan(energy_j) or (before is not None and t_s - before[0] < 0.5):
             return math.nan
@@ -99,10 +96,7 @@ class Device:
         return f"{self.id} on {self.host}" + self.column(column).removeprefix(column)
 
     def column(self, column: str) -> str:
-        """Return a column with the origin of its values if they are not measured.
-
-        Totals have these names, so that values of different origins are not added up.
-        """
+        """Return a column with its origin if not measured: two origins are not added up."""
         is_marked = self.origin == "simulated" or (self.origin is not None and column == "power_w")
         return column + (f" ({self.origin})" if is_marked else "")
 
@@ -114,15 +108,9 @@ class Device:
     def last(self, column: str) -> float | None:
         return next(reversed(self.series(column).values()), None)
 
-    def forget(self, before: int) -> None:
-        for step in [step for step in self.steps if step < before]:
-            del self.steps[step]
-
 
 @dataclass(frozen=True)
 class Mark:
-    """A finished window: its phase, and when it began and ended, in seconds since 1970."""
-
     host: str
     phase: str
     is_warmup: bool
@@ -130,12 +118,20 @@ class Mark:
     end_s: float
     step_s: float | None
 
+    @classmethod
+    def of(cls, host: str, row: Mapping[str, Any]) -> "Mark | None":
+        start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))
+        step_s = _number(row.get("step_time_mean_s"))
+        if not math.isfinite(start_s + duration_s):
+            return None
+        return cls(
+            host, row.get("phase", ""), str(row.get("warmup")) == "True", start_s,
+            start_s + duration_s, step_s if math.isfinite(step_s) else None,
+        )  # fmt: skip
+
 
 class RunTail:
-    """What the processes of one attempt of a run have written."""
-
     def __init__(self, folder: RunFolder, attempt: int) -> None:
-        self.run_id = folder.run_id
         self._live = folder.live(attempt)
         self._files: dict[Path, _FileTail] = {}
         self.devices: dict[tuple[str, str], Device] = {}
@@ -149,40 +145,31 @@ class RunTail:
             match = _FILE.fullmatch(path.name)
             if match is None:
                 continue
-            tail = self._files.setdefault(path, _FileTail(path))
-            host = match[2]
-            for row in tail.rows():
+            what, host = match.groups()
+            for row in self._files.setdefault(path, _FileTail(path)).rows():
                 is_changed = True
-                if match[1] == "windows":
-                    self._add_mark(host, row)
+                if what == "windows":
+                    mark = Mark.of(host, row)
+                    self.marks += [] if mark is None else [mark]
                 elif (name := row.get("device", "")) and row.get("kind") in _KINDS:
                     device = Device(host, name, row["kind"])
                     self.devices.setdefault((host, name), device).add(row, self.totals)
         newest = max((max(item.steps, default=0) for item in self.devices.values()), default=0)
         kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
         for device in self.devices.values():
-            device.forget(newest - kept)
-        self.totals.forget(newest - STEPS)
+            device.steps = _since(newest - kept, device.steps)
+        for column, steps in self.totals.steps.items():
+            self.totals.steps[column] = _since(newest - STEPS, steps)
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
         return is_changed
 
-    def _add_mark(self, host: str, row: Mapping[str, str]) -> None:
-        start_s, duration_s = _number(row.get("start_ns")) * 1e-9, _number(row.get("duration_s"))
-        step_s = _number(row.get("step_time_mean_s"))
-        if math.isfinite(start_s + duration_s):
-            self.marks.append(
-                Mark(
-                    host, row.get("phase", ""), row.get("warmup") == "True", start_s,
-                    start_s + duration_s, step_s if math.isfinite(step_s) else None,
-                )
-            )  # fmt: skip
+
+def _since(first: int, steps: dict[int, T]) -> dict[int, T]:
+    return {step: value for step, value in steps.items() if step >= first}
 
 
 class _FileTail:
-    """The rows of a growing file that were not read before.
-
-    Each reading opens the file, so that NFS shows what another machine has written.
-    """
+    """The new rows of a growing file; each reading opens it, so that NFS shows what is new."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -221,10 +208,7 @@ class _FileTail:
 
 
 def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
-    """Return the devices, their totals and the windows of a run whose tables are written.
-
-    Raises ``OSError`` or ``pyarrow.ArrowException`` if a table cannot be read.
-    """
+    """Return the devices, their totals and the windows of a run whose tables are written."""
     import pyarrow.parquet as pq
 
     names = ["host", "device", "kind", "t_ns", "energy_j", "power_source", *SHOWN]
@@ -240,11 +224,7 @@ def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
         devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values, totals)
     columns = ["host", "phase", "warmup", "start_ns", "duration_s", "step_time_mean_s"]
     windows = pq.read_table(folder.epochs_path, columns=columns).to_pylist()
-    marks = [
-        Mark(row["host"], row["phase"], bool(row["warmup"]), row["start_ns"] * 1e-9,
-             row["start_ns"] * 1e-9 + row["duration_s"], row["step_time_mean_s"])
-        for row in windows if row["start_ns"] is not None and row["duration_s"] is not None
-    ]  # fmt: skip
+    marks = [mark for row in windows if (mark := Mark.of(row["host"], row)) is not None]
     return list(devices.values()), totals, marks
 
 

@@ -1,11 +1,11 @@
-"""Series of a running run as one SVG: a line for each device, its limit, and the windows."""
+"""Series of a running run as charts: a line for each device, its limit, and the windows."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from html import escape
+from dataclasses import dataclass, field
+from typing import Any
 
-from wattlaw.common.formatting import number, replace_invisible
+from wattlaw.common.formatting import number
 from wattlaw.report.charts import COLOURS
 from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
 
@@ -13,60 +13,60 @@ from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
 MOST_LINES = 8
 #: The shortest time axis, in steps.
 _LEAST_STEPS = 60
-_WIDTH, _HEIGHT, _LEFT, _BOTTOM, _TOP = 720, 190, 56, 22, 8
 _TITLES = {
     "power_w": ("Power", "W"), "sm_util": ("Utilisation", "%"),
     "sm_clock_mhz": ("SM clock", "MHz"), "temperature_c": ("Temperature", "°C"),
     "cpu_cores": ("Busy cores", ""),
 }  # fmt: skip
-COLUMNS = tuple(_TITLES)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Timeline:
-    """One chart: its title, its lines with their colours, and the SVG."""
+    """A chart for the template ``live.html.j2``: positions in pixels, as text, and labels."""
 
     title: str
-    legend: tuple[tuple[str, str], ...]
-    svg: str
+    text: str  # for a screen reader
+    lines: list[dict[str, str]] = field(default_factory=list)  # name, colour, path
+    marks: list[dict[str, Any]] = field(default_factory=list)
+    grid: list[tuple[str, str]] = field(default_factory=list)
+    times: list[tuple[str, str]] = field(default_factory=list)
+    limits: list[tuple[str, str]] = field(default_factory=list)
+    width, height, left, right, top, bottom = 720, 190, 56, 712, 8, 168
 
 
 def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
     """Return a chart of each value that the devices have; one time axis for all."""
     step_s = max((item.step_s for item in devices), default=1)
-    seen = [step for item in devices if item.steps for step in (min(item.steps), max(item.steps))]
-    newest_s = step_s * max(seen, default=0)
-    span_s = step_s * min(STEPS, max(_LEAST_STEPS, max(seen, default=0) - min(seen, default=0)))
+    steps = [step for item in devices if item.steps for step in (min(item.steps), max(item.steps))]
+    first, newest = min(steps, default=0), max(steps, default=0)
+    span_s = step_s * min(STEPS, max(_LEAST_STEPS, newest - first))
     charts = []
-    for column in COLUMNS:
+    for column in _TITLES:
         lines = _lines(devices, totals, column)
         if lines:
-            limits = {value for item in devices if column == "power_w"
-                      if (value := item.last("power_limit_w")) is not None}  # fmt: skip
-            charts.append(_chart(column, lines, sorted(limits)[:4], marks, newest_s, span_s))
+            limits = {item.last("power_limit_w") for item in devices if column == "power_w"}
+            known = sorted(limit for limit in limits if limit is not None)[:4]
+            charts.append(_chart(column, lines, known, marks, step_s * newest, span_s))
     return charts
 
 
 def _lines(
     devices: Sequence[Device], totals: Totals, column: str
 ) -> dict[str, Mapping[int, float]]:
-    """Return the series to draw by name."""
     if len(devices) <= MOST_LINES:
-        return {item.title(column): values
-                for item in devices if (values := item.series(column))}  # fmt: skip
+        series = {item.title(column): item.series(column) for item in devices}
+        return {name: values for name, values in series.items() if values}
     lines: dict[str, Mapping[int, float]] = {}
     for name, count in sorted(Counter(item.column(column) for item in devices).items()):
         marked = name.removeprefix(column)
-        steps = sorted(totals.steps.get(name, {}).items())
-        columns = {
-            f"mean of {count} devices{marked}": [each[0] / each[1] for _, each in steps],
-            f"least sample{marked}": [each[2] for _, each in steps],
-            f"greatest sample{marked}": [each[3] for _, each in steps],
+        steps = {
+            step * totals.step_s: each for step, each in sorted(totals.steps.get(name, {}).items())
         }
-        seconds = [step * totals.step_s for step, _ in steps]
         if steps:
             lines |= {
-                line: dict(zip(seconds, values, strict=True)) for line, values in columns.items()
+                f"mean of {count} devices{marked}": {s: t[0] / t[1] for s, t in steps.items()},
+                f"least sample{marked}": {s: t[2] for s, t in steps.items()},
+                f"greatest sample{marked}": {s: t[3] for s, t in steps.items()},
             }
     return lines
 
@@ -76,64 +76,38 @@ def _chart(
     marks: Sequence[Mark], newest_s: int, span_s: int,
 ) -> Timeline:  # fmt: skip
     name, unit = _TITLES[column]
+    title = f"{name} in {unit}" if unit else name
+    last = "; ".join(f"{line} last {number([*each.values()][-1])}" for line, each in lines.items())
+    chart = Timeline(title, f"{title}, the last {_duration(span_s)}: {last}")
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
     top = 100.0 if unit == "%" else _ceiling(highest)
-    plot_w, plot_h = _WIDTH - _LEFT - 8, _HEIGHT - _BOTTOM - _TOP
+    width = chart.right - chart.left
 
     def x(t_s: float) -> float:
-        return _LEFT + plot_w * min(1.0, max(0.0, 1 - (newest_s - t_s) / span_s))
+        return chart.left + width * min(1.0, max(0.0, 1 - (newest_s - t_s) / span_s))
 
-    def y(value: float) -> float:
-        return _TOP + plot_h * (1 - min(1.0, value / top))
+    def y(value: float) -> str:
+        return f"{chart.top + (chart.bottom - chart.top) * (1 - min(1.0, value / top)):.1f}"
 
-    parts = [
-        f'<rect class="mark{" warmup" if mark.is_warmup else ""}" x="{x(mark.start_s):.1f}" '
-        f'y="{_TOP}" width="{max(0.5, x(mark.end_s) - x(mark.start_s)):.1f}" height="{plot_h}">'
-        f"<title>{escape(replace_invisible(mark.phase))}</title></rect>"
-        for mark in marks
-    ]
-    for share in (0.0, 0.5, 1.0):
-        at = f"{y(top * share):.1f}"
-        parts += [
-            f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{at}" y2="{at}"/>',
-            f'<text x="{_LEFT - 6}" y="{at}" dy="4" text-anchor="end">{number(top * share)}</text>',
-        ]
-    for part in range(5):
-        at, anchor = f"{x(newest_s - span_s * part / 5):.1f}", "middle" if part else "end"
-        label = f"-{_duration(span_s * part / 5)}" if part else "last sample"
-        parts += [f'<text x="{at}" y="{_HEIGHT - 5}" text-anchor="{anchor}">{label}</text>']
-    parts += [
-        f'<line class="limit" x1="{_LEFT}" x2="{_WIDTH - 8}" y1="{y(limit):.1f}" '
-        f'y2="{y(limit):.1f}"><title>limit {number(limit)} W</title></line>'
-        for limit in limits
-    ]
-    colours = [COLOURS[index % len(COLOURS)] for index in range(len(lines))]
-    for line, colour in zip(lines.values(), colours, strict=True):
-        path = _path(
-            [(x(at), y(value)) for at, value in line.items()],
-            plot_w * max(1, span_s / STEPS) / span_s,
-        )
-        parts.append(f'<path class="line" stroke="{colour}" d="{path}"/>')
-    title = f"{name} in {unit}" if unit else name
-    text = f"{title}, the last {_duration(span_s)}: " + "; ".join(
-        f"{line} last {number([*values.values()][-1])}" for line, values in lines.items()
-    )
-    svg = (
-        f'<svg class="timeline" viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
-        f'aria-label="{escape(replace_invisible(text))}">{"".join(parts)}</svg>'
-    )
-    return Timeline(title, tuple(zip(lines, colours, strict=True)), svg)
-
-
-def _path(points: Sequence[tuple[float, float]], step: float) -> str:
-    """Return the points as a path; a gap of more than ten steps is not bridged."""
-    pieces = []
-    before = None
-    for x, y in points:
-        is_gap = before is None or x - before > 10 * step
-        pieces.append(f"{'M' if is_gap else 'L'}{x:.1f} {y:.1f}")
-        before = x
-    return "".join(pieces)
+    for mark in marks:
+        wide = f"{max(0.5, x(mark.end_s) - x(mark.start_s)):.1f}"
+        chart.marks.append({"x": f"{x(mark.start_s):.1f}", "width": wide, "phase": mark.phase,
+                            "is_warmup": mark.is_warmup})  # fmt: skip
+    chart.grid = [(y(top * share), number(top * share)) for share in (0.0, 0.5, 1.0)]
+    chart.limits = [(y(limit), number(limit)) for limit in limits]
+    for age_s in (span_s * part / 5 for part in range(5)):
+        label = f"-{_duration(age_s)}" if age_s else "last sample"
+        chart.times.append((f"{x(newest_s - age_s):.1f}", label))
+    gap = 10 * width * max(1, span_s / STEPS) / span_s
+    for i, (line, values) in enumerate(lines.items()):
+        path, before = "", None
+        for at, value in values.items():
+            # A gap of more than ten steps is not bridged.
+            is_begin = before is None or x(at) - before > gap
+            before = x(at)
+            path += f"{'M' if is_begin else 'L'}{before:.1f} {y(value)}"
+        chart.lines.append({"name": line, "colour": COLOURS[i % len(COLOURS)], "path": path})
+    return chart
 
 
 def _duration(seconds: float) -> str:

@@ -62,23 +62,22 @@ def top(
 
 
 class _View:
-    """What is shown of stores, with the samples that were read."""
-
     def __init__(self, paths: list[Path]) -> None:
         self._paths = paths
         self._tails = RunTails(paths)
-        self._overview: Overview | None = None
-        self._due_s = 0.0
         self._poller = StatusPoller()
+        self._read()
+
+    def _read(self) -> None:
+        begin_s = time.monotonic()
+        self._overview = read_overview(self._paths, self._poller)
+        self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
 
     def state(self) -> Group:
-        begin_s = time.monotonic()
-        if self._overview is None or begin_s >= self._due_s:
-            self._overview = read_overview(self._paths, self._poller)
-            self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
-        overview = self._overview
-        tails = self._tails.poll(overview.active)
-        return Group(*_summary(overview), _devices(tails), *_runs(overview))
+        if time.monotonic() >= self._due_s:
+            self._read()
+        tails = self._tails.poll(self._overview.active)
+        return Group(*_summary(self._overview), _devices(tails), *_runs(self._overview))
 
 
 def _summary(overview: Overview) -> Iterator[Text | Padding]:
@@ -117,36 +116,33 @@ def _devices(tails: list[RunTail]) -> Table | Text:
     shown = sorted(devices, key=lambda item: (item.host, item.kind != "gpu", item.id))
     for device in shown[:_MOST_DEVICES]:
         values = [fmt.number(device.last(name)) for name in _COLUMNS.values()]
-        origin = f" ({device.origin})" if device.origin else ""
-        name, host = escape_invisible(device.id[-24:] + origin), escape_invisible(device.host)
-        table.add_row(name, host, *values, _sparkline(device))
+        name = escape_invisible(device.id[-24:] + _marked(device))
+        powers_w = list(device.series("power_w").values())[-_SPARK_S:]
+        top_w = max([*powers_w, 1e-9])
+        levels = (max(0.0, power_w) / top_w * (len(_BARS) - 1) for power_w in powers_w)
+        line = "".join(_BARS[round(level)] for level in levels)
+        table.add_row(name, escape_invisible(device.host), *values, line)
     if len(shown) > _MOST_DEVICES:
-        for origin in sorted({device.origin or "" for device in shown}):
-            own = [device for device in shown if (device.origin or "") == origin]
+        # Powers of different origins are not added up.
+        for origin in sorted({_marked(device) for device in shown}):
+            own = [device for device in shown if _marked(device) == origin]
             total_w = sum(device.last("power_w") or 0.0 for device in own)
-            named = f" ({origin})" if origin else ""
-            table.add_row(f"{len(own)} devices{named}", "", fmt.number(total_w))
+            table.add_row(f"{len(own)} devices{origin}", "", fmt.number(total_w))
     return table
 
 
-def _sparkline(device: Device) -> str:
-    values = list(device.series("power_w").values())[-_SPARK_S:]
-    top_w = max(values, default=0.0)
-    if top_w <= 0:
-        return ""
-    levels = (max(0.0, value) / top_w * (len(_BARS) - 1) for value in values)
-    return "".join(_BARS[round(level)] for level in levels)
+def _marked(device: Device) -> str:
+    return f" ({device.origin})" if device.origin else ""
 
 
 def _runs(overview: Overview) -> Iterator[Table]:
     counts = overview.counts
     active = counts.get("running", 0) + counts.get("queued", 0)
-    groups = (
+    for title, count, rows in (
         ("running and queued", active, overview.running),
         ("failures", overview.failed_count, overview.failed),
         ("done", counts.get("done", 0), overview.ended),
-    )
-    for title, count, rows in groups:
+    ):
         if not rows:
             continue
         table = Table(box=None, padding=(0, 1), header_style="bold", title_justify="left")
@@ -154,6 +150,5 @@ def _runs(overview: Overview) -> Iterator[Table]:
         table.add_column("state")
         table.add_column("reason", overflow="fold")
         for row in rows[:_MOST_RUNS]:
-            texts = (row.title, row.state, row.reason or "")
-            table.add_row(*(escape_invisible(text) for text in texts))
+            table.add_row(*map(escape_invisible, (row.title, row.state, row.reason or "")))
         yield table

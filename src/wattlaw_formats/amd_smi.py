@@ -24,18 +24,5 @@ IMPORTER = SmiImporter(
         },
         ids=("gpu",),
         remedy="log with: amd-smi metric --power --energy --usage --csv --watch 1",
-        others={
-            "output of amd-smi --json": r"\[\s*\{[^\]}]{0,200}\"gpu\"\s*:|\{\s*\"gpu_data\"\s*:",
-            "output of rocm-smi --csv, which has no times": r"(?:[^\n]*\n)?device,",
-            "output of rocm-smi --json, which has no times": r"\{\s*\"card\d+\"\s*:",
-            "the table of rocm-smi, which is one moment": r"=+[^\n]*ROCm",
-            "the table of amd-smi monitor; its option --csv writes what can be read": (
-                r"(?:[^\n]*\n)?\s*(?:TIMESTAMP\s+)?GPU\s+(?:XCP\s+)?[A-Z_]+"
-            ),
-            "the text of amd-smi; its option --csv writes what can be read": (
-                r"(?:TIMESTAMP:[^\n]*\n\s*)?GPU:\s*\d+\s*\n"
-            ),
-            "the table of amd-smi, which is one moment": r"\+-+\+\s*\n\|\s*AMD-SMI",
-        },
     ),
 )  # fmt: skip

@@ -77,25 +77,27 @@ class CodeCarbonImporter:
             own[:] = [task for task in own if task not in inside]
         nodes = options.constants.get("nodes", 1)
         maker, runs, notes = RunMaker(source.path, options), [], []
-        groups = [(group, False) for group in _groups(kept)]
-        for group, is_tasks in [*groups, *((own, True) for own in tasks.values() if own)]:
+        of_tasks = [own for own in tasks.values() if own]
+        groups = _groups(kept)
+        for place, group in enumerate([*groups, *of_tasks]):
+            is_tasks, numbers = place >= len(groups), [line for line, *_ in group]
             try:
                 runs.append(_run(maker, group, nodes, options, is_tasks))
             except InvalidCell as error:
-                for line, *_ in group:
+                for line in numbers:
                     account.reject(line, str(error))
                 continue
-            account.read(*(line for line, *_ in group))
+            account.read(*numbers)
             if is_tasks:
-                notes.append(f"line {group[0][0]}: {plural(len(group), 'task')} of one process")
+                notes.append(f"line {numbers[0]}: {plural(len(group), 'task')} of one process")
             elif len(group) > nodes:
-                places = ", ".join(str(line) for line, *_ in group[:8])
                 notes.append(
-                    f"lines {places}: {len(group)} processes at the same time on "
-                    f"{plural(nodes, 'node')}; each counts all of its node, so a node counts once"
+                    f"lines {', '.join(map(str, numbers[:8]))}: {len(group)} processes at the same "
+                    f"time on {plural(nodes, 'node')}; each counts all of its node, so a node "
+                    "counts once"
                 )
-        processes = len(kept) + sum(map(bool, tasks.values()))
-        counts = f"{plural(processes, 'tracker')} in {plural(len(runs), 'run')}"
+        trackers = plural(len(kept) + len(of_tasks), "tracker")
+        counts = f"{trackers} in {plural(len(runs), 'run')}"
         text = f"CodeCarbon: {counts}, times in {options.zone_note}"
         return Imported(text, runs, notes=notes)
 
@@ -170,13 +172,15 @@ def _run(
     if nodes > 1 and not is_tasks and len(group) % nodes:
         raise InvalidCell(f"{len(group)} processes cannot be divided by {nodes} nodes")
     gpus = count(row.get("gpu_count"), least=1)
-    values: dict[str, Any] = {"workload": text_in(row, "project_name") or options.study}
-    values |= {"gpus": gpus * nodes} if gpus is not None else {}
     hardware = text_in(row, "gpu_model") or text_in(row, "cpu_model")
-    values |= {"hardware": hardware} if hardware else {}
-    experiment = text_in(row, "experiment_id") or ""
-    if experiment and not _UUID.fullmatch(experiment):
-        values["options.experiment_id"] = experiment
+    experiment = text_in(row, "experiment_id")
+    named: dict[str, Any] = {
+        "workload": text_in(row, "project_name") or options.study,
+        "gpus": None if gpus is None else gpus * nodes,
+        "hardware": hardware,
+        "options.experiment_id": None if experiment and _UUID.fullmatch(experiment) else experiment,
+    }
+    values = {name: value for name, value in named.items() if value is not None}
     known = options.constants.get("gpus", values.get("gpus", 1))
     windows, total_j, site = [], 0.0, None
     for part in [[item] for item in group] if is_tasks else [group]:

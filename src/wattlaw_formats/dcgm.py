@@ -5,9 +5,10 @@ all of them in one import. A value that DCGM does not have is a blank, such as 9
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC
 from pathlib import Path
+from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
@@ -59,8 +60,8 @@ class DcgmImporter:
         values = _of_json(source) if source.begins_with("{") else _of_text(source)
         #: By GPU and time: the values by column, and the row of each.
         samples: dict[tuple[Gpu, int], dict[str, tuple[float, int]]] = {}
-        rows, undated = SampleRows(path), 0
-        seen: dict[tuple[str, str], None] = {}  # host and GPU
+        rows, facts, undated = SampleRows(path), dict[Gpu, dict[str, Any]](), 0
+        seen: dict[Gpu, None] = {}  # host and GPU
         for row, metric, labels, t_ns, value in values:
             if metric not in _METRICS:
                 account.leave_out("another metric", row)
@@ -87,9 +88,9 @@ class DcgmImporter:
             account.read(row)
             if len(samples) > _MAX_SAMPLES:
                 raise BadInput(f"{path}: more than {_MAX_SAMPLES:,} readings")
-            facts = rows.facts.setdefault(key, {"power": "usage"})
+            of_gpu = facts.setdefault(key, {"power": "usage"})
             if labels.get("GPU_I_ID"):
-                facts["is_shared"] = True
+                of_gpu["is_shared"] = True
             if labels.get("modelName"):
                 rows.names.add(labels["modelName"][:200])
         if not samples and undated:
@@ -97,14 +98,19 @@ class DcgmImporter:
                 f"{path}: {undated:,} values without a time or a GPU; save a range query, or text "
                 "with times"
             )
-        _refuse_pods(path, seen)
+        # A pod may be another one of the same node.
+        pods = {host for host, gpu in seen if not gpu.startswith(UUIDS) and _POD.search(host)}
+        if len(pods) > 1:
+            raise BadInput(
+                f"{path}: the GPUs have no UUID, and their hosts {join_names(sorted(pods))} may be "
+                "pods of an exporter on one node; keep the label UUID, or add one named node"
+            )
         joined, host_of = joined_hosts(seen), {gpu: host for host, gpu in reversed([*seen])}
-        for ((host, gpu), t_ns), known in samples.items():
+        named = {(host, gpu): (host or joined[host_of[gpu]], gpu) for host, gpu in facts}
+        for (key, t_ns), known in samples.items():
             of_columns = {name: value for name, (value, _) in known.items()}
-            rows.add(host or joined[host_of[gpu]], gpu, "gpu", t_ns, of_columns)
-        rows.facts = {
-            (host or joined[host_of[gpu]], gpu): known for (host, gpu), known in rows.facts.items()
-        }
+            rows.add(*named[key], "gpu", t_ns, of_columns)
+        rows.facts = {named[key]: known for key, known in facts.items()}
         readings = rows.readings(account.texts())
         return Imported(describe("DCGM metrics", readings), readings=readings)
 
@@ -112,16 +118,6 @@ class DcgmImporter:
 def _gpu(labels: Mapping[str, str]) -> str:
     names = ("UUID", "uuid", "gpu", "device", "gpu_id")
     return next((labels[name] for name in names if labels.get(name)), "")[:100]
-
-
-def _refuse_pods(path: Path, gpus: Iterable[Gpu]) -> None:
-    """Refuse GPUs without a UUID of several pods: a pod may be another one of the same node."""
-    pods = {host for host, gpu in gpus if not gpu.startswith(UUIDS) and _POD.search(host)}
-    if len(pods) > 1:
-        raise BadInput(
-            f"{path}: the GPUs have no UUID, and their hosts {join_names(sorted(pods))} may be "
-            "pods of an exporter on one node; keep the label UUID, or add one named node"
-        )
 
 
 def _of_text(source: Source) -> Iterator[Value]:

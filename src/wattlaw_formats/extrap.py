@@ -18,9 +18,10 @@ from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED
 from wattlaw.common.errors import Refused
 from wattlaw.common.files import write_text
-from wattlaw.common.formatting import group_label, replace_invisible
+from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.exporting import Exported, Options, Tables
+from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, source_of
 
 Point = tuple[float, ...]
@@ -30,8 +31,6 @@ _MIN_POINTS = 3
 
 @dataclass(frozen=True)
 class _Series:
-    """A metric of a call path: the values of the repeats by point, in increasing order."""
-
     callpath: str
     metric: str
     values: dict[Point, list[float]]
@@ -63,10 +62,7 @@ class ExtraP:
 
 
 def _series(metrics: pd.DataFrame, batch: str | None) -> Iterator[_Series]:
-    """Yield the time and the energy of each series; with ``batch``, of series of several batches.
-
-    The call path is the workload, and below it the settings in which series differ.
-    """
+    """Yield time and energy of each series by call path; with ``batch``, of several batches."""
     table = scaling_series(metrics)
     names = [name for name in varying_columns(table) if name != "workload"]
     # The share of the data grows within a series, or distinguishes series.
@@ -128,15 +124,10 @@ def _as_text(parameters: Sequence[str], series: Sequence[_Series]) -> str:
 
 
 def _as_json_lines(parameters: Sequence[str], series: Sequence[_Series]) -> str:
-    lines = [
-        {
-            "params": dict(zip(parameters, point, strict=True)),
-            "callpath": one.callpath,
-            "metric": one.metric,
-            "value": value,
-        }
-        for one in series
-        for point, values in one.values.items()
-        for value in values
-    ]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    lines = []
+    for one in series:
+        for point, values in one.values.items():
+            params = dict(zip(parameters, point, strict=True))
+            about = {"params": params, "callpath": one.callpath, "metric": one.metric}
+            lines += [json.dumps({**about, "value": v}, ensure_ascii=False) for v in values]
+    return "".join(f"{line}\n" for line in lines)

@@ -1,13 +1,12 @@
 """HDF5 files as plain data, read by a process of its own.
 
-A damaged file can make the HDF5 library loop without end or crash, and Python cannot interrupt it.
-A small one can have many gigabytes of values. The process has limits of time, memory and disk. It
-writes a JSON file, and a file for each list of numbers.
+A damaged file can make the HDF5 library loop without end or crash, and a small one can have many
+gigabytes of values. The process has limits of time, memory and disk; it writes a JSON file, and a
+file for each list of numbers.
 """
 
 import importlib.util
 import json
-import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -18,14 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import read_bytes
-from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.common.processes import confine, run_captured
-from wattlaw.store.decoded_size import PACKED, unpacked_bytes
+from wattlaw.common.processes import confine
+from wattlaw.store.decoded_size import PACKED, run_apart, unpacked_bytes
 
-#: Seconds to read a file: at least, and for each byte.
-_LEAST_S, _S_PER_BYTE = 60.0, 1e-6
 _MAX_NODES, _MAX_DEPTH = 500_000, 16
 #: Values of a file: up to the most readings of one, each with a time.
 _MAX_VALUES_BYTES = 256 * 2**20
@@ -70,28 +66,17 @@ class Node:
 def read_tree(path: Path, most_values: int) -> Node:
     """Return the content of an HDF5 file; lists of more than ``most_values`` numbers are not read.
 
-    Raises ``ValueError`` if HDF5 refuses the file, with its message, ``BadInput`` if it crashes or
-    does not read the file within the time limit, and ``NotAvailable`` without h5py.
+    Raises ``ValueError`` if HDF5 refuses the file, crashes or takes too long, and ``NotAvailable``
+    without h5py.
     """
     if importlib.util.find_spec("h5py") is None:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
-    size = path.stat().st_size
-    limit_s = _LEAST_S + _S_PER_BYTE * size
-    most_bytes = min(unpacked_bytes(size, PACKED), _MAX_VALUES_BYTES)
+    most_bytes = min(unpacked_bytes(path.stat().st_size, PACKED), _MAX_VALUES_BYTES)
     # Threads of numerical libraries reserve memory that they do not use.
-    environment = isolated_environment() | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="wattlaw-hdf5-") as folder:
-        settings = str(path.absolute()), folder, str(most_values), str(most_bytes)
-        try:
-            done = run_captured(isolated_python("-m", __name__, *settings), limit_s, environment)
-        except subprocess.TimeoutExpired:
-            raise BadInput(
-                f"{path}: damaged: HDF5 did not read it within {limit_s:.0f} s"
-            ) from None
-        if done.returncode < 0:
-            raise BadInput(f"{path}: damaged: HDF5 crashed (signal {-done.returncode})")
-        if done.returncode:
-            raise ValueError(done.stderr.strip()[-500:])
+        settings = [str(path.absolute()), folder, str(most_values), str(most_bytes)]
+        run_apart(__name__, settings, [path], threads)
         tree = json.loads(read_bytes(Path(folder, _TREE), _MAX_TREE_BYTES))
         return _node("", tree, Path(folder))
 

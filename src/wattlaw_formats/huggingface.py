@@ -11,7 +11,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -71,22 +71,7 @@ class TrainerStateImporter:
                 f"{path}: no train_runtime; it is a checkpoint, or training did not end: call "
                 "trainer.save_state() at the end of training"
             )
-        blocks, notes, begin, done = list[dict[str, Any]](), list[str](), 0, 0
-        for place in ends:
-            end = entries[place]
-            if end.step is None and place == ends[-1]:
-                end = Entry(end.row, end.values, count(state.get("global_step"), most=_MAX_STEP))
-            own, begin = entries[begin:place], place + 1
-            block = _block(end, own, done, options, notes)
-            if isinstance(block, str):
-                account.leave_out(block, *(each.row for each in own), end.row)
-            else:
-                account.read(end.row)
-                blocks.append(block)
-            _count(source, own, "a record without a loss or an evaluation")
-            done = done if end.step is None else end.step
-        why = "after the last train_runtime: the time is unknown"
-        _count(source, entries[begin:], why, has_time=False)
+        blocks, notes = _blocks(source, entries, ends, options, state.get("global_step"))
         if not blocks:
             raise BadInput(f"{path}: {account.left_out[0].reason}")
         evaluations = [each for each in entries if each.evaluation_s is not None]
@@ -100,13 +85,35 @@ class TrainerStateImporter:
         return Imported(text, [run], notes=notes)
 
 
-def _count(source: Source, entries: Sequence[Entry], why: str, *, has_time: bool = True) -> None:
-    for each in entries:
-        is_loss = has_time and number(each.values.get("loss")) is not None
-        if is_loss or each.evaluation_s is not None:
-            source.account.read(each.row)
+def _blocks(
+    source: Source, entries: Sequence[Entry], ends: Sequence[int], options: Options, steps: Any
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a block of steps for each training, whose records end at ``ends``, and notes."""
+    account, blocks, notes = source.account, list[dict[str, Any]](), list[str]()
+    begin, done = 0, 0
+    for place in ends:
+        end = entries[place]
+        if end.step is None and place == ends[-1]:
+            end = replace(end, step=count(steps, most=_MAX_STEP))
+        own, begin = entries[begin:place], place + 1
+        block = _block(end, own, done, options, notes)
+        if isinstance(block, str):
+            account.leave_out(block, *(each.row for each in own), end.row)
         else:
-            source.account.leave_out(why, each.row)
+            account.read(end.row)
+            blocks.append(block)
+        for each in own:
+            if each.evaluation_s is not None or number(each.values.get("loss")) is not None:
+                account.read(each.row)
+            else:
+                account.leave_out("a record without a loss or an evaluation", each.row)
+        done = done if end.step is None else end.step
+    for each in entries[begin:]:
+        if each.evaluation_s is not None:
+            account.read(each.row)
+        else:
+            account.leave_out("after the last train_runtime: the time is unknown", each.row)
+    return blocks, notes
 
 
 def _block(

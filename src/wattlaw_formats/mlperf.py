@@ -40,7 +40,6 @@ _SETTINGS = {
     "accelerators_per_node", "max_sequence_length", "first_epoch_num", "status", "run_status",
 }  # fmt: skip
 _MARKS = re.compile(r"(?:epoch|block|eval)_(?:start|stop)|eval_accuracy")
-_DAMAGED = "a damaged line of MLPerf's logging"
 _NO_TRAINING = "no training: it needs run_start and run_stop, or an epoch or block"
 
 
@@ -61,14 +60,15 @@ class TrainingImporter:
             start_ms, stop_ms = times = _bounds(training)
             if stop_ms <= start_ms:
                 account.leave_out(_NO_TRAINING, *rows)
-            elif any(abs(start_ms - a) <= SKEW_MS and abs(stop_ms - b) <= SKEW_MS
-                     for a, b in bounds):  # fmt: skip
+                continue
+            gaps_ms = [max(abs(start_ms - a), abs(stop_ms - b)) for a, b in bounds]
+            if min(gaps_ms, default=math.inf) <= SKEW_MS:
                 account.leave_out(OTHER_RANK, *rows)
-            else:
-                bounds.append(times)
-                run, own_notes = _training(source, maker, options, training, known, times)
-                runs.append(run)
-                notes += own_notes
+                continue
+            bounds.append(times)
+            run, own_notes = _training(source, maker, options, training, known, times)
+            runs.append(run)
+            notes += own_notes
         if not runs:
             raise BadInput(f"{path}: {_NO_TRAINING}")
         duration_s = sum(stop_ms - start_ms for start_ms, stop_ms in bounds) * 1e-3
@@ -146,12 +146,10 @@ def _events(source: Source) -> list[Event]:
         try:
             data, _ = decoder.raw_decode(match[2])
         except (ValueError, RecursionError):
-            source.account.leave_out(_DAMAGED, row)
-            continue
-        t_ms = count(data.get("time_ms"), most=2**62 // 10**6 - 1)
-        metadata = data.get("metadata")
+            data = {}
+        t_ms, metadata = count(data.get("time_ms"), most=2**62 // 10**6 - 1), data.get("metadata")
         if t_ms is None or not isinstance(data.get("key"), str):
-            source.account.leave_out(_DAMAGED, row)
+            source.account.leave_out("a damaged line of MLPerf's logging", row)
             continue
         metadata = metadata if isinstance(metadata, dict) else {}
         prefix = _RANK.search(match[1][-20:])

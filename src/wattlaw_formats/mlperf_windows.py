@@ -11,14 +11,14 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from wattlaw.importing.account import Account
-from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import number
+from wattlaw.importing.timeseries import overlapping
 
 METRIC = "eval_accuracy"
 OTHER_RANK = "logged by another rank too"
@@ -56,18 +56,15 @@ class Event:
         """Say whether this is the event ``other``, logged by another rank."""
         if other is None or self.key != other.key or abs(self.t_ms - other.t_ms) > SKEW_MS:
             return False
-        mine, others = (
-            {name: each.metadata[name] for name in each.metadata if name not in ("file", "lineno")}
-            for each in (self, other)
-        )
-        return mine == others
+        names = (self.metadata.keys() | other.metadata.keys()) - {"file", "lineno"}
+        mine, theirs = self.metadata, other.metadata
+        return all(mine.get(name, ...) == theirs.get(name, ...) for name in names)
 
 
-@dataclass(frozen=True)
-class Interval:
-    kind: str
+class Interval(NamedTuple):
     begin: Event
     stop: Event
+    kind: str
 
     @property
     def rows(self) -> tuple[int, int]:
@@ -80,9 +77,6 @@ class Interval:
     @property
     def text(self) -> str:
         return "an epoch" if self.kind == "epoch" else f"a {self.kind}"
-
-    def counts(self, *names: str) -> bool:
-        return any(event.count(*names) is not None for event in (self.begin, self.stop))
 
 
 @dataclass(frozen=True)
@@ -118,18 +112,17 @@ def windows_of(
     sample. The events of windows are counted as read, other ones as left out with a reason.
     """
     evaluations = _intervals(account, events, "eval")
+    starts = [each.begin.t_ms for each in evaluations]
     training = _innermost(
         account, _intervals(account, events, "epoch"), _intervals(account, events, "block")
     )
     scale = _scale(events, batch, dataset, sequence)
-    amounts, beside = _amounts(training, events, scale), {each.rows for each in evaluations}
+    beside = {each.rows for each in evaluations}
     end_ms = next((event.t_ms for event in events if event.key == "run_stop"), math.inf)
-    rows, starts = list[dict[str, Any]](), [each.begin.t_ms for each in evaluations]
-    for interval, amount in zip(training, amounts, strict=True):
-        begun = evaluations[
-            bisect_left(starts, interval.begin.t_ms) : bisect_left(starts, interval.stop.t_ms)
-        ]
-        inside = [each for each in begun if _is_within(each, interval, scale)]
+    rows = list[dict[str, Any]]()
+    for interval, amount in zip(training, _amounts(training, events, scale), strict=True):
+        first, end = (bisect_left(starts, t_ms) for t_ms in interval.times)
+        inside = [each for each in evaluations[first:end] if _is_within(each, interval, scale)]
         beside -= {each.rows for each in inside}
         own = _windows(interval, inside, amount, scale)
         if isinstance(own, str):
@@ -144,20 +137,20 @@ def windows_of(
             account.leave_out("an epoch within which training ended", *interval.rows)
         rows = []
     edges = sorted(interval.times for interval in training)
-    overlapping = sum(each.rows in beside and _overlaps(each.times, edges) for each in evaluations)
-    return rows + _evaluations(account, events, evaluations, rows, scale), overlapping
+    overlaps = sum(each.rows in beside and _overlaps(each.times, edges) for each in evaluations)
+    return rows + _evaluations(account, events, evaluations, rows, scale), overlaps
 
 
 def _intervals(account: Account, events: Sequence[Event], kind: str) -> list[Interval]:
     """Return the intervals of a kind by their time; events that are in none are left out."""
     begin, end = f"{kind}_start", f"{kind}_stop"
-    intervals = list[Interval]()
+    intervals, ended = list[Interval](), None
     begun: Event | None = None
-    ended: Event | None = None
     for event in events:
-        if event.key == begin and event.repeats(begun):
-            account.leave_out(OTHER_RANK, event.row)
-        elif event.key == begin:
+        if event.key == begin:
+            if event.repeats(begun):
+                account.leave_out(OTHER_RANK, event.row)
+                continue
             if begun is not None:
                 account.leave_out(f"a {begin} without its {end}", begun.row)
             begun = event
@@ -166,7 +159,7 @@ def _intervals(account: Account, events: Sequence[Event], kind: str) -> list[Int
             account.leave_out(OTHER_RANK if is_copy else f"a {end} without its {begin}", event.row)
         elif event.key == end and begun is not None:
             if event.t_ms > begun.t_ms:
-                intervals.append(Interval(kind, begun, event))
+                intervals.append(Interval(begun, event, kind))
             else:
                 account.leave_out(f"a {end} that is not after its {begin}", begun.row, event.row)
             begun, ended = None, event
@@ -188,7 +181,8 @@ def _innermost(
 
     for epoch in epochs:
         within = _within(epoch, blocks)
-        if any(block.counts(*_SAMPLES, *_STEP) for block in within):
+        marks = [mark for block in within for mark in (block.begin, block.stop)]
+        if any(mark.count(*_SAMPLES, *_STEP) is not None for mark in marks):
             leave_out([epoch], "of blocks, which are read instead")
         else:
             leave_out(within, "within an epoch, which is read instead")
@@ -196,20 +190,20 @@ def _innermost(
         around = (epoch.rows in kept for epoch in _within(block, epochs))
         if block.rows in kept and any(around):
             leave_out([block], "of epochs, which are read instead")
-    spans = [Span(rows, "train", *each.times) for rows, each in kept.items()]
+    spans = {rows: ("train", *each.times) for rows, each in kept.items()}
     for rows, why in overlapping(spans).items():
         leave_out([kept[rows]], f"is {why}")
     return sorted(kept.values(), key=lambda each: each.times)
 
 
 def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
-    place = bisect_left(others, outer.begin.t_ms, key=lambda each: each.begin.t_ms)
-    end = bisect_left(others, outer.stop.t_ms, key=lambda each: each.begin.t_ms)
-    return [each for each in others[place:end] if each.stop.t_ms <= outer.stop.t_ms]
+    first, end = (
+        bisect_left(others, t_ms, key=lambda each: each.begin.t_ms) for t_ms in outer.times
+    )
+    return [each for each in others[first:end] if each.stop.t_ms <= outer.stop.t_ms]
 
 
 def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
-    """Say whether an interval has a time in common with one of those that are disjoint."""
     place = bisect_right(edges, times[0], key=lambda each: each[0])
     return any(
         begin < times[1] and end > times[0] for begin, end in edges[max(0, place - 1) : place + 1]
@@ -217,10 +211,7 @@ def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
 
 
 def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
-    """Say whether training waits for an evaluation that lies in its interval.
-
-    It does not where the evaluation is of the model before the interval.
-    """
+    """Say whether training waits for this evaluation, which is not of the model before it."""
     if evaluation.stop.t_ms > training.stop.t_ms:
         return False
     for names in (_SAMPLES, ("epoch_num",)):
@@ -260,14 +251,9 @@ def _scale(
 
 def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale) -> list[Amount]:
     ended = [e for e in events if e.key.startswith("eval_") or e.key == "run_stop"]
-    begin, stop, totals = (
-        _counts(own)
-        for own in (
-            [each.begin for each in training],
-            [each.stop for each in training],
-            sorted(ended, key=lambda event: event.t_ms),
-        )
-    )
+    begin = _counts([each.begin for each in training])
+    stop = _counts([each.stop for each in training])
+    totals = _counts(sorted(ended, key=lambda event: event.t_ms))
     steps, epochs = (_differences(begin, stop, totals, name) for name in ("step", "epoch_num"))
     samples = _samples(begin, stop, _differences(begin, stop, totals, "samples_count"))
     numbered = begin["first_epoch_num"].diff().shift(-1)
@@ -279,17 +265,14 @@ def _amounts(training: Sequence[Interval], events: Sequence[Event], scale: Scale
     # ``step`` counts optimizer steps, where it fits a number of samples.
     batch = scale.batch or math.nan
     fits = samples.sub(steps.where(steps > 0) * batch, axis=0).abs() < batch
-    candidates = [
-        [each for each in row if not math.isnan(each)] for row in samples.to_numpy().tolist()
-    ]
-    known = (
-        [None if math.isnan(each) else each for each in column]
-        for column in (steps, epochs, numbered)
-    )
-    return [
-        _amount(scale, bool(fits.any(axis=None)), *of_one)
-        for of_one in zip(training, candidates, *known, strict=True)
-    ]
+    steps_fit = bool(fits.any(axis=None))
+    amounts, rows = [], samples.to_numpy().tolist()
+    for place, interval in enumerate(training):
+        known = [None if math.isnan(own[place]) else float(own[place])
+                 for own in (steps, epochs, numbered)]  # fmt: skip
+        of_samples = [each for each in rows[place] if not math.isnan(each)]
+        amounts.append(_amount(scale, interval, of_samples, *known, steps_fit=steps_fit))
+    return amounts
 
 
 def _counts(events: Sequence[Event]) -> pd.DataFrame:
@@ -302,30 +285,29 @@ def _counts(events: Sequence[Event]) -> pd.DataFrame:
 
 def _amount(  # noqa: PLR0911 - a line for each way to count
     scale: Scale,
-    steps_fit: bool,
     interval: Interval,
     samples: Sequence[float],
     steps: float | None,
     epochs: float | None,
     numbered: float | None,
+    *,
+    steps_fit: bool,
 ) -> Amount:
     """Return what was trained in one interval; the first of ``samples`` is the likeliest."""
-    batch, in_epochs = scale.batch, scale.epoch_unit == scale.dataset
-    first = interval.begin.count("first_epoch_num")
-    number_of_first = interval.begin.epoch if interval.kind == "epoch" else first
-    ends = (interval.begin.epoch, interval.stop.epoch)
+    batch = scale.batch
+    first, edges = interval.begin.count("first_epoch_num"), (interval.begin, interval.stop)
     if interval.kind == "epoch":
-        is_epoch = number_of_first is not None and all(
-            each is None or each == int(each) for each in ends
-        )
+        first = interval.begin.epoch
+        is_epoch = all(edge.epoch is None or edge.epoch == int(edge.epoch) for edge in edges)
     else:
         is_epoch = numbered == 1 and steps is None and not samples
-    if is_epoch and in_epochs and number_of_first is not None:
-        return Amount(epoch=max(0, int(number_of_first) - scale.first_epoch))
-    if steps_fit and steps is not None and steps <= 0:
+    if is_epoch and first is not None and scale.epoch_unit == scale.dataset:
+        return Amount(epoch=max(0, int(first) - scale.first_epoch))
+    has_steps = steps is not None and steps > 0
+    if steps_fit and steps is not None and not has_steps:
         return Amount(reason="whose number of steps does not grow")
     has_samples = bool(samples) and samples[0] > 0
-    if steps is not None and steps > 0 and batch and (steps_fit or not has_samples):
+    if steps is not None and has_steps and batch and (steps_fit or not has_samples):
         fitting = (each for each in samples if abs(each - steps * batch) < batch)
         return Amount(next(fitting, steps * batch), steps)
     known: float | None = samples[0] if samples else None
@@ -334,9 +316,9 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
         known = None if unit is None or trained is None else trained * unit
     if known is None and steps is None:
         return Amount(reason="whose size is not logged")
-    if known is not None and known <= 0 and not (steps or 0) > 0:
+    if known is not None and known <= 0 and not has_steps:
         return Amount(reason="whose number of samples does not grow")
-    if steps is not None and steps > 0 and not batch:
+    if has_steps and not batch:
         return Amount(known if known and known > 0 else None, steps)
     if known is None or not batch:
         return Amount(reason="whose steps are not known: set --map global_batch=@N")
@@ -385,27 +367,20 @@ def _samples(
 def _windows(
     interval: Interval, inside: Sequence[Interval], amount: Amount, scale: Scale
 ) -> list[dict[str, Any]] | str:
+    """Return the windows between the evaluations in an interval, or why there is none."""
     marks = [
         interval.begin,
-        *(e for each in inside for e in (each.begin, each.stop)),
+        *(mark for each in inside for mark in (each.begin, each.stop)),
         interval.stop,
     ]
-    parts = [
-        (first, last) for first, last in zip(marks[::2], marks[1::2], strict=True)
-        if last.t_ms > first.t_ms
-    ]  # fmt: skip
-    trained_ms = sum(last.t_ms - first.t_ms for first, last in parts)
-    parts = [
-        (first, last) for first, last in parts
-        if last.t_ms - first.t_ms >= _MIN_SHARE * trained_ms
-    ]  # fmt: skip
-    whole = [event.epoch for event in marks]
-    has_fraction = any(each is not None and each != int(each) for each in whole)
+    spans = [(first, last, last.t_ms - first.t_ms)
+             for first, last in zip(marks[::2], marks[1::2], strict=True)]  # fmt: skip
+    trained_ms = sum(span_ms for _, _, span_ms in spans if span_ms > 0)
+    parts = [each for each in spans if each[2] > 0 and each[2] >= _MIN_SHARE * trained_ms]
+    has_fraction = any(mark.epoch is not None and mark.epoch != int(mark.epoch) for mark in marks)
     windows = []
-    for first, last in parts:
-        window: dict[str, Any] = {
-            "start_ns": first.t_ms * 10**6, "duration_s": (last.t_ms - first.t_ms) * 1e-3,
-        }  # fmt: skip
+    for first, last, span_ms in parts:
+        window: dict[str, Any] = {"start_ns": first.t_ms * 10**6, "duration_s": span_ms * 1e-3}
         if amount.epoch is not None and not has_fraction:
             windows.append(window | {"phase": "train", "epoch": amount.epoch})
             continue

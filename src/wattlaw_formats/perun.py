@@ -18,11 +18,10 @@ import numpy.typing as npt
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.overlap import Span, overlapping
 from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
 from wattlaw.importing.readings import SampleRows, gpus_of
 from wattlaw.importing.runs import RunMaker, single_run
-from wattlaw.importing.timeseries import measure_of, measured, phase_of
+from wattlaw.importing.timeseries import measure_of, measured, overlapping, phase_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw_formats.hdf5 import Node, read_tree
 
@@ -46,9 +45,8 @@ class PerunImporter:
         reader, runs = _Reader(source, read_tree(path, MAX_READINGS)), list[ImportedRun]()
         maker, dropped = RunMaker(path, options), Counter[tuple[str, str]]()
         for app, monitored in ((a, m) for a in reader.tree.groups for m in _nodes(a)):
-            started_ns, rounds = (
-                moment_ns(monitored.text("execution_dt"), options.timezone), _nodes(monitored),
-            )  # fmt: skip
+            started_ns = moment_ns(monitored.text("execution_dt"), options.timezone)
+            rounds = _nodes(monitored)
             if started_ns is None or len(rounds) + len(runs) > _MAX_ROUNDS:
                 raise BadInput(f"{path}: a run without a time, or more than {_MAX_ROUNDS:,} rounds")
             for each in rounds:
@@ -87,6 +85,11 @@ class _Reader:
     def leave_out(self, why: str, node: Node) -> None:
         self.account.leave_out(why, *(self._rows[id(each)] for each in _datasets(node)))
 
+    def array(self, data: Node) -> npt.NDArray[np.float64]:
+        if data.values is None:
+            raise BadInput(f"{self.path}: {_name(data)} {data.refusal or 'is a group'}")
+        return data.values
+
 
 def _datasets(node: Node) -> Iterator[Node]:
     if node.is_dataset:
@@ -106,11 +109,10 @@ def _round(
             _add_sensor(reader, rows, _name(host), sensor, started_ns)
     windows = list(_calls(reader, group, started_ns))
     ends_ns = [row["start_ns"] + round(row["duration_s"] * 1e9) for row in windows]
-    spans = [
-        Span(index, row["phase"], row["start_ns"], end_ns)
+    left = overlapping({
+        index: (row["phase"], row["start_ns"], end_ns)
         for index, (row, end_ns) in enumerate(zip(windows, ends_ns, strict=True))
-    ]
-    left = overlapping(spans)
+    })  # fmt: skip
     reader.dropped.update(("call", why) for why in left.values())
     windows = [row for index, row in enumerate(windows) if index not in left]
     if not windows:
@@ -128,8 +130,7 @@ def _round(
     )  # fmt: skip
     if readings is None:
         return run, end_ns
-    measured_rows, telemetry = measured(run.record.run_id, run.windows, readings)
-    return ImportedRun(record=run.record, windows=measured_rows, telemetry=telemetry), end_ns
+    return measured(run, readings), end_ns
 
 
 def _add_sensor(
@@ -148,19 +149,17 @@ def _add_sensor(
         return reader.leave_out("of a part of a processor whose sum is another sensor", sensor)
     reader.leave_out("of a sensor with another unit of its values", sensor)
     reader.read(times, values)
-    time_s, raw = _array(reader.path, times) * _factor(times), _array(reader.path, values)
+    time_s, raw = reader.array(times) * _factor(times), reader.array(values)
     size = min(len(time_s), len(raw))
     if size < max(len(time_s), len(raw)):
         count = max(len(time_s), len(raw)) - size
         reader.dropped["reading", "without a time, or a time without one"] += count
     time_s, raw = time_s[:size], raw[:size]
-    if column == "energy_j":
-        most = values.number("valid_max")
+    most = values.number("valid_max")
+    if column == "energy_j" and 0 < most < 1e19:
         is_wrap = np.diff(raw) < 0
-        if is_wrap.any() and 0 < most < 1e19:
-            reader.wraps += int(is_wrap.sum())
-            raw = raw.copy()
-            raw[1:] += np.cumsum(np.where(is_wrap, most, 0.0))
+        reader.wraps += int(is_wrap.sum())
+        raw = raw + np.concatenate([[0.0], np.cumsum(np.where(is_wrap, most, 0.0))])[:size]
     raw = raw * _factor(values)
     is_valid = (time_s >= 0) & (time_s < 1e8) & np.isfinite(raw) & (raw >= 0)
     if count := int((~is_valid).sum()):
@@ -178,7 +177,7 @@ def _calls(reader: _Reader, group: Node, started_ns: int) -> Iterator[dict[str, 
         calls = region.members.get("raw_data")
         members = [data for data in calls.members.values() if data.is_dataset] if calls else []
         reader.read(*members)
-        edges = [_array(reader.path, data) for data in members]
+        edges = [reader.array(data) for data in members]
         ranks = [rank[: len(rank) // 2 * 2].reshape(-1, 2) for rank in edges]
         count = min((len(rank) for rank in ranks), default=0)
         if count > _MAX_CALLS:
@@ -195,11 +194,8 @@ def _calls(reader: _Reader, group: Node, started_ns: int) -> Iterator[dict[str, 
             if not 0 <= begin < end < 1e8:
                 reader.dropped["call", "its end is not after its begin"] += 1
                 continue
-            window = {
-                "phase": phase,
-                "start_ns": started_ns + round(begin * 1e9),
-                "duration_s": end - begin,
-            }
+            window = {"phase": phase, "start_ns": started_ns + round(begin * 1e9),
+                      "duration_s": end - begin}  # fmt: skip
             if phase in ("train", "evaluate"):
                 window["epoch"] = call
             elif phase == "steps":
@@ -227,12 +223,6 @@ def _value(group: Node, name: str) -> float | None:
         metric = metric and metric.members.get(part)
     value = None if metric is None else metric.number("value") or metric.number("mean")
     return value if value is not None and 0 < value < 1e8 else None
-
-
-def _array(path: Path, data: Node) -> npt.NDArray[np.float64]:
-    if data.values is None:
-        raise BadInput(f"{path}: {_name(data)} {data.refusal or 'is a group'}")
-    return data.values
 
 
 IMPORTER = PerunImporter()

@@ -76,14 +76,13 @@ class EventsImporter:
         path, account = source.path, source.account
         scalars, notes = _scalars(source)
         evaluated = [each for each in scalars if each.is_evaluation]
-        by_tag = Counter(each.tag for each in scalars if not each.is_evaluation)
+        of_training = [each for each in scalars if not each.is_evaluation]
+        by_tag = Counter(each.tag for each in of_training)
         tag = max(sorted(by_tag), key=lambda name: by_tag[name], default=None)
-        for each in scalars:
-            if not each.is_evaluation and each.tag != tag:
-                account.leave_out("a scalar of training whose times are not used", each.row)
-        for each in evaluated:
-            account.read(each.row)
-        points = [each for each in scalars if each.tag == tag and not each.is_evaluation]
+        others = [each.row for each in of_training if each.tag != tag]
+        account.leave_out("a scalar of training whose times are not used", *others)
+        account.read(*(each.row for each in evaluated))
+        points = [each for each in of_training if each.tag == tag]
         windows, own_notes = _windows(source, _sessions(source, points), evaluated)
         if not windows:
             raise BadInput(
@@ -130,14 +129,15 @@ def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
 def _windows(
     source: Source, sessions: Sequence[Sequence[Scalar]], evaluated: Sequence[Scalar]
 ) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return the steps between evaluations and pauses, and notes on what is left out."""
     times_s = sorted(each.time_s for each in evaluated)
     pairs = [pair for session in sessions for pair in pairwise(session)]
     is_pause = are_pauses(
         [point.time_s - before.time_s for before, point in pairs],
         [point.step - before.step for before, point in pairs],
     )
-    windows, evaluations_s, pauses_s = list[dict[str, Any]](), list[float](), list[float]()
-    pauses_s += [after[0].time_s - before[-1].time_s for before, after in pairwise(sessions)]
+    windows, evaluations_s = list[dict[str, Any]](), list[float]()
+    pauses_s = [after[0].time_s - before[-1].time_s for before, after in pairwise(sessions)]
     last: Scalar | None = None
     for (before, point), is_long in zip(pairs, is_pause, strict=True):
         duration_s, steps = point.time_s - before.time_s, point.step - before.step
@@ -148,19 +148,19 @@ def _windows(
             pauses_s.append(duration_s)
         elif (start_ns := ns_of(before.time_s)) is not None:
             source.account.read(before.row, point.row)
+            window = {"start_ns": start_ns, "duration_s": duration_s}
             if point.tag.startswith(_OF_EPOCHS):
-                windows.append({"phase": "train", "epoch": point.step, "start_ns": start_ns,
-                                "duration_s": duration_s})  # fmt: skip
+                windows.append({"phase": "train", "epoch": point.step, **window})
             elif last is before:
                 windows[-1]["steps"] += steps
                 windows[-1]["duration_s"] = point.time_s - windows[-1]["start_ns"] * 1e-9
             else:
-                windows.append({"phase": "steps", "from_step": before.step, "start_ns": start_ns,
-                                "duration_s": duration_s, "steps": steps})  # fmt: skip
+                steps_of = {"phase": "steps", "from_step": before.step, "steps": steps}
+                windows.append({**steps_of, **window})
             last = point
     for session in sessions:
-        rows = {point.row for point in session}
-        alone = [row for row in sorted(rows) if not source.account.is_read(row)]
+        rows = sorted({point.row for point in session})
+        alone = [row for row in rows if not source.account.is_read(row)]
         source.account.leave_out("beside an evaluation or a pause on both sides", *alone)
     notes = []
     for name, lengths_s in (("an evaluation", evaluations_s), ("a pause", pauses_s)):
@@ -222,10 +222,7 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
 
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes | None]]:
-    """Yield the place and content of each TFRecord; of a damaged one, None.
-
-    Behind a damaged length nothing can be read.
-    """
+    """Yield the place and content (None: damaged) of each TFRecord up to a damaged length."""
     from tensorboardX.record_writer import masked_crc32c
 
     at = 0

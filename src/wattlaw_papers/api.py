@@ -11,7 +11,7 @@ from wattlaw.api.results import Results
 from wattlaw.api.store_tables import checked_scope
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.report.notebook import as_html
+from wattlaw.report.tables import as_html
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import Claim
 

@@ -89,7 +89,6 @@ class Published:
 
     @property
     def source(self) -> Source:
-        """The study."""
         return SOURCES[self.study]
 
 
@@ -128,11 +127,10 @@ def published(
 @cache
 def _all_values() -> tuple[Published, ...]:
     text = resources.files("wattlaw_papers").joinpath("published.csv").read_text("utf-8")
-    return tuple(_row(row) for row in csv.DictReader(text.splitlines()))
-
-
-def _row(row: dict[str, str]) -> Published:
-    values: dict[str, Any] = {name: text or None for name, text in row.items()}
-    values |= {name: float(row[name]) for name in _NUMBERS if row[name]}
-    values |= {name: int(row[name]) for name in ("gpus_min", "gpus_max") if row[name]}
-    return Published(**values)
+    every = []
+    for row in csv.DictReader(text.splitlines()):
+        values: dict[str, Any] = {name: cell or None for name, cell in row.items()}
+        values |= {name: float(row[name]) for name in _NUMBERS if row[name]}
+        values |= {name: int(row[name]) for name in ("gpus_min", "gpus_max") if row[name]}
+        every.append(Published(**values))
+    return tuple(every)

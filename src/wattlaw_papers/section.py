@@ -4,11 +4,11 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.findings import Findings
+from wattlaw.analysis.laws.fitting import Fit
 from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
-from wattlaw.analysis.laws.series_fits import SeriesFit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
-from wattlaw.report.sections import AddedSection, Content, Layout, Parts
+from wattlaw.report.sections import Content, Layout, Method, Parts, Section
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
@@ -117,7 +117,7 @@ def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str
         yield text
 
 
-def _published(fit: SeriesFit) -> Published | None:
+def _published(fit: Fit) -> Published | None:
     """Return the published exponent of a fit's workload, cap and clock."""
     for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
         if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
@@ -125,7 +125,7 @@ def _published(fit: SeriesFit) -> Published | None:
     return None
 
 
-def _published_beta(fit: SeriesFit) -> str | None:
+def _published_beta(fit: Fit) -> str | None:
     value = _published(fit)
     if value is None:
         return None
@@ -133,17 +133,26 @@ def _published_beta(fit: SeriesFit) -> str | None:
     return f"{fmt.number(value.value)} ({counts}; {value.source.name}, {value.hardware})"
 
 
-def _beta_in_published_range(fit: SeriesFit) -> float | None:
+def _beta_in_published_range(fit: Fit) -> float | None:
     value = _published(fit)
     if value is None or fit.law is None or not (value.gpus_min and value.gpus_max):
         return None
     return fit.law.beta_within(value.gpus_min, value.gpus_max)
 
 
-SECTION = AddedSection(
+SECTION = Section(
     "Published claims on these data",
     _build,
-    LAYOUTS,
+    methods=(
+        Method(
+            "Claims",
+            "effect inside, outside or across a range that was set in advance",
+            "One-sided tests at 5 %. With several workloads all must agree, and a contradiction is "
+            "tested at 5 % divided by their number.",
+            "Schuirmann 1987; Berger 1982, Technometrics 24",
+        ),
+    ),
+    layouts=LAYOUTS,
     law_columns=(
         tables.number("β in the published range", _beta_in_published_range),
         tables.text("published β", _published_beta),

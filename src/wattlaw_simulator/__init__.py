@@ -3,9 +3,7 @@
 from wattlaw.common.registry import Command
 
 SIMULATE = Command(
-    "Predict time, energy and power without the hardware.",
-    "wattlaw_simulator.command",
-    "simulate",
+    "Predict time, energy and power without the hardware.", "wattlaw_simulator.command", "simulate"
 )
 PROFILE = Command(
     "Write the profile of a workload for the simulator.",

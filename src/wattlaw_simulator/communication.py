@@ -28,8 +28,6 @@ _FIRST_BUCKET = _MIB
 
 @dataclass(frozen=True)
 class Route:
-    """The GPUs of an all-reduce, and the fraction of the links' bandwidth that it achieves."""
-
     cluster: Cluster
     gpus: int
     nodes: int
@@ -57,8 +55,6 @@ class Route:
 
 @dataclass(frozen=True)
 class Communication:
-    """The time of a step's communication, and the part of it that is not overlapped."""
-
     total_s: float
     exposed_s: float
 

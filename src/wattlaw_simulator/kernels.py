@@ -57,7 +57,6 @@ class Busy:
 def kernel_load(
     profile: WorkloadProfile, phases: Collection[str], samples: float, precision: Precision
 ) -> Load:
-    """Return the kernels of some phases for a micro-batch of ``samples``."""
     table = np.concatenate([profile.tables[phase] for phase in phases])
     count, flops, per_sample, fixed = table.T
     return Load(count, flops * samples, per_sample * samples * _ACTIVATION_SIZE[precision] + fixed)

@@ -20,7 +20,7 @@ import numpy as np
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
-from wattlaw.workloads.memory import micro_batch, rank_memory_gb
+from wattlaw.workloads.profile import micro_batch, rank_memory_gb
 from wattlaw_simulator import kernels
 from wattlaw_simulator.communication import Route, communication
 from wattlaw_simulator.kernels import Load
@@ -51,13 +51,7 @@ class _Step:
 
 
 def predict(job: SimulatedJob) -> Prediction:
-    """Return time, power and utilisation of a job's mean epoch.
-
-    Raises
-    ------
-    BadInput
-        The board lacks the precision, a limit is out of its range, or an epoch has no step.
-    """
+    """Return a job's mean epoch; ``BadInput`` if the board cannot run it or it has no step."""
     _check(job)
     samples_used = max(1, round(job.samples * job.setting.dataset_fraction))
     full_steps, rest = divmod(samples_used, job.global_batch)
@@ -219,10 +213,7 @@ def _step(
 
 
 def _bottleneck(job: SimulatedJob, step: _Step) -> str:
-    """Return the part that limits the speed of a step.
-
-    Loader processes and the host run in parallel with the kernels; the slowest is the bottleneck.
-    """
+    """Return the slowest of the kernels, the loader processes and the host, all parallel."""
     split = step.split
     computing_s = split.compute_s + split.launch_s
     if loader_processes(job) and split.input_s > 0:
@@ -328,11 +319,7 @@ def expected_maximum(count: int) -> float:
 
 
 def step_cv(parameters: Parameters, work_cv: float, local_batch: float) -> float:
-    """Return the coefficient of variation of one rank's time from step to step.
-
-    Samples of different size contribute ``work_cv / sqrt(local_batch)``, as means of independent
-    samples.
-    """
+    """Return the variation of a rank's steps; samples are independent, a step is their mean."""
     return sqrt(parameters.step_spread**2 + work_cv**2 / local_batch)
 
 

@@ -19,7 +19,7 @@ from wattlaw.measure.limits.requests import (
     report_applied_limits,
     state_to_save,
 )
-from wattlaw.measure.limits.saved_state import SavedState
+from wattlaw.measure.limits.state_folder import SavedState
 from wattlaw.store.record import LimitReport
 from wattlaw_site.node_state import (
     SiteStateFolder,
@@ -139,27 +139,19 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: Prolog
 
 
 def epilog(paths: SitePaths, job: NodeJob) -> None:
-    """Restore the limits that a job's GPUs had before it.
-
-    Raises ``NotAvailable`` if a limit could not be restored. It stays on disk, and the node should
-    run no job.
-    """
+    """Restore the limits from before a job; ``NotAvailable`` (drain the node) if one stays."""
     folder = SiteStateFolder(paths)
     try:
         own = [saved for saved in folder.of_this_host() if belongs_to(saved, job)]
         _restore_all(folder, own, is_stale=False)
-        if damaged := folder.survey().damaged:
+        if damaged := folder.survey()[1]:
             raise NotAvailable("; ".join(damaged))
     finally:
         remove_report(paths, job.job_id, job.node)
 
 
 def restore(paths: SitePaths, *, also_running: bool) -> None:
-    """Restore the limits of all jobs that have left this node, or of all jobs.
-
-    Raises ``NotAvailable`` if a limit could not be restored, or Slurm does not say whether its job
-    is over.
-    """
+    """Restore limits of jobs that have left this node, or of all; ``NotAvailable`` if one stays."""
     folder = SiteStateFolder(paths)
     over = [(saved, also_running or _is_over(saved)) for saved in folder.of_this_host()]
     stale = [saved for saved, is_stale in over if is_stale]
@@ -173,13 +165,12 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
         remove_report(paths, saved.job_id or "", saved.node or "")
     advice = "Slurm does not say whether it is over; 'restore --all' restores its limits"
     reasons += [f"{saved.device}: job {saved.job_id}: {advice}" for saved in unknown]
-    reasons += folder.survey().damaged
+    reasons += folder.survey()[1]
     if reasons:
         raise NotAvailable("; ".join(reasons))
 
 
 def show(paths: SitePaths) -> list[str]:
-    """Return a line for each limited GPU of this node."""
     lines = []
     job_states = {True: "over", False: "active", None: "unknown to Slurm"}
     for saved in SiteStateFolder(paths).of_this_host():
@@ -208,14 +199,15 @@ def job_gpu_uuids(gpus: str) -> list[str]:
             f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers or UUIDs; "
             "parts of GPUs (MIG, shards) are not limited"
         )
-    with open_driver() as driver:
-        names = [(gpu.minor, gpu.uuid) for gpu in driver.gpus()]
+    with open_driver() as listed:
+        names = [(gpu.minor, gpu.uuid) for gpu in listed]
     uuids: dict[str, None] = {}
     for entry in entries:
         found = [
-            uuid for minor, uuid in names
+            uuid
+            for minor, uuid in names
             if minor == entry or (isinstance(entry, str) and uuid.startswith(entry))
-        ]  # fmt: skip
+        ]
         if len(found) != 1:
             device = entry if isinstance(entry, str) else f"/dev/nvidia{entry}"
             raise NotAvailable(f"the driver lists no GPU {device}, which the job has")

@@ -11,9 +11,7 @@ from wattlaw.measure.devices.limiter import Limiters
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.restore import recover, restore
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import StateFolder
-from wattlaw.measure.limits.trust import check_only_root_writes
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder, check_only_root_writes
 from wattlaw_site.site_job import NodeJob, SitePaths, log
 
 #: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.
@@ -21,11 +19,7 @@ _LOCK_WAIT_S = 30.0
 
 
 def write_report(paths: SitePaths, report: PrologReport) -> None:
-    """Write a report where its job can read it and only root can write.
-
-    Raises ``NotAvailable`` if other users may write there, and ``OSError`` if it cannot be
-    written.
-    """
+    """Write a job's report; ``NotAvailable`` if users other than root may write there."""
     paths.reports.mkdir(mode=0o755, parents=True, exist_ok=True)
     check_only_root_writes(paths.reports)
     text = report.model_dump_json(indent=1) + "\n"
@@ -58,7 +52,7 @@ class SiteStateFolder(StateFolder):
         return None if file is None else [file]
 
     def of_this_host(self) -> list[SavedState]:
-        return [saved for saved in self.survey().states if saved.is_for_this_host]
+        return [saved for saved in self.survey()[0] if saved.is_for_this_host]
 
     @contextmanager
     def locked(self, devices: Iterable[str]) -> Iterator[None]:

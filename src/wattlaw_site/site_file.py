@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.measure.limits.trust import check_only_root_writes
+from wattlaw.measure.limits.state_folder import check_only_root_writes
 from wattlaw.study.base_model import PowerProfile
 from wattlaw.study.document import read_document
 
@@ -42,15 +42,11 @@ class SiteFile(BaseModel):
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read the file.
-
-        Raises ``NotAvailable`` if there is no file, or users other than root may write it, and
-        ``BadInput`` if the file has an error; the message says where.
-        """
+        """Read the file; ``NotAvailable`` if it is absent or others than root may write it."""
         if not path.exists():
             raise NotAvailable(f"{path} does not exist: no limit is allowed on this node")
         check_only_root_writes(path)
-        return read_document(path, cls, "site file")
+        return read_document(path, cls)
 
     def check(self, limits: Limits) -> None:
         """Raise ``NotAvailable`` unless the site allows these limits."""

@@ -50,10 +50,7 @@ class NodeJob:
 
     @classmethod
     def from_environ(cls, environ: Mapping[str, str]) -> "NodeJob":
-        """Read the environment in which slurmd starts a prolog or epilog.
-
-        Raises ``BadInput`` if it is not the environment of a prolog or epilog.
-        """
+        """Read the environment of a prolog or epilog; ``BadInput`` if it is another one."""
         job_id = environ.get("SLURM_JOB_ID", "")
         node = environ.get("SLURMD_NODENAME") or socket.gethostname().split(".")[0]
         if not re.fullmatch(r"[0-9]{1,12}", job_id):
@@ -71,7 +68,6 @@ class NodeJob:
         return self._query("%k")
 
     def account(self) -> str:
-        """Return the job's account, empty if it has none or it is unknown."""
         return (self.environ or {}).get("SLURM_JOB_ACCOUNT") or self._query("%a")
 
     def _query(self, field: str) -> str:
@@ -109,7 +105,6 @@ def job_steps(job_id: str) -> dict[int, str]:
 
 
 def is_slurmd_running(node: str) -> bool:
-    """Return whether the slurmd of a node runs; a machine can run several, with ``-N``."""
     for _, arguments in _own_processes():
         if Path(arguments[0]).name == "slurmd":
             names = re.findall(r"\0-N\0?([^\0]*)", "\0".join(arguments))

@@ -108,7 +108,6 @@ class Watch:
 
 
 def _wait_for_end(pid: int) -> None:
-    """Wait for a process to end, for a minute at most, without using the processor."""
     try:
         handle = os.pidfd_open(pid)
     except ProcessLookupError:

@@ -12,7 +12,7 @@ from made_studies import MIT, Made, kit, mit
 from made_tables import frames, run_row, window_row
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.predicted import WIDEST
+from wattlaw.analysis.advise.possible_options import WIDEST
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.report.topics.advice_text import summary
@@ -34,6 +34,11 @@ def batches() -> Made:
     return kit(watts={"A100": 300.0}, growing=False)
 
 
+@pytest.fixture(scope="module")
+def found(made: Made) -> Advice:
+    return advice(made)
+
+
 def advice(made: Made, workload: str = "dimenet", **asked: object) -> Advice:
     """Return the advice; the batch of these workloads grows with the GPUs without a quality."""
     asked = {"any_batch": True} | asked
@@ -42,7 +47,7 @@ def advice(made: Made, workload: str = "dimenet", **asked: object) -> Advice:
 
 def picked(found: Advice) -> tuple[int, float | None, float | None]:
     setting = found.recommended.setting
-    return setting["gpus"], setting["power_limit_w"], setting["clock_limit_mhz"]
+    return setting.gpus, setting.power_limit_w, setting.clock_limit_mhz
 
 
 def said(found: Advice, words: str) -> bool:
@@ -50,7 +55,6 @@ def said(found: Advice, words: str) -> bool:
 
 
 def cells_of(made: Made) -> pd.DataFrame:
-    """Return mean time and energy of each setting, by pandas alone."""
     table = run_metrics(made.runs, made.epochs)
     by = ["gpus", "global_batch", "power_limit_w", "clock_limit_mhz"]
     return (
@@ -58,8 +62,7 @@ def cells_of(made: Made) -> pd.DataFrame:
     )
 
 
-def test_without_constraints_it_is_the_least_energy_delay_product(made):
-    found = advice(made)
+def test_without_constraints_it_is_the_least_energy_delay_product(made, found):
     table = cells_of(made)
     best = table.loc[(table["epoch_time_s"] * table["energy_per_epoch_j"]).idxmin()]
     assert picked(found)[:2] == (best["gpus"], best["power_limit_w"]) == (128, 200)
@@ -68,18 +71,18 @@ def test_without_constraints_it_is_the_least_energy_delay_product(made):
     assert "least energy x time of 35 measured settings" in found.reason
 
 
-@pytest.mark.parametrize("hours", [0.06, 0.1, 0.3, 1.0])
+@pytest.mark.parametrize("hours", [0.06, 0.3])
 def test_with_a_deadline_it_is_the_least_energy_that_meets_it(made, hours):
     found = advice(made, deadline_s=3600 * hours, epochs=3)
     table = cells_of(made)
     meeting = table[3 * table["epoch_time_s"] <= 3600 * hours]
     best = meeting.loc[meeting["energy_per_epoch_j"].idxmin()]
     assert picked(found)[0] == best["gpus"]
-    assert found.recommended.setting["power_limit_w"] == best["power_limit_w"]
+    assert found.recommended.setting.power_limit_w == best["power_limit_w"]
     assert found.recommended.train_time_s.high <= 3600 * hours
 
 
-@pytest.mark.parametrize("share", [0.0, 0.05, 0.7, 5.0])
+@pytest.mark.parametrize("share", [0.0, 0.7])
 def test_with_a_slow_down_it_is_the_least_energy_near_the_fastest(made, share):
     table = cells_of(made)
     near = table[table["epoch_time_s"] <= (1 + share) * table["epoch_time_s"].min()]
@@ -119,22 +122,20 @@ def test_the_best_cap_within_10_percent_equals_an_exhaustive_search(origin):
     runs, epochs = frames(runs, epochs)
     made = run_metrics(runs, epochs)
     cells = [item for item in table.groupby(CELL) if item[1]["power_limit"].nunique() >= 4]
-    chosen = cells[:: len(cells) // 9]
-    assert len(chosen) >= 10
+    chosen = cells[:: len(cells) // 4]
+    assert len(chosen) >= 5
     for key, cell in chosen:
         near = cell[cell["time_per_epoch"] <= 1.1 * cell["time_per_epoch"].min()]
         best = near.loc[near["energy_per_epoch_J"].idxmin(), "power_limit"]
         name = "/".join(str(part) for part in key)
         own = made[made["workload"] == name]
         assert (
-            advise(own, epochs, name, max_slowdown=0.10).recommended.setting["power_limit_w"]
-            == best
+            advise(own, epochs, name, max_slowdown=0.10).recommended.setting.power_limit_w == best
         )
 
 
-def test_no_measured_setting_dominates_the_pareto_front(made):
-    front = advice(made).pareto
-    table = cells_of(made)
+def test_no_measured_setting_dominates_the_pareto_front(made, found):
+    front, table = found.pareto, cells_of(made)
     for one in front:
         better = (table["epoch_time_s"] < one.time_s.mean * (1 - 1e-9)) & (
             table["energy_per_epoch_j"] < one.energy_j.mean * (1 - 1e-9)
@@ -181,8 +182,9 @@ def test_a_better_setting_that_did_not_run_is_what_to_measure_next():
     """Give 8 GPUs at 250 W alone; all others ran at 200 W too, which saves energy at no time."""
     made = mit(models=DIMENET, counts=(2, 4, 8), noise=0.005, clocks=False)
     runs = made.runs[(made.runs["gpus"] < 8) | made.runs["power_limit_w"].isna()]
-    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", max_slowdown=0.05,
-                   any_batch=True)  # fmt: skip
+    found = advise(
+        run_metrics(runs, made.epochs), made.epochs, "dimenet", max_slowdown=0.05, any_batch=True
+    )
     assert found.recommended.source == "measured"
     assert found.probability < 0.5
     better = [tie.option for tie in found.ties if tie.probability_better > 0.9]
@@ -254,8 +256,8 @@ def test_without_energy_cost_and_carbon_are_by_gpu_hours(goal):
 
 def test_a_batch_at_which_quality_falls_is_not_recommended(batches):
     found = advice(batches, "resnet50", any_batch=False)
-    assert found.recommended.setting["global_batch"] <= 512
-    assert all(one.setting["global_batch"] <= 512 for one in found.pareto)
+    assert found.recommended.setting.global_batch <= 512
+    assert all(one.setting.global_batch <= 512 for one in found.pareto)
     assert said(found, "Excluded because quality is lower: global batch 1024")
 
 
@@ -269,7 +271,7 @@ def test_a_batch_at_which_quality_falls_is_recommended_if_any_batch_may_be(batch
     found = advise(table, epochs, "resnet50", **asked)
     assert found.recommended is None
     found = advise(table, epochs, "resnet50", **asked, any_batch=True)
-    assert found.recommended.setting["global_batch"] == 1024
+    assert found.recommended.setting.global_batch == 1024
     assert found.warnings[0].code == "quality-falls"
 
 
@@ -293,14 +295,14 @@ def test_to_a_target_epochs_are_those_that_each_global_batch_took(batches):
     assert {one.epochs.mean for one in found.pareto} <= {2.0, 3.0}
     assert said(found, "Global batch 1024 is excluded: 0 of 5 repeats reached the target")
     for one in found.pareto:
-        took = 3 if one.setting["global_batch"] >= 512 else 2
+        took = 3 if one.setting.global_batch >= 512 else 2
         assert one.train_time_s.mean == pytest.approx(took * one.time_s.mean)
     with pytest.raises(Refused, match="no global batch reached"):
         advise(table, epochs, "resnet50", target=0.9)
 
 
-def test_totals_use_the_requested_or_the_trained_epochs(made):
-    assert advice(made).recommended.epochs.mean == 3
+def test_totals_use_the_requested_or_the_trained_epochs(made, found):
+    assert found.recommended.epochs.mean == 3
     found = advice(made, epochs=90).to_dict()["recommended"]
     assert found["train_time_s"] == pytest.approx(90 * found["epoch_time_s"])
     assert found["train_energy_j_ci"] == pytest.approx([90 * end for end in found["energy_j_ci"]])
@@ -308,8 +310,8 @@ def test_totals_use_the_requested_or_the_trained_epochs(made):
     assert found["gpu_hours"] == pytest.approx(hours)
 
 
-def test_few_repeats_have_the_spread_of_all_settings(made):
-    option = advice(made).recommended
+def test_few_repeats_have_the_spread_of_all_settings(made, found):
+    option = found.recommended
     table = run_metrics(made.runs, made.epochs)
     logs = np.log(table["epoch_time_s"])
     setting = table.groupby(["gpus", "power_limit_w", "clock_limit_mhz"], dropna=False).ngroup()
@@ -361,49 +363,12 @@ def test_energies_that_count_different_things_are_not_compared(made):
     assert said(found, "Compared: gpu, counter. Excluded from comparisons of energy: gpu+cpu")
 
 
-def test_measured_runs_come_before_simulated_ones(made):
-    runs = made.runs.copy()
-    runs.loc[runs["gpus"] == 128, "launcher"] = "simulated"
-    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", any_batch=True)
-    assert found.recommended.gpus == 64
-    assert said(found, "15 simulated runs are excluded")
-    only = runs.assign(launcher="simulated")
-    found = advise(run_metrics(only, made.epochs), made.epochs, "dimenet", any_batch=True)
-    assert said(found, "All times and energies are simulated")
-
-
-def test_runs_of_another_job_are_left_out(made):
-    runs = made.runs.copy()
-    runs.loc[runs["gpus"] == 128, "dataset_fraction"] = 0.01
-    found = advise(run_metrics(runs, made.epochs), made.epochs, "dimenet", any_batch=True)
-    assert found.recommended.gpus == 64
-    assert said(found, "The runs are of 2 different jobs, whose epochs cannot be compared")
-
-
-def test_a_workload_that_never_ran_is_refused_with_those_that_did(made):
-    with pytest.raises(
-        Refused, match="no done runs of workload 'bert'; there are runs of: dimenet"
-    ):
-        advice(made, "bert")
-
-
 def test_one_run_is_enough_for_an_answer():
     runs, epochs = frames([run_row("a")], [window_row("a", 0)])
     found = advise(run_metrics(runs, epochs), epochs, "digits-cnn")
-    assert found.recommended.setting["gpus"] == 1
+    assert found.recommended.setting.gpus == 1
     assert found.worker == "worker"
     json.dumps(found.to_dict(), allow_nan=False)
-
-
-def test_a_command_without_batch_gets_advice_too():
-    runs, epochs = [], []
-    for n in (1, 2, 4):
-        runs.append(run_row(f"{n}", gpus=n, global_batch=None, local_batch=None))
-        epochs.append(window_row(f"{n}", 0, duration_s=100 / n, samples=None, steps=None))
-    runs, epochs = frames(runs, epochs)
-    found = advise(run_metrics(runs, epochs), epochs, "digits-cnn", max_gpus=2)
-    assert found.recommended.gpus == 2
-    assert found.recommended.to_dict()["global_batch"] is None
 
 
 @pytest.mark.parametrize("asked", [{"max_gpus": 0}, {"deadline_s": 0.0}, {"epochs": 0},

@@ -5,13 +5,16 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, quality_by_batch
-from wattlaw.analysis.metrics.estimates import compare_with_best
+from wattlaw.analysis.laws.batch_effects import (
+    CANNOT_TELL,
+    FALLS,
+    NO_FALL,
+    compare_with_best,
+    quality_by_batch,
+)
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import Refused
 
@@ -56,15 +59,6 @@ def test_many_samples_agree_with_scipys_dunnett(sizes):
         others = [one for i, one in enumerate(samples) if i != j]
         test = stats.dunnett(*others, control=control, alternative="greater", rng=dice)
         assert found.p_value[j] == pytest.approx(test.pvalue.min(), abs=2e-3)
-
-
-def test_the_best_is_seldom_called_worse():
-    dice = np.random.default_rng(4)
-    wrong = sum(
-        bool(compare_with_best([dice.normal(0, 1, 4) for _ in range(5)]).high[0] < 0)
-        for _ in range(400)
-    )
-    assert wrong / 400 < 0.05
 
 
 def test_one_sample_and_no_repeats_are_refused():
@@ -119,13 +113,6 @@ def test_an_undecided_result_has_a_reason(table, why):
     assert why in row.sentence
 
 
-def test_runs_of_one_repeat_on_other_gpus_count_once():
-    table = learned(like_resnet50(), repeats=1)
-    copied = pd.concat([table, table.assign(gpus=2), table.assign(gpus=4, power_limit_w=200.0)])
-    (row,) = quality_by_batch(copied)
-    assert row.verdict == CANNOT_TELL and "no repeats" in row.sentence
-
-
 def test_runs_that_learn_otherwise_are_not_compared():
     short = learned(like_resnet50())
     long = short.assign(epochs_trained=90, metric=short["metric"] + 0.1)
@@ -148,8 +135,7 @@ def diverged(table: pd.DataFrame, lost: dict[int, int], value: float = np.nan) -
     return table.assign(metric=table["metric"].mask(gone, value), loss=table["loss"].mask(gone))
 
 
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-@pytest.mark.parametrize("lost", [1, 2, 3])
+@pytest.mark.parametrize(("value", "lost"), [(np.nan, 1), (np.inf, 2), (-np.inf, 3)])
 def test_diverged_runs_at_the_largest_batch_do_not_show_constant_quality(value, lost):
     table = learned(dict.fromkeys((32, 64, 128), 0.76), repeats=3)
     (row,) = quality_by_batch(diverged(table, {128: lost}, value))
@@ -165,9 +151,11 @@ def test_diverged_runs_at_the_largest_batch_do_not_show_constant_quality(value, 
 
 @pytest.mark.parametrize(
     ("quality", "lost", "verdict", "holds_to"),
-    [({32: 0.762, 64: 0.76, 128: 0.76}, 64, CANNOT_TELL, 32),
-     ({32: 0.75, 64: 0.76, 128: 0.76}, 32, NO_FALL, 128)],
-)  # fmt: skip
+    [
+        ({32: 0.762, 64: 0.76, 128: 0.76}, 64, CANNOT_TELL, 32),
+        ({32: 0.75, 64: 0.76, 128: 0.76}, 32, NO_FALL, 128),
+    ],
+)
 def test_a_batch_whose_runs_diverged_is_named_and_warned_of(quality, lost, verdict, holds_to):
     (row,) = quality_by_batch(diverged(learned(quality, repeats=4), {lost: 1}))
     assert (row.verdict, row.holds_to) == (verdict, holds_to)
@@ -199,26 +187,3 @@ def test_a_repeat_that_diverged_on_one_of_several_gpu_counts_has_diverged():
     both = pd.concat([table, diverged(table, {128: 1}).assign(gpus=2)])
     (row,) = quality_by_batch(both)
     assert "1 of 3 repeats at 128 diverged" in row.sentence
-
-
-def test_a_single_batch_next_to_a_diverged_one_has_a_reason():
-    (row,) = quality_by_batch(diverged(learned({32: 0.7, 64: 0.7}), {64: 5}))
-    assert "one global batch only" in row.sentence
-    assert "5 of 5 repeats at 64 diverged" in row.sentence
-    assert row.means["verdict"].isna().all()  # nothing was compared
-    json.dumps(row.to_dict(), allow_nan=False)
-
-
-@settings(max_examples=15, deadline=None)
-@given(st.integers(0, 10_000), st.sampled_from([0.002, 0.02, 0.2]), st.integers(1, 4))
-def test_statements_about_batches_are_consistent(seed, sd, repeats):
-    dice = np.random.default_rng(seed)
-    quality = {batch: float(dice.uniform(0.5, 0.8)) for batch in BATCHES[: dice.integers(1, 7)]}
-    (row,) = quality_by_batch(learned(quality, sd, repeats, seed))
-    assert (row.verdict == FALLS) == (row.falls_from is not None)
-    if row.falls_from is not None:
-        assert row.best_batch <= row.falls_beyond < row.falls_from
-        after = row.means[row.means["global_batch"] > row.falls_beyond]
-        assert (after["verdict"] == "worse").all()
-    assert row.warning(min(quality)) is None or row.falls_beyond is None
-    json.dumps(row.to_dict(), allow_nan=False)

@@ -3,20 +3,24 @@
 import pandas as pd
 import pytest
 
-from made_studies import Caps, Model, kit, mit
+from made_studies import MIT, Caps, Model, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import analyse, facts
+from wattlaw.report.topics import data_quality
 from wattlaw.study.footprint import Footprint
 
 ONE = {"resnet50": Model(3000.0, 0.83, 256)}
 
 
-def test_a_study_of_caps_and_clocks_gives_a_comparison_for_each():
-    made = mit(models=ONE)
+def test_a_study_of_caps_and_clocks_has_comparisons_and_an_energy_law_without_limits():
+    made = mit(models=ONE, power_falls=0.0)
     found = analyse(made.runs, made.epochs)
     kinds = [comparison.limit for _, comparison in found.comparisons]
     assert kinds == ["power_limit_w", "clock_limit_mhz"]
     assert {comparison.verdict for _, comparison in found.comparisons} == {"same beta"}
+    (law,) = found.energy_laws.to_dict("records")
+    assert law["factor_w"] == pytest.approx(200.0, rel=0.02)
+    assert law["exponent_low"] < 1 < law["exponent_high"]
 
 
 def test_a_cap_that_changes_the_exponent_is_found():
@@ -34,16 +38,9 @@ def test_limits_with_too_few_counts_are_refused_with_the_reason():
     assert "needs two" in reason
 
 
-def test_the_energy_law_is_that_of_runs_without_limits():
-    made = mit(models=ONE, power_falls=0.0)
-    found = analyse(made.runs, made.epochs)
-    (law,) = found.energy_laws.to_dict("records")
-    assert law["factor_w"] == pytest.approx(200.0, rel=0.02)
-    assert law["exponent_low"] < 1 < law["exponent_high"]
-
-
 def test_every_workload_gets_advice_or_a_reason():
-    made = mit(counts=(2, 4, 8), repeats=2, clocks=False)
+    models = {name: MIT[name] for name in ("resnet50", "schnet")}
+    made = mit(models=models, counts=(2, 4), repeats=2, clocks=False)
     found = analyse(made.runs, made.epochs)
     told = {advice.workload for advice in found.advice} | {w for w, _ in found.advice_refusals}
     assert told == set(made.runs["workload"])
@@ -77,8 +74,7 @@ def test_a_target_gives_time_and_epochs_by_setting():
     found = analyse(made.runs, made.epochs, target=0.5).targets
     assert found is not None
     assert found.settings["time_to_target_s"].notna().all()
-    assert len(found.critical) + len(found.refusals) > 0
-    assert analyse(made.runs, made.epochs).targets is None
+    assert not found.refusals
 
 
 def test_facts_say_what_ran_and_leave_out_what_is_not_known():
@@ -96,12 +92,14 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
     windows = [
         window_row("fine", 1),
         window_row("warm", 0, warmup=True),
-        window_row("zero", 0, warmup=True), window_row("zero", 1, duration_s=0.0),
+        window_row("zero", 0, warmup=True),
+        window_row("zero", 1, duration_s=0.0),
         window_row("unknown", 1, duration_s=None),
         window_row("none", 1, phase="evaluate", duration_s=9.0),
         window_row("failed", 0, warmup=True),
-        window_row("cut", 0, warmup=True), window_row("cut", 1, interrupted=True),
-    ]  # fmt: skip
+        window_row("cut", 0, warmup=True),
+        window_row("cut", 1, interrupted=True),
+    ]
     found = analyse(*frames(runs, windows))
     assert found.runs["run_id"].to_list() == ["fine"]
     assert list(found.not_timed.columns) == ["run_id", "workload", "gpus", "reason"]
@@ -112,4 +110,19 @@ def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
         "warm": "all training windows are warm-up",
         "zero": "the training windows have no duration above 0 s",
     }
-    assert analyse(*study()).not_timed.empty
+
+
+def test_interruptions_are_told():
+    runs = [
+        run_row("a", interruptions=2),
+        run_row("b", repeat=1, interruptions=0),
+        run_row("c", repeat=2, interruptions=1, status="failed", reason="out of tries"),
+    ]
+    windows = [window_row("a", 1), window_row("b", 1), window_row("a", 2, interrupted=True)]
+    text = " ".join(data_quality.status_sentences(analyse(*frames(runs, windows))))
+    assert "2 runs were interrupted (3 times in total)" in text
+    assert "Left out: 1 training window" in text
+    plain = analyse(*study())
+    assert plain.targets is None and plain.not_timed.empty
+    without = " ".join(data_quality.status_sentences(plain))
+    assert "interrupted" not in without

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
-from scipy import stats
 from statsmodels.stats.anova import anova_lm
 
 from wattlaw.analysis.laws.limit_comparison import BLOCKS, RUNS, compare_limits
@@ -63,15 +62,6 @@ def test_it_is_the_analysis_of_covariance_of_statsmodels():
             assert table.loc[value, "equivalence_p"] == pytest.approx(tost)
         else:
             assert table.loc[value, "equivalence_p"] > 0.5
-
-
-def test_each_limit_has_its_own_law_as_the_study_fits_it():
-    rows = family({np.nan: 0.82, 100.0: 0.93}, seed=1, repeats=1)
-    table = compare_limits(rows).limits
-    for i, of_limit in enumerate((rows["power_limit_w"].isna(), rows["power_limit_w"] == 100)):
-        own = rows[of_limit]
-        line = stats.linregress(np.log(own["gpus"]), np.log(own["time_s"]))
-        assert table.loc[i, "beta"] == pytest.approx(-line.slope)
 
 
 @pytest.mark.parametrize(

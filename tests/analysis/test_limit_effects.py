@@ -9,15 +9,15 @@ from wattlaw.analysis.laws.limit_effects import limit_effects, without_limits
 
 
 def rows(**columns: object) -> pd.DataFrame:
-    """Return runs of one setting, with what a test needs of ``run_metrics``."""
     table = pd.DataFrame(columns)
     settings = {"workload": "w", "gpus": 2, "clock_limit_mhz": np.nan, "energy_is": "gpu, counter"}
     return table.assign(**{name: v for name, v in settings.items() if name not in table})
 
 
 def test_ratios_of_a_hand_worked_pair():
-    table = rows(power_limit_w=[np.nan, 200, 100], time_s=[100.0, 102, 160],
-                 energy_j=[50.0, 44, 40])  # fmt: skip
+    table = rows(
+        power_limit_w=[np.nan, 200, 100], time_s=[100.0, 102, 160], energy_j=[50.0, 44, 40]
+    )
     found = limit_effects(table).set_index("limit")
     assert found.index.isna()[0]
     assert found.loc[200.0, "time_ratio"] == pytest.approx(1.02)
@@ -46,8 +46,9 @@ def test_intervals_are_those_of_a_pooled_regression_on_logs():
     limit = np.repeat([250.0, 200.0, 100.0], 4)
     time_s = 100 * (250 / limit) ** 0.3 * np.exp(dice.normal(0, 0.05, 12))
     energy_j = time_s * limit * 0.8 * np.exp(dice.normal(0, 0.02, 12))
-    found = limit_effects(rows(power_limit_w=limit, time_s=time_s,
-                               energy_j=energy_j)).set_index("limit")  # fmt: skip
+    found = limit_effects(rows(power_limit_w=limit, time_s=time_s, energy_j=energy_j)).set_index(
+        "limit"
+    )
     for name, values in (("time", time_s), ("energy", energy_j)):
         data = pd.DataFrame({"y": np.log(values), "limit": limit})
         model = smf.ols("y ~ C(limit, Treatment(250.0))", data).fit()
@@ -91,11 +92,6 @@ def test_energies_that_count_different_things_have_no_ratio():
     assert np.isnan(found.loc[100.0, "energy_ratio"])
     assert found.loc[100.0, "energy_is"] == "gpu+cpu, counter; gpu, counter"
     assert found.loc[100.0, "time_ratio"] == pytest.approx(2)
-
-
-def test_a_setting_of_one_limit_is_left_out():
-    table = rows(power_limit_w=[100, 100], time_s=[1.0, 2], energy_j=[1.0, 2])
-    assert limit_effects(table).empty
 
 
 def test_each_machine_keeps_runs_without_limits_or_with_the_highest():

@@ -79,20 +79,14 @@ def test_repeats_of_a_mean_over_gpus_differ_less_on_many():
     assert noise[0] == pytest.approx(2 * noise[1])
 
 
-def test_what_a_session_adds_counts_as_an_error_of_its_setting(monkeypatch):
+@pytest.mark.parametrize(("batch", "placements"), [(64, None), (16, ([8], [8, 16]))])
+def test_what_a_session_or_allocation_adds_is_shared_in_its_setting_or_placement(
+    monkeypatch, batch, placements
+):
     monkeypatch.setattr(model_error, "_SIZES", tuple(((1e-6, 1.0),) for _ in range(4)))
-    seen, wanted = [packed(8, 64)], [packed(8, 64), packed(16, 64)]
+    seen, wanted = [packed(8, 64)], [packed(8, batch), packed(16, 64)]
     luck = np.array([0.05]), np.array([0.05, 0.05])
-    errors, _ = errors_of(seen, wanted, [0.1], luck=luck)
-    assert errors.mean(0) == pytest.approx([0.1, 0.0], abs=0.004)
-    assert errors.std(0) == pytest.approx([0.0, 0.05], abs=0.003)
-
-
-def test_what_an_allocation_adds_is_shared_by_the_settings_of_a_placement(monkeypatch):
-    monkeypatch.setattr(model_error, "_SIZES", tuple(((1e-6, 1.0),) for _ in range(4)))
-    seen, wanted = [packed(8, 64)], [packed(8, 16), packed(16, 64)]
-    luck, places = (np.array([0.05]), np.array([0.05, 0.05])), ([8], [8, 16])
-    errors, _ = errors_of(seen, wanted, [0.1], luck=luck, placements=places)
+    errors, _ = errors_of(seen, wanted, [0.1], luck=luck, placements=placements)
     assert errors.mean(0) == pytest.approx([0.1, 0.0], abs=0.004)
     assert errors.std(0) == pytest.approx([0.0, 0.05], abs=0.003)
 

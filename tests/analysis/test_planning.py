@@ -80,8 +80,6 @@ class TestRegrets:
 
 
 class TestExpectedRegrets:
-    """Two settings, of which one is the better by 20 % in each of many draws."""
-
     dice = np.random.default_rng(0)
     better = dice.random(400) < 0.5
     regrets = np.where(better[:, None], [0.0, 0.2], [0.2, 0.0])

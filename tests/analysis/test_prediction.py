@@ -161,8 +161,9 @@ class TestInference:
         seen = [Observation(packed(gpus), 0.1) for gpus in (1, 2, 4)]
         seen += [
             Observation(packed(gpus), 0.1 + 3.0 / steps, epoch_steps=steps)
-            for gpus in (1, 4) for steps in (20, 200)
-        ]  # fmt: skip
+            for gpus in (1, 4)
+            for steps in (20, 200)
+        ]
         posterior = fit(seen)
         assert np.median(posterior.epoch_s) == pytest.approx(3.0, rel=0.1)
         assert np.median(posterior.runs([packed(2)])[1]) == pytest.approx(0.1, rel=0.03)
@@ -345,8 +346,9 @@ def test_sixteen_nodes_are_predicted_from_two(origin):
             setting = Setting(row.gpus, row.nodes, place, float(row.local_batch))
             if setting.gpus_per_node == packed(row.gpus).gpus_per_node:
                 found[setting] = row.step_time_s
-        seen = [Observation(item, time_s) for item, time_s in found.items()
-                if item.gpus in (1, 2, 4, 8)]  # fmt: skip
+        seen = [
+            Observation(item, time_s) for item, time_s in found.items() if item.gpus in (1, 2, 4, 8)
+        ]
         wanted = [item for item in found if item.gpus in (16, 32, 64)]
         draws = fit(seen, priors=WEAK).runs(wanted)[1]
         low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
@@ -369,10 +371,11 @@ def test_three_power_limits_predict_the_others(origin):
         data = [
             Observation(
                 Setting(1, 1, power_limit_w=float(row.power_limit)),
-                row.time_per_epoch, row.average_power,
+                row.time_per_epoch,
+                row.average_power,
             )
             for row in rows.sort_values("power_limit").itertuples()
-        ]  # fmt: skip
+        ]
         seen = [data[0], data[len(data) // 2], data[-1]]
         others = [item for item in data if item not in seen]
         _, times, powers = fit(seen, priors=WEAK).runs([item.setting for item in others])

@@ -35,7 +35,6 @@ def script_run(run_id: str, **changes: object) -> dict[str, object]:
 
 
 def process(run_id: str, duration_s: float, **changes: object) -> dict[str, object]:
-    """Return the window of a whole process."""
     row: dict[str, object] = {"phase": "run", "duration_s": duration_s, "samples": None,
                               "steps": None, **ENERGY}  # fmt: skip
     return window_row(run_id, 0, **(row | changes)) | {"epoch": None}
@@ -77,6 +76,8 @@ def test_a_process_is_a_run_and_no_epoch():
     unknown = ["epoch_time_s", "energy_per_epoch_j", "step_time_s", "time_per_sample_s",
                "epochs_timed", "epochs_trained"]  # fmt: skip
     assert table[unknown].isna().all(axis=None)
+    escaped = json.dumps({"command": ["python", "train.py", "{{epochs}}"]})
+    assert set(run_metrics(*processes((1,), options=escaped))["unit"]) == {"run"}
 
 
 def test_advice_on_processes_is_of_one_run_and_says_that_start_up_is_in_it():
@@ -110,15 +111,11 @@ def test_a_process_that_takes_epochs_is_divided_by_them():
     assert found.to_dict()["recommended"]["train_time_s"] == pytest.approx(90 * 20.05 / 3)
 
 
-def test_escaped_braces_are_no_placeholder():
-    options = json.dumps({"command": ["python", "train.py", "{{epochs}}"]})
-    assert set(run_metrics(*processes(options=options))["unit"]) == {"run"}
-
-
-@pytest.mark.parametrize("options", [SCRIPT, COUNTED])
 @pytest.mark.parametrize(
-    ("name", "word"), [("epochs", "epochs"), ("measure_steps", "steps"), ("measure_seconds", "s")]
-)
+    ("options", "name", "word"),
+    [(COUNTED, "epochs", "epochs"), (SCRIPT, "measure_steps", "steps"),
+     (SCRIPT, "measure_seconds", "s")],
+)  # fmt: skip
 def test_processes_of_other_lengths_are_no_repeats(options, name, word):
     runs = [
         script_run(f"{n}", options=options, repeat=n, **({"epochs": None} | {name: n}))
@@ -156,27 +153,6 @@ def test_the_size_of_the_data_set_makes_epochs_of_steps():
     assert row["energy_per_epoch_j"] == pytest.approx(50.0)
 
 
-def test_steps_of_several_hosts_take_as_long_as_the_slowest():
-    windows = [steps("a", 10.0), steps("a", 12.0, host="b")]
-    row = run_metrics(*frames([script_run("a", epochs=None)], windows)).iloc[0]
-    assert row["step_time_s"] == pytest.approx(0.12)
-    assert row["time_per_sample_s"] == pytest.approx(12 / 6400)
-    assert row["energy_per_step_j"] == pytest.approx(1.0)
-
-
-def test_a_known_batch_makes_samples_of_steps():
-    run = script_run("a", epochs=None, gpus=2, global_batch=64, local_batch=32)
-    row = run_metrics(*frames([run], [steps("a", 10.0, samples=None)])).iloc[0]
-    assert (row["unit"], row["time_s"]) == ("sample", pytest.approx(10 / 6400))
-
-
-def test_full_epochs_and_steps_of_the_same_run_are_one_unit():
-    runs = [run_row("a", dataset_samples=3200), run_row("b", dataset_samples=3200)]
-    table = run_metrics(*frames(runs, [window_row("a", 1, samples=3200), steps("b", 1.0)]))
-    assert set(table["unit"]) == {"epoch"}
-    assert table["time_s"].tolist() == pytest.approx([1.0, 1.0])
-
-
 def test_runs_compare_in_the_unit_that_all_have():
     runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
     table = run_metrics(*frames(runs, [window_row("a", 1, samples=3200), steps("b", 1.0)]))
@@ -191,8 +167,10 @@ def test_runs_without_a_common_unit_are_not_pooled_and_named():
     tables = frames(runs, [steps("1", 10.0), steps("2", 6.0), process("whole", 9.0)])
     table = run_metrics(*tables)
     assert dict(zip(table["run_id"], table["unit"], strict=True)) == {
-        "1": "epoch", "2": "epoch", "whole": "run",
-    }  # fmt: skip
+        "1": "epoch",
+        "2": "epoch",
+        "whole": "run",
+    }
     assert set(scaling_series(table)["run_id"]) == {"1", "2"}
     found = advice_of(tables)
     (warning,) = [warning for warning in found.warnings if warning.code == "units-differ"]
@@ -256,7 +234,7 @@ def test_advice_on_nothing_but_copies_is_refused():
         advice_of(processes((2, 4), workers_cooperate=False))
 
 
-@pytest.mark.parametrize("kind", ["deepspeed", "tensor", "pipeline"])
+@pytest.mark.parametrize("kind", ["deepspeed", "tensor"])
 def test_laws_refuse_other_parallelism_by_name(kind):
     tables = processes(parallelism=kind)
     fits = fit_table(run_metrics(*tables))
@@ -268,16 +246,16 @@ def test_laws_refuse_other_parallelism_by_name(kind):
     assert kind in warning.text
 
 
-@pytest.mark.parametrize("kind", ["none", "ddp", "fsdp", None])
-def test_data_parallel_jobs_have_laws(kind):
-    assert fit_table(run_metrics(*processes(parallelism=kind))).laws
+def test_data_parallel_jobs_have_laws():
+    assert fit_table(run_metrics(*processes(parallelism="fsdp"))).laws
 
 
 def test_emulated_runs_are_in_no_law_and_labelled():
     runs = [run_row(f"{gpus}", gpus=gpus, local_batch=64 // gpus) for gpus in (1, 2)]
     emulated = {"emulated_gpus": 64, "local_batch": 1, "global_batch": 4, "gpus": 4}
-    tables = frames([*runs, run_row("e", **emulated)],
-                    [window_row(name, 1) for name in ("1", "2", "e")])  # fmt: skip
+    tables = frames(
+        [*runs, run_row("e", **emulated)], [window_row(name, 1) for name in ("1", "2", "e")]
+    )
     findings = analyse(*tables)
     assert set(findings.series["run_id"]) == {"1", "2"}
     assert "emulated_gpus" in findings.varying_settings
@@ -338,7 +316,7 @@ def test_advice_names_the_nodes_where_a_count_was_run_on_several():
     tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
     advice = advise(run_metrics(*tables), tables[1], "digits-cnn")
     assert advice.recommended is not None
-    assert advice.recommended.setting["nodes"] == 1
+    assert advice.recommended.setting.nodes == 1
     assert "on 1 node" in summary(advice)[0]
 
 

@@ -25,7 +25,7 @@ from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common.errors import BadInput, Refused, WattlawError
 from wattlaw.report.topics import advice_text as text
-from wattlaw.running import tracking
+from wattlaw.running import tracker
 
 STUDY = """
 name: example
@@ -43,7 +43,6 @@ NOTEBOOK = Path("examples/notebook.ipynb")
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a folder with ``study.yaml`` and its simulated store ``results``."""
     path = tmp_path_factory.mktemp("api")
     (path / "study.yaml").write_text(STUDY)
     outcome = wattlaw.run(path / "study.yaml", path / "results")
@@ -131,7 +130,7 @@ def test_several_stores_are_one_set_of_results(folder, measured):
 
 def test_a_fit_of_a_store_is_that_of_its_table(results):
     (row,) = results.fit().rows
-    assert "SeriesFits(" not in str(results.fit())
+    assert "Fits(" not in str(results.fit())
     assert row.group["global_batch"] == 256
     uncapped = results.metrics[results.metrics["power_limit_w"].isna()]
     (of_table,) = wattlaw.fit(uncapped, by=["workload"]).rows
@@ -235,7 +234,7 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: r.report("t.html", template="none"), "none"),
         (lambda r: r.fit(x="cores"), "no column 'cores'"),
     ],
-)  # fmt: skip
+)
 def test_an_error_is_a_line_of_our_own(results, wrong, message):
     with pytest.raises(WattlawError) as raised:
         wrong(results)
@@ -293,7 +292,7 @@ def test_the_result_of_a_block_with_windows_includes_the_full_block(tmp_path):
 def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"global_batch: 63 with 2 gpus; allowed: a multiple"):
         wattlaw.track("mine", tmp_path, gpus=2, global_batch=63)
-    monkeypatch.setattr(tracking, "is_first_of_host", lambda: False)
+    monkeypatch.setenv("LOCAL_RANK", "1")
     with wattlaw.track("mine", tmp_path) as track:
         pass
     assert (track.result.duration_s, track.result.energy_j) == (None, None)
@@ -325,10 +324,12 @@ def test_every_public_name_is_imported_when_it_is_used():
 
 def test_the_examples_of_the_docstrings_work(folder, monkeypatch):
     monkeypatch.chdir(folder)
-    modules = [importlib.import_module(f"wattlaw.api.{one.name}")
-               for one in pkgutil.iter_modules(wattlaw.api.__path__)]  # fmt: skip
+    modules = [
+        importlib.import_module(f"wattlaw.api.{one.name}")
+        for one in pkgutil.iter_modules(wattlaw.api.__path__)
+    ]
     tried = 0
-    for module in [*modules, tracking]:
+    for module in [*modules, tracker]:
         outcome = doctest.testmod(module, extraglobs={"wattlaw": wattlaw})
         assert outcome.failed == 0, module.__name__
         tried += outcome.attempted
@@ -352,7 +353,7 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
                 value = eval(expression, names)  # noqa: S307
                 shown.append(type(value).__name__)
     assert shown == [
-        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "SeriesFits", "Advice",
+        "NoneType", "DataFrame", "RunOutcome", "Results", "DataFrame", "Fits", "Advice",
         "DataFrame", "ConcatChart", "Claims", "Report", "TrackResult",
     ]  # fmt: skip
     assert names["outcome"].done == 21

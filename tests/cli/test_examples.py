@@ -3,9 +3,7 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
-from conftest import wattlaw
 from wattlaw import examples
 from wattlaw.cli.main import main
 from wattlaw.examples import EXAMPLES, example
@@ -41,19 +39,6 @@ def test_a_copied_study_passes_its_check(name, tmp_path, monkeypatch, capsys):
     assert main(["check", str(written[0])]) == 0
 
 
-def test_a_copied_study_includes_its_script():
-    for known in EXAMPLES:
-        for workload in yaml.safe_load(known.read(known.files[0]))["workloads"]:
-            words = workload.get("command", ())
-            assert {word for word in words if word.endswith(".py")} <= set(known.files)
-
-
-def test_a_copy_goes_to_the_current_folder_by_default(tmp_path):
-    copied = wattlaw("examples", "copy", "own-script", cwd=tmp_path)
-    assert copied.returncode == 0, copied.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["own-script.yaml", "own_script.py"]
-
-
 def test_a_copy_overwrites_nothing_unless_forced(tmp_path, capsys):
     script = tmp_path / "own_script.py"
     script.write_text("mine")
@@ -71,10 +56,3 @@ def test_a_name_that_is_none_lists_the_names(capsys):
     assert main(["examples", "copy", "../quickstart"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert all(name in line for name in NAMES)
-
-
-def test_a_file_where_the_folder_should_be_is_one_line(tmp_path, capsys):
-    (tmp_path / "file").touch()
-    assert main(["examples", "copy", "quickstart", str(tmp_path / "file")]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert str(tmp_path / "file") in line

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import wattlaw
 from made_stores import write_store
@@ -20,7 +18,6 @@ from wattlaw.cli.main import main
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.exporting import GROUP, Exported
-from wattlaw_formats.extrap import _as_json_lines, _as_text, _Series
 
 COUNTS = (1, 2, 4, 8, 16)
 EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")
@@ -34,7 +31,6 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 
 
 def read_all(written: Exported) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
-    """Return the values of all files."""
     return {key: values for file in written.files for key, values in read(file).items()}
 
 
@@ -95,11 +91,14 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, resu
         f"digits-cnn->{rule.replace('_', ' ')} {batch:g}" for rule, batch in fits
     }
     assert {metric for _, metric in series} == {
-        "time_s per epoch", "energy_j per epoch, cpu, counter",
-    }  # fmt: skip
+        "time_s per epoch",
+        "energy_j per epoch, cpu, counter",
+    }
     runs = results.metrics[results.metrics["global_batch"] == 64]
-    for column, metric in (("time_s", "time_s per epoch"),
-                           ("energy_j", "energy_j per epoch, cpu, counter")):  # fmt: skip
+    for column, metric in (
+        ("time_s", "time_s per epoch"),
+        ("energy_j", "energy_j per epoch, cpu, counter"),
+    ):
         own = series["digits-cnn->global batch 64", metric]
         assert list(own) == [(float(count),) for count in COUNTS]
         for (count,), values in own.items():
@@ -157,25 +156,6 @@ def test_without_a_series_nothing_is_written(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["s"]
 
 
-NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
-POINTS = st.lists(st.integers(1, 10**6), min_size=3, max_size=6, unique=True).map(sorted)
-
-
-@given(counts=POINTS, data=st.data())
-def test_every_number_survives_in_every_format(counts, data, tmp_path_factory):
-    values = st.lists(NUMBERS, min_size=1, max_size=4)
-    series = [
-        _Series(callpath, metric, {(float(count),): data.draw(values) for count in counts})
-        for callpath in ("w", "w->global batch 1")
-        for metric in ("time_s", "energy_j")
-    ]
-    folder = tmp_path_factory.mktemp("x")
-    for kind, text in zip(FORMATS, (_as_text, _as_json_lines), strict=True):
-        path = folder / f"x{kind}"
-        path.write_text(text(["gpus"], series))
-        assert read(path) == {(one.callpath, one.metric): one.values for one in series}
-
-
 @pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")
 @pytest.mark.parametrize("kind", FORMATS)
 def test_extrap_reads_what_is_exported(kind, results, tmp_path):
@@ -194,22 +174,7 @@ def test_extrap_reads_what_is_exported(kind, results, tmp_path):
             assert sorted(one["values"]) == pytest.approx(np.array(sorted(expected)), rel=1e-12)
 
 
-@pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")
-def test_models_of_extrap_agree_with_our_laws(results, tmp_path):
-    """Both describe the same data: their predictions at the measured counts are close."""
-    times = {}
-    for file in results.export("extrap", tmp_path / "x.jsonl").files:
-        times |= {one["callpath"]: one for one in load(file)["series"]
-                  if one["metric"].startswith("time")}  # fmt: skip
-    for batch in (32, 64, 128):
-        (law,) = [row.law for row in results.fit().rows if row.group.get("global_batch") == batch]
-        theirs = times[f"digits-cnn->global batch {batch}"]
-        ours = law.alpha * np.array(COUNTS, float) ** -law.beta
-        assert np.abs(np.log(theirs["predicted"] / ours)).max() < 0.1, theirs["model"]
-
-
 def load(path: Path) -> dict[str, Any]:
-    """Return what Extra-P reads."""
     line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]
     ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
     return json.loads(ran.stdout)

@@ -23,7 +23,6 @@ import gpu_page  # noqa: E402
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
-    """Return the results of a short rehearsal, and their file."""
     output = tmp_path_factory.mktemp("rehearsal")
     line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--short"]
     line += ["--output", output, "--wheels", output / "none"]
@@ -141,8 +140,10 @@ def run_parts(folder: Path) -> None:
     processes.adopt_orphans(True)
     program = gpu_acceptance.Acceptance(folder, {"rehearsal": True}, ["one", "two", "three"])
     for name, limit_s, code in (
-        ("one", 3.0, HANGS), ("two", 60.0, "raise SystemExit('broken')"), ("three", 60.0, ""),
-    ):  # fmt: skip
+        ("one", 3.0, HANGS),
+        ("two", 60.0, "raise SystemExit('broken')"),
+        ("three", 60.0, ""),
+    ):
         line = [sys.executable, "-c", code, str(folder / "pid")]
         program.run(name, limit_s, line, dict(os.environ))
 

@@ -73,8 +73,9 @@ def test_the_json_has_each_quantity_with_its_interval(placed, capsys):
     rows = json.loads(capsys.readouterr().out)
     assert code == 0
     assert [(row["gpus"], row["nodes"], row["global_batch"]) for row in rows] == [
-        (16, 4, 256), (32, 8, 512),
-    ]  # fmt: skip
+        (16, 4, 256),
+        (32, 8, 512),
+    ]
     for row in rows:
         assert set(row) == KEYS
         assert (row["source"], row["ci_level"], row["hardware"]) == ("predicted", 0.9, "T4")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from wattlaw.common import processes
-from wattlaw.workloads.data_loading import InMemory, LoaderOptions
+from wattlaw.workloads.data_loading import InMemory, workers_for
 
 CODE = """
 import gc, weakref
@@ -106,16 +106,14 @@ def test_the_cores_are_those_that_slurm_assigned(machine, monkeypatch, values, e
 
 
 @pytest.mark.parametrize(
-    ("cores", "sharing", "on_cpu", "on_gpu"),
+    ("cores", "sharing", "on_cpu", "with_gpu"),
     [(64, 4, 8, 8), (32, 8, 3, 3), (16, 8, 1, 1), (8, 8, 0, 1), (2, 4, 0, 1)],
 )
 def test_loader_processes_are_those_for_which_a_rank_has_cores(
-    machine, monkeypatch, cores, sharing, on_cpu, on_gpu
+    machine, monkeypatch, cores, sharing, on_cpu, with_gpu
 ):
     monkeypatch.setenv("SLURM_CPUS_PER_TASK", str(cores))
     files, memory = (InMemory((), reads_files=each) for each in (True, False))
-    for pin_memory, expected in ((False, on_cpu), (True, on_gpu)):
-        options = LoaderOptions(pin_memory=pin_memory)
-        assert options.workers_for(files, sharing) == expected
-        assert options.workers_for(memory, sharing) == 0
-        assert LoaderOptions(5, pin_memory=pin_memory).workers_for(files, sharing) == 5
+    for on_gpu, expected in ((False, on_cpu), (True, with_gpu)):
+        assert workers_for(files, sharing, on_gpu=on_gpu) == expected
+        assert workers_for(memory, sharing, on_gpu=on_gpu) == 0

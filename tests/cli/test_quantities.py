@@ -23,13 +23,15 @@ def test_a_quantity_is_read_with_its_unit(read, values):
 @pytest.mark.parametrize(
     ("read", "example", "texts"),
     [
-        (duration_s, "a time such as 45s, 90min",
-         ["6", "h", "", "6 hours", "-6h", "6h?", "0h", "1h30", "x6h", "nan", "1e400h", "6m"]),
+        (
+            duration_s,
+            "a time such as 45s, 90min",
+            ["6", "h", "", "6 hours", "-6h", "6h?", "0h", "1h30", "x6h", "nan", "1e400h", "6m"],
+        ),
         (share, "a share such as 5%", ["5", "1", "-5%", "", "%", "five", "0.05x", "nan", "5%%"]),
-        (energy_j, "an energy such as",
-         ["50", "kWh", "0kWh", "-1kWh", "5 W", "5kW", "", "1e3kWh"]),
+        (energy_j, "an energy such as", ["50", "kWh", "0kWh", "-1kWh", "5 W", "5kW", "", "1e3kWh"]),
     ],
-)  # fmt: skip
+)
 def test_other_texts_are_rejected_with_an_example(read, example, texts):
     for text in texts:
         with pytest.raises(BadInput, match=rf"--option: given .*; allowed: {example}"):

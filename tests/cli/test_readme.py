@@ -37,7 +37,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     study = yaml.safe_load(block("yaml"))
     study["workloads"][0]["dataset_samples"] = 200
     study["sweeps"][0] |= {"gpus": [1, 2], "global_batch": [20]}
-    study |= {"measure": study["measure"] | {"steps": 20}, "repeats": 2}
+    study |= {"measure": study["measure"] | {"steps": 10}, "repeats": 1}
     study["launch"] |= {"threads_per_worker": 1, "max_parallel": 2}
     (path / "study.yaml").write_text(yaml.safe_dump(study))
     return path

@@ -1,6 +1,5 @@
-"""What the soak counts as a failure, keeps and replays; ``.ci/run`` runs the soak itself."""
+"""What the soak counts as a failure, tells and replays; ``.ci/run`` runs the soak itself."""
 
-import json
 import os
 import random
 import subprocess
@@ -9,33 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from soak.case import Case, Entry
+from soak import fuzz_documents, fuzz_machine, fuzz_tables
 from soak.judge import of_output
 from soak.killing import role
 from soak.outcome import Outcome, table
 from soak.sandbox import REPOSITORY
 
 
-def soak(output: Path, *words: object) -> "subprocess.CompletedProcess[str]":
+def test_a_failure_is_counted_told_and_replayed(tmp_path: Path) -> None:
+    told = Outcome("fuzz")
+    told.tried["study files"] += 2
+    for seed in ("7:1", "7:2"):
+        told.failed("study files", "a cause", "a detail", seed)
+    told.write(tmp_path)
+    assert Outcome.read(tmp_path / "fuzz.json") == told
+    assert [(one.count, one.replay) for one in told.failures] == [(2, "fuzz:7:1")]
+    assert "replay fuzz:7:1" in table([told])
     path = os.pathsep.join(str(REPOSITORY / name) for name in ("tests", "tests/support", "src"))
-    line = [sys.executable, "-m", "soak", *map(str, words)]
-    if output.name != "replay":
-        line += ["--output", str(output)]
-    return subprocess.run(
-        line, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=False
-    )
-
-
-def test_a_failure_is_counted_kept_and_replayed(tmp_path: Path) -> None:
-    told = Outcome("x", tmp_path)
-    case = Case("study files", "7:1", ("check", "{inputs}/s.yaml"), {"s.yaml": Entry(data=b"\xff")})
-    told.tried("study files")
-    told.failed("study files", "a cause", "a detail", lambda path: case.save(path, "a cause"))
-    part = json.loads(told.path.read_text())
-    (kept,) = part["failures"][0]["reproducers"]
-    assert Case.load(json.loads(Path(kept).read_text())) == case
-    assert kept in table([part])
-    done = soak(tmp_path / "replay", "replay", kept)
+    line = [sys.executable, "-m", "soak", "replay", "fuzz:7:1"]
+    environment = os.environ | {"PYTHONPATH": path}
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not fail" in done.stdout
 
@@ -58,10 +50,8 @@ def test_faults_of_an_output_are_listed(code: int, out: str, err: str, count: in
 
 
 def test_a_seed_makes_the_same_input_again(tmp_path: Path) -> None:
-    from soak import fuzz_documents, fuzz_machine, fuzz_tables
-
     for make in (fuzz_documents.studies, fuzz_tables.tables, fuzz_machine.environments):
-        first, second = (make(random.Random("7:3"), "7:3") for _ in range(2))
+        first, second = (make(random.Random("7:3"), tmp_path) for _ in range(2))
         assert first == second
 
 

@@ -40,7 +40,6 @@ def store(tmp_path_factory):
 
 @pytest.fixture
 def faults(tmp_path):
-    """Give the environment of a process with faults."""
     (tmp_path / "faults").mkdir()
     (tmp_path / "faults" / "sitecustomize.py").write_text(FAULTS)
     path = os.pathsep.join([str(tmp_path / "faults"), os.environ.get("PYTHONPATH", "")])
@@ -63,7 +62,6 @@ def run_with(faults):
 
 
 def saved_by(found: "subprocess.CompletedProcess[str]") -> Path:
-    """Return the report that the only line on stderr names."""
     assert len(found.stderr.splitlines()) == 1, found.stderr
     return Path(re.findall(r"please send (\S+) ", found.stderr)[0])
 
@@ -94,7 +92,6 @@ def test_an_unexpected_exception_is_one_line_and_a_private_report_to_send(run_wi
     ("at", "code", "name"),
     [
         (WORKLOADS, "def f(): f()\nf()", "RecursionError"),
-        (WORKLOADS, "bytearray(1 << 62)", "MemoryError"),
         (WORKLOADS, "class Panic(BaseException): pass\nraise Panic('rust')", "Panic"),
         ("typer", "raise RuntimeError('import')", "RuntimeError"),
     ],
@@ -145,7 +142,7 @@ def test_our_other_processes_end_in_one_line_too(faults, tmp_path, store, module
     assert "Traceback" in saved_by(found).read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("at", ["wattlaw.common.errors", "typer", WORKLOADS])
+@pytest.mark.parametrize("at", ["wattlaw.common.errors", WORKLOADS])
 def test_ctrl_c_while_modules_are_imported_shows_no_traceback(run_with, at):
     code = "import os, signal, time; os.kill(os.getpid(), signal.SIGINT); time.sleep(1)"
     with heard():
@@ -163,12 +160,11 @@ def shell(line: str) -> "subprocess.CompletedProcess[str]":
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("command", ["workloads", "workloads --json"])
-def test_a_closed_output_pipe_ends_the_command_silently(command):
+def test_a_closed_output_pipe_ends_the_command_silently():
     reader, writer = os.pipe()
     os.close(reader)
     found = subprocess.run(
-        [sys.executable, "-m", "wattlaw", *command.split()],
+        [sys.executable, "-m", "wattlaw", "workloads"],
         stdout=writer, stderr=subprocess.PIPE, check=False, env=environment(), timeout=120,
     )  # fmt: skip
     os.close(writer)
@@ -177,7 +173,7 @@ def test_a_closed_output_pipe_ends_the_command_silently(command):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-@pytest.mark.parametrize("command", ["workloads", "workloads --json", "--version"])
+@pytest.mark.parametrize("command", ["workloads", "--version"])
 def test_a_full_disk_under_standard_output_is_named(command):
     found = shell(f"wattlaw {command} > /dev/full")
     assert found.returncode == 2
@@ -193,7 +189,6 @@ def test_streams_that_are_full_or_closed_change_no_exit_code():
 
 ASCII = {
     "C": {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
-    "ascii": {"PYTHONIOENCODING": "ascii:strict"},
     "latin-1": {"PYTHONIOENCODING": "latin-1:strict"},
 }
 
@@ -214,9 +209,6 @@ def test_a_terminal_that_knows_ascii_only_shows_every_text(store, tmp_path, enco
     assert code == 0
     assert r"\u4e2d" in shown
     assert "+--" in shown.replace("\x1b[1m", "")  # a table of plain lines
-    code, shown = on_a_terminal("-m", "wattlaw", "--help", **ASCII[encoding])
-    assert code == 0
-    assert "Usage" in shown
 
 
 def test_names_in_invalid_utf8_give_a_result_or_one_line(tmp_path, monkeypatch, capsys):
@@ -247,18 +239,3 @@ def test_a_message_is_cut_in_the_middle(capsys):
     assert line.startswith("wattlaw: No such command 'xxx")
     assert line.endswith("xxx'.\n")
     assert len(line) < 2100
-
-
-def test_a_folder_of_saved_limits_is_an_absolute_path(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", "1,5")
-    assert main(["limits", "show"]) == 2
-    assert capsys.readouterr().err.startswith("wattlaw: WATTLAW_LIMITS_DIR is ")
-    assert not list(tmp_path.iterdir())
-
-
-def test_measure_takes_no_option_for_its_json_file(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(["measure", "--json", "--power-limit", "150", "true"]) == 2
-    assert capsys.readouterr().err.startswith("wattlaw: measure: --json: ")
-    assert not list(tmp_path.iterdir())

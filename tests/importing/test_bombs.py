@@ -7,7 +7,7 @@ import pytest
 from bombs import BOMBS, MIB, run_watched
 
 #: One of each kind of file; ``make soak`` tries the others.
-SOME = ("bundle_of_texts", "bundle_of_deflated_documents", "table_of_texts", "table_of_prefixes",
+SOME = ("table_of_texts", "table_of_prefixes",
         "hdf5_of_compressed", "hdf5_of_links", "events_of_a_huge_record", "study_of_aliases",
         "json_of_lists")  # fmt: skip
 

@@ -95,7 +95,7 @@ def test_loops_special_files_and_stores_in_a_folder_are_named(tmp_path):
     found = [file.path.relative_to(tree).as_posix() for file in read.files]
     assert found == ["b.csv", "one/b.csv", "two/jobs.txt"]
     named = "\n".join(read.left_out)
-    for name, why in (("one/up", "read already"), ("one/self", "symbolic links"),
+    for name, why in (("one/up", "a link to a folder"), ("one/self", "symbolic links"),
                       ("nowhere", "no such file"), ("pipe", "not a plain file"),
                       ("same.csv", "read already"), ("store", "a store of wattlaw")):  # fmt: skip
         assert any(str(tree / name) in line and why in line for line in read.left_out), named

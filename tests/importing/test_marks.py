@@ -19,18 +19,14 @@ def marked(tmp_path: Path, text: str, pattern: str = r"step (?P<step>\d+)") -> I
 FORMS = [
     "[2026-01-31 12:{m:02}:{s:02},500] step {n}", "2026-01-31T12:{m:02}:{s:02}.5Z step {n}",
     "2026/01/31 12:{m:02}:{s:02} step {n}", "2026-01-31T14:{m:02}:{s:02}+0200 step {n}",
-    "INFO 20260131 12{m:02}{s:02} step {n}", "31/Jan/2026 12:{m:02}:{s:02} step {n}",
-    "Sat Jan 31 12:{m:02}:{s:02} 2026: step {n}", "January 31, 2026 12:{m:02}:{s:02} step {n}",
-    "31.01.2026 12:{m:02}:{s:02} step {n}", "01/31/2026 12:{m:02}:{s:02} PM - INFO - step {n}",
-    "[{t}.25] step {n}", "ts={t}000 step {n}", '{{"time": "2026-01-31 12:{m:02}:{s:02}"}} step {n}',
+    "31.01.2026 12:{m:02}:{s:02} step {n}", "[{t}.25] step {n}", "ts={t}000 step {n}",
+    '{{"time": "2026-01-31 12:{m:02}:{s:02}"}} step {n}',
 ]  # fmt: skip
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_the_time_of_a_line_is_read_in_the_forms_of_loggers(tmp_path, form):
-    lines = [
-        form.format(m=n // 60, s=n % 60, n=n, t=1_769_860_800 + n) for n in range(20, 121, 20)
-    ]  # fmt: skip
+    lines = [form.format(m=n // 60, s=n % 60, n=n, t=1_769_860_800 + n) for n in range(20, 121, 20)]
     rows = windows(marked(tmp_path, "\n".join(lines)), "steps")
     assert [(row["steps"], row["duration_s"]) for row in rows] == [(20, 20.0)] * 5
     assert rows[0]["start_ns"] // 10**9 == 1_769_860_820
@@ -46,15 +42,10 @@ def test_steps_may_have_separators_of_thousands(tmp_path):
 @pytest.mark.parametrize(
     ("form", "words"),
     [
-        ("12:00:{:02} step {}", "line 1 has a time without a date: .12:00:10"),
-        ("Jan 31 12:00:{:02} host step {}", "without a year"),
-        ("I0131 12:00:{:02}.123456 step {}", "without a year"),
-        ("01/02/2026 12:00:{:02} step {}", "month and day"),
-        ("2026-13-31 12:00:{:02} step {}", "does not exist"),
-        (
-            "step {1} after {0} s",
-            "3 lines left out, the first is line 1: matches .* has no time such as",
-        ),
+        ("12:00:{:02} step {}", "3 lines left out, the first is line 1: matches .* has no time"),
+        ("01/02/2026 12:00:{:02} step {}", "has no time such as 2026-01-31"),
+        ("2026-01-02 12:00:{:02} PM step {}", "has no time such as 2026-01-31"),
+        ("2026-13-31 12:00:{:02} step {}", "has no time such as 2026-01-31"),
         ("2026-01-31 12:00:{:02} iteration {}", "3 lines left out, .* does not match"),
     ],
 )
@@ -79,17 +70,19 @@ def test_evaluations_pauses_and_steps_that_go_back_are_no_step_time(tmp_path, is
     ]  # fmt: skip
     if is_named:
         texts[3] = "top1 0.7"
-    lines = [f"2026-01-31 12:{s // 60:02}:{s % 60:02} {text}"
-             for s, text in zip(at, texts, strict=True)]  # fmt: skip
+    lines = [
+        f"2026-01-31 12:{s // 60:02}:{s % 60:02} {text}" for s, text in zip(at, texts, strict=True)
+    ]
     pattern = r"step (?P<step>\d+)" + r"|(?P<evaluation>top1 [\d.]+)" * is_named
     read = marked(tmp_path, "\n".join([*lines, "the end", "step 90 without a time"]), pattern)
     rows = windows(read, "steps")
     assert [(row["steps"], row["duration_s"]) for row in rows] == [(10, 10.0)] * 6
     assert left_out(read) == {
-        "a line of an evaluation": 1, "the same step or epoch as the line before": 1,
+        "a line of an evaluation": 1,
+        "the same step or epoch as the line before": 1,
         "does not match --pattern": 1,
         "matches --pattern but has no time such as 2026-01-31 12:00:00": 1,
-    }  # fmt: skip
+    }
     notes = " ".join(read.runs[0].record.notes)
     for words in ("with an evaluation", "numbers go back", "with a pause"):
         assert f"1 interval left out: {'in which the ' * words.startswith('n')}{words}" in notes
@@ -133,9 +126,10 @@ def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
     ]  # fmt: skip
     assert "1 window of training with an evaluation" in " ".join(read.runs[0].record.notes)
     assert left_out(read) == {
-        "a window that contains others of its phase": 1, "a window that is in the file twice": 1,
+        "a window that contains others of its phase": 1,
+        "a window that is in the file twice": 1,
         "a window that overlaps the one before": 1,
-    }  # fmt: skip
+    }
     assert [text.split(":")[0] for text in read.files[1].rejected] == [
         "line 10",
         "line 11",

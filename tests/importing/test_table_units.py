@@ -23,9 +23,6 @@ UNITS = [
     ("step_time=t_h", "t_h", "0.5", 1800.0),
     ("step_time_s=dt_W", "dt_W", "1", "unit W is unclear or another one"),
     ("step_time=dt", "dt", "250", "step_time_min, step_time_h, step_time_d.*hh:mm:ss"),
-    ("step_time_s=dt_ms/1000", "dt_ms", "250", "converted already"),
-    ("step_time_s=dt_ms*2", "dt_ms", "125", 0.25),
-    ("step_time_ms=dt*2", "dt", "125", 0.25),
     ("throughput=samples/min", "samples/min", "15360", 0.25),
     ("steps_per_s=rate", "rate", "4,0", 0.25),
     ("step_time=dt_ms", "dt_ms", "250", 0.25),
@@ -33,7 +30,6 @@ UNITS = [
     ("step_time=dt", "dt", "250 ms", 0.25),
     ("step_time=dt", "dt", "00:00:00.25", 0.25),
     ("step_time=dt", "dt", "250", "is unclear"),
-    ("step_time_s=total_ms/count", "total_ms", "2500", 0.25),
     ("throughput=samples/s", "samples/s", "256", 0.25),
     ("throughput=img_per_sec", "img_per_sec", "256", 0.25),
     ("throughput=samples/s/gpu", "samples/s/gpu", "128", 0.25),
@@ -47,7 +43,7 @@ UNITS = [
 @pytest.mark.parametrize(("mapping", "column", "cell", "expected"), UNITS)
 def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, expected):
     column, cell = column or "dt_ms", cell or "1"
-    path = a_file(tmp_path / "t.csv", f"n;count;{column}\n2;10;{cell}\n")
+    path = a_file(tmp_path / "t.csv", f"n;{column}\n2;{cell}\n")
     mapping = f"gpus=n,global_batch=@64,{mapping}"
     if isinstance(expected, str):
         with pytest.raises(BadInput, match=expected):
@@ -60,14 +56,14 @@ def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, 
 
 POWERS = [
     ("power=p", "259.97 W", 259.97), ("power=p_mW", "259970", 259.97),
-    ("power=p [kW]", "2.5", 2500), ("power_w=p*n", "100.0", 200.0),
-    ("power_w=p*n", "0.1 kW", 200.0), ("power=p_mw", "1", "unclear"),
-    ("power=p*n", "100", "unit is unclear"), ("power_w=p_kWh", "1", "another one"),
+    ("power=p [kW]", "2.5", 2500),
+    ("power=p_mw", "1", "unclear"),
+    ("power_w=p_kWh", "1", "another one"),
     ("power_w=p_kW", "2.5", 2500), ("power_w=p_mw", "1", "unclear"),
     ("power_MW=p_mw", "0.0005", 500), ("power_w=power_per_gpu_w", "100", "per gpu"),
-    ("power_w=p_W_per_gpu", "100", "per gpu"), ("power_w=power_per_gpu_w*n", "100.0", 200.0),
+    ("power_w=p_W_per_gpu", "100", "per gpu"),
     ("power_w=p_kW_avg", "0.2", 200.0), ("power_w=p_min", "200", 200.0),
-    ("power_w=p/zero", "1", "zero is 0"), ("power_w=p*q", "1", 'no column "q"'),
+    ("power_w=p*n", "1", 'no column "p.n"'),
 ]  # fmt: skip
 
 
@@ -89,15 +85,13 @@ def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
 
 
 @pytest.mark.parametrize(("mapping", "cell", "expected"), POWERS)
-def test_products_of_columns_and_units_in_cells_are_power(tmp_path, mapping, cell, expected):
-    column = mapping.partition("=")[2].split("*")[0].split("/")[0]
-    path = a_file(tmp_path / "t.csv", f"n,t,zero,{column}\n2,10,0,{cell}\n")
+def test_units_of_columns_and_cells_are_power(tmp_path, mapping, cell, expected):
+    column = mapping.partition("=")[2].removesuffix("*n")
+    path = a_file(tmp_path / "t.csv", f"n,t,{column}\n2,10,{cell}\n")
     mapping = f"gpus=n,epoch_time_s=t,{mapping}"
     if not isinstance(expected, str):
         (row,) = windows(read_import(path, map=mapping))
         assert row["gpu_energy_j"] == pytest.approx(10 * expected)
-    elif "is 0" in expected:
-        assert expected in read_import(path, map=mapping).files[0].rejected[0]
     else:
         with pytest.raises(BadInput, match=expected):
             read_import(path, map=mapping)

@@ -16,8 +16,10 @@ def test_zeus_windows_named_epoch_are_epochs(tmp_path):
 
 
 def test_windows_of_a_zeus_optimizer_are_runs_with_its_power_limits(tmp_path):
-    rows = [f"{i}.5,__GlobalPowerLimitOptimizer_{limit},{10 + i}.0,{1000 * i},{1000 * i + 1}"
-            for i, limit in enumerate((300, 200, 100), 1)]  # fmt: skip
+    rows = [
+        f"{i}.5,__GlobalPowerLimitOptimizer_{limit},{10 + i}.0,{1000 * i},{1000 * i + 1}"
+        for i, limit in enumerate((300, 200, 100), 1)
+    ]
     head = "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy"
     read = read_import(a_file(tmp_path / "z.csv", "\n".join([head, *rows, "9.5,torn"])))
     table = metrics(read, tmp_path).sort_values("power_limit_w")
@@ -45,8 +47,10 @@ def zeus(*windows: tuple[str, float, float], gpus: int = 1, clock_s: float = 1.7
     """Return a log of windows: name, start and seconds; each GPU draws 200 W."""
     energies = ",".join(f"gpu{i}_energy" for i in range(gpus))
     head = f"start_time,window_name,elapsed_time,{energies}"
-    return [head, *(f"{clock_s + start},{name},{s}" + f",{200.0 * s}" * gpus
-                    for name, start, s in windows)]  # fmt: skip
+    return [
+        head,
+        *(f"{clock_s + start},{name},{s}" + f",{200.0 * s}" * gpus for name, start, s in windows),
+    ]
 
 
 EPOCHS = [("epoch", 10.0, 50.0), ("epoch", 60.0, 50.0), ("epoch", 110.0, 50.0)]

@@ -1,38 +1,96 @@
-"""The device and the backend of each vendor, and torch's functions for it."""
+"""GPUs of each vendor: which ones a process may use, how a child sees them, torch's names."""
 
+import os
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import pytest
 import torch
 import torch.distributed as dist
 
+from fake_amdsmi import AmdMachine
+from fake_nvml import FakeGpus
 from trees import IntelCards
+from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
-from wattlaw.measure.devices.intel import IntelMeter, select_gpus
-from wattlaw.measure.devices.inventory import gpu_environment, visible_gpu_ids
-from wattlaw.measure.devices.meter import Target
-from wattlaw.running.training.ranks import (
-    BACKENDS,
-    available_device,
-    check_kernels,
-    device_kind,
-    gpu_functions,
-)
+from wattlaw.measure.devices.inventory import accelerators, gpu_environment, visible_gpu_ids
+from wattlaw.measure.devices.meter import GROUP, NO_GPU, Target
+from wattlaw.running.training.ranks import available_device, check_kernels, gpu_functions
+
+VENDORS = ("nvidia", "amd", "intel")
+
+
+@pytest.fixture
+def machine_of(
+    fake_gpus: Callable[..., FakeGpus],
+    amd_machine: Callable[..., AmdMachine],
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Callable[[str], list[str]]:
+    """Return a function that makes a machine with three GPUs of a vendor, and returns their ids."""
+
+    def make(vendor: str) -> list[str]:
+        if vendor == "nvidia":
+            return fake_gpus(3).ids
+        if vendor == "amd":
+            return amd_machine("MI210", 3, library=False).ids
+        monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
+        root = tmp_path_factory.mktemp("sys")
+        IntelCards(root, 3)
+        monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(root))
+        return [f"intel-0000:{0x18 + index:02x}:00.0" for index in range(3)]
+
+    return make
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_a_child_sees_exactly_the_gpus_that_it_is_given(vendor, machine_of, monkeypatch):
+    ids = machine_of(vendor)
+    accelerator = registry.load(GROUP, vendor).accelerator
+    assert list(accelerator.visible()) == visible_gpu_ids() == ids
+    assert all(device.startswith(accelerator.id_prefixes) for device in ids)
+    environment = gpu_environment([ids[2], ids[0]])
+    assert environment == accelerator.environment([ids[2], ids[0]])
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert sorted(accelerator.visible()) == sorted(visible_gpu_ids()) == [ids[0], ids[2]]
+    if vendor != "intel":  # torch's order of Intel's GPUs is that of the machine
+        assert visible_gpu_ids() == [ids[2], ids[0]]
+    meter = registry.load(GROUP, vendor).open(Target(os.getpid()))
+    assert sorted(device.id for device in meter.devices()) == [ids[0], ids[2]]
+    assert not any(device.facts["is_shared"] for device in meter.devices())
+    meter.close()
+
+
+def test_of_several_vendors_the_gpus_of_one_are_used(machine_of):
+    intel, nvidia = machine_of("intel"), machine_of("nvidia")
+    assert visible_gpu_ids() == nvidia
+    with pytest.raises(NotAvailable, match="no vendor has all of the GPUs"):
+        gpu_environment([nvidia[0], intel[0]])
+
+
+@pytest.mark.parametrize("vendor", [*VENDORS, None])
+def test_torch_has_the_kind_of_device_and_chooses_the_same_backend(vendor):
+    accelerator = registry.load(GROUP, vendor).accelerator if vendor else NO_GPU
+    assert accelerator in [*accelerators(), NO_GPU]
+    assert torch.device(accelerator.torch_kind).type == accelerator.torch_kind
+    assert dist.get_default_backend_for_device(accelerator.torch_kind) == accelerator.backend
+    assert vendor is None or callable(getattr(torch, accelerator.torch_kind).is_available)
 
 
 @pytest.mark.parametrize(
-    ("has_cuda", "has_xpu", "expected"),
+    ("usable", "expected"),
     [
-        (True, False, ("cuda", "nccl")),
-        (True, True, ("cuda", "nccl")),
-        (False, True, ("xpu", "xccl")),
-        (False, False, ("cpu", "gloo")),
+        ({"cuda"}, torch.device("cuda", 3)),
+        ({"cuda", "xpu"}, torch.device("cuda", 3)),
+        ({"xpu"}, torch.device("xpu", 3)),
+        (set(), torch.device("cpu")),
     ],
 )
-def test_the_backend_follows_the_device(has_cuda, has_xpu, expected):
-    kind = device_kind(has_cuda=has_cuda, has_xpu=has_xpu)
-    assert (kind, BACKENDS[kind]) == expected
-    assert dist.get_default_backend_for_device(kind) == BACKENDS[kind]  # as torch chooses
+def test_training_is_on_the_first_kind_of_gpu_that_torch_can_use(usable, expected, monkeypatch):
+    for kind in ("cuda", "xpu"):
+        monkeypatch.setattr(getattr(torch, kind), "is_available", lambda kind=kind: kind in usable)
+    assert available_device(3) == expected
 
 
 def test_functions_of_a_gpu_are_those_of_its_vendor_and_the_processor_has_none():
@@ -45,27 +103,6 @@ def test_functions_of_a_gpu_are_those_of_its_vendor_and_the_processor_has_none()
             "Event", "is_initialized", "max_memory_allocated",
         ):  # fmt: skip
             assert callable(getattr(gpu, name))
-
-
-def test_without_a_gpu_training_is_on_the_processor():
-    if torch.cuda.is_available() or torch.xpu.is_available():
-        pytest.skip("this machine has a GPU")
-    assert available_device(3) == torch.device("cpu")
-
-
-def test_a_worker_sees_its_own_intel_cards_and_their_meter_reads_them(tmp_path, monkeypatch):
-    IntelCards(tmp_path, 3)
-    monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path))
-    monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
-    ids = visible_gpu_ids()
-    assert ids == ["intel-0000:18:00.0", "intel-0000:19:00.0", "intel-0000:1a:00.0"]
-    environ = gpu_environment([ids[2], ids[0]])
-    assert select_gpus([2, 2, 2], environ) == {0: False, 2: False}
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
-    assert visible_gpu_ids() == [ids[0], ids[2]]
-    devices = IntelMeter.open(Target(1)).devices()
-    assert [(d.id, d.facts["is_shared"]) for d in devices] == [(ids[0], False), (ids[2], False)]
 
 
 def test_a_rank_whose_gpu_torch_has_no_kernels_for_says_which_build_has(monkeypatch):

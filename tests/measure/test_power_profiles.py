@@ -3,16 +3,14 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
-import pandas as pd
 import pynvml
 import pytest
 
 from conftest import records, study_of, wait_for, wattlaw
-from fake_nvml import FakeGpus
-from limiting import Place, child, kill_group
+from limiting import Place, child, kill_group, places
+from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.guard import acquire
@@ -26,6 +24,7 @@ MAX_Q, NETWORK, TRAINING = (1 << POWER_PROFILES.index(n) for n in ("max-q", "net
 UNNAMED = 1 << 40  # newer than this program
 #: Somebody has requested two profiles; one of them has no name here.
 OFFERS = {"profiles": MAX_Q | NETWORK | TRAINING | UNNAMED, "requested_profiles": NETWORK | UNNAMED}
+UNLIMITED = {"limit_max_mw": 400_000, "limit_default_mw": 400_000, "limit_mw": 400_000}
 PROFILE = Limits(power_profile="max-q")
 SWEEP = {"gpus": [1], "global_batch": [32]}
 #: A run of two epochs that imports no torch.
@@ -47,18 +46,13 @@ time.sleep(60)
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Place]]:
-    """Return a function that makes boards with profiles; at the end no watchdog may remain."""
-    places = []
+def start(tmp_path, fake_gpus, monkeypatch):
+    yield from places(tmp_path, fake_gpus, monkeypatch)
 
-    def make(count: int = 1, **changes: object) -> Place:
-        places.append(Place(tmp_path, fake_gpus(count, **(OFFERS | changes)), monkeypatch))
-        return places[-1]
 
-    yield make
-    assert not any(place.watchdogs for place in places)
+@pytest.fixture
+def offering(start: Callable[..., Place]) -> Callable[..., Place]:
+    return lambda count=1, **changes: start(count, **(UNLIMITED | OFFERS | changes))
 
 
 def study_with(*profiles: str | None, code: str = TRAINS, **changes: object) -> dict[str, object]:
@@ -79,21 +73,25 @@ def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
     assert ids == {name: number for number, name in enumerate(POWER_PROFILES)}
 
 
-def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(start) -> None:
-    place = start(2, profiles=[OFFERS["profiles"], 0])
+def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(
+    offering, monkeypatch, capsys
+) -> None:
+    place = offering(2, profiles=[OFFERS["profiles"], 0])
     limiter = NvidiaLimiter.open()
     offering, plain = (limiter.read(device) for device in place.devices)
     assert offering.power_profiles == ("max-q", "network", "training", "profile-40")
     assert offering.requested_profiles == offering.enforced_profiles == ("network", "profile-40")
     assert plain.power_profiles == plain.requested_profiles == ()
     limiter.close()
-    text = " ".join(wattlaw("devices").stdout.split())
+    monkeypatch.setenv("COLUMNS", "120")
+    assert main(["devices"]) == 0
+    text = " ".join(capsys.readouterr().out.split())
     assert text.count("clocks 210") == 2
     assert text.count("power profiles: max-q, network, training, profile-40") == 1
 
 
-def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(start) -> None:
-    place = start(2)
+def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(offering) -> None:
+    place = offering(2)
     lease = acquire(place.devices)
     reports = lease.apply(PROFILE)
     assert {board.requested_profiles for board in place.boards} == {MAX_Q}
@@ -104,8 +102,8 @@ def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_bac
     assert place.is_clean()
 
 
-def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(start) -> None:
-    place = start(1, limit_mw=217_500)
+def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering) -> None:
+    place = offering(1, limit_mw=217_500)
     line = [sys.executable, "-c", OWNER, *place.devices]
     with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == "limited\n", owner.stderr.read()
@@ -118,8 +116,8 @@ def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(start) ->
     assert place.limits_w == [217.5]
 
 
-def test_a_profile_whose_restore_fails_is_restored_by_the_next_command(start) -> None:
-    place = start(1)
+def test_a_profile_whose_restore_fails_is_restored_by_the_next_command(offering) -> None:
+    place = offering(1)
     place.boards.fault(
         "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", code=999, after_calls=1
     )
@@ -132,8 +130,8 @@ def test_a_profile_whose_restore_fails_is_restored_by_the_next_command(start) ->
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
 
 
-def test_a_request_that_fails_half_way_changes_nothing(start) -> None:
-    place = start(2)
+def test_a_request_that_fails_half_way_changes_nothing(offering) -> None:
+    place = offering(2)
     place.boards.fault(
         "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", board=1, code=999, for_calls=1
     )
@@ -144,8 +142,8 @@ def test_a_request_that_fails_half_way_changes_nothing(start) -> None:
     assert place.is_clean()
 
 
-def test_a_profile_that_the_board_does_not_enforce_gives_a_note(start) -> None:
-    place = start(1, refused_profiles=MAX_Q)
+def test_a_profile_that_the_board_does_not_enforce_gives_a_note(offering) -> None:
+    place = offering(1, refused_profiles=MAX_Q)
     with acquire(place.devices) as lease:
         (report,) = lease.apply(PROFILE)
     assert report.note == f"{place.devices[0]} enforces no power profile instead of max-q"
@@ -160,8 +158,8 @@ def test_a_profile_that_the_board_does_not_enforce_gives_a_note(start) -> None:
         ({}, NotPermitted, "requires root"),
     ],
 )
-def test_a_profile_that_cannot_be_set_changes_nothing(start, changes, error, reason) -> None:
-    place = start(1, **changes)
+def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, reason) -> None:
+    place = offering(1, **changes)
     place.boards.header.root = error is NotAvailable
     before = place.boards[0].requested_profiles
     with acquire(place.devices) as lease, pytest.raises(error, match=reason):
@@ -202,8 +200,10 @@ def test_decide_is_for_one_profile(write_study) -> None:
         read_study(write_study(**changes))
 
 
-def test_runs_with_profiles_are_measured_compared_and_advised(start, write_study, tmp_path) -> None:
-    place = start(1)
+def test_runs_with_profiles_are_measured_and_advised(
+    offering, write_study, tmp_path, capsys
+) -> None:
+    place = offering(1)
     store = tmp_path / "store"
     done = wattlaw("run", write_study(**study_with(None, "max-q", "compute")), "--store", store)
     assert done.returncode == 0, done.stderr
@@ -214,15 +214,12 @@ def test_runs_with_profiles_are_measured_compared_and_advised(start, write_study
     assert (limit.power_profile, limit.power_limit_w, limit.note) == ("max-q", None, None)
     assert by_profile[None].limits == ()
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert wattlaw("export", store, "metrics", "-o", tmp_path / "metrics.csv").returncode == 0
-    metrics = pd.read_csv(tmp_path / "metrics.csv")
-    assert {*metrics["power_profile"].fillna("none")} == {"none", "max-q"}
-    advice = json.loads(wattlaw("advise", store, "--json").stdout)
+    line = ["advise", str(store), "--json", "--baseline", "power_profile=max-q"]
+    assert main(line) == 0
+    advice = json.loads(capsys.readouterr().out)
+    assert advice["baseline"]["power_profile"] == "max-q"
     options = [advice["recommended"], *advice["pareto"]]
     assert {option["power_profile"] for option in options} <= {None, "max-q"}
-    assert "max-q" in wattlaw("advise", store, "--details").stdout
-    named = wattlaw("advise", store, "--json", "--baseline", "power_profile=max-q").stdout
-    assert json.loads(named)["baseline"]["power_profile"] == "max-q"
 
 
 @pytest.mark.parametrize(
@@ -237,23 +234,23 @@ def test_launchers_without_profiles_skip_their_runs(write_study, tmp_path, launc
     workloads = [{"name": "resnet50", "dataset_samples": 320}]
     path = write_study(**study_with("max-q", None, workloads=workloads, launch=launch))
     store = tmp_path / "store"
-    assert wattlaw("run", path, "--store", store).returncode == 0
+    assert main(["run", str(path), "--store", str(store)]) == 0
     by_profile = {r.spec.setting.power_profile: r for r in records(store).values()}
     assert (by_profile[None].status, by_profile["max-q"].status) == ("done", "skipped")
     assert "max-q" in by_profile["max-q"].reason
 
 
-def test_measure_and_limits_set_take_a_profile(start, tmp_path) -> None:
-    place = start(1)
-    ended = wattlaw(
-        "measure", "--power-profile", "max-q", "-o", tmp_path / "store", "--", "sleep", "0.5"
-    )
+def test_measure_and_limits_set_take_a_profile(offering, tmp_path, capsys) -> None:
+    place = offering(1)
+    line = ["measure", "--power-profile", "max-q", "-o", tmp_path / "store", "--", "sleep", "0.5"]
+    ended = wattlaw(*line)
     assert ended.returncode == 0, ended.stderr
     (record,) = records(tmp_path / "store").values()
     assert record.spec.setting.power_profile == record.limits[0].power_profile == "max-q"
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert "power profile training" in wattlaw("limits", "set", "--power-profile=training").stdout
+    assert main(["limits", "set", "--power-profile=training"]) == 0
+    assert "power profile training" in capsys.readouterr().out
     assert place.boards[0].requested_profiles == TRAINING
-    assert wattlaw("limits", "restore").returncode == 0
+    assert main(["limits", "restore"]) == 0
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert wattlaw("measure", "--power-profile", "turbo", "--", "true").returncode == 2
+    assert main(["measure", "--power-profile", "turbo", "--", "true"]) == 2

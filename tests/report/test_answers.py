@@ -5,38 +5,37 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.advice import Advice, runs_without_result
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.main import main
-from wattlaw.report.layouts import sections
+from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.study.setting import Setting
 from wattlaw_dashboard.dashboard_overview import read_overview
-from wattlaw_dashboard.pages import Pages
-from wattlaw_dashboard.shown_results import read_energies, read_results
+from wattlaw_dashboard.pages import Pages, read_energies, read_report
 from wattlaw_dashboard.tails import Device, Totals
 from wattlaw_dashboard.timeline import timelines
 
 Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
+Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
 def runs_of(
     setting: dict[str, object], times_s: list[float], watts: float | None = 100.0,
     epochs: int = 1, **window: object,
 ) -> Rows:  # fmt: skip
-    """Return runs of one setting, an epoch time each, and their windows."""
     runs, windows = [], []
     names = "-".join(f"{value}" for value in setting.values())
     for repeat, time_s in enumerate(times_s):
@@ -48,14 +47,22 @@ def runs_of(
             "gpu_energy_j": watts * gpus * time_s, "energy_source": "counter",
             "energy_verdict": "ok",
         }  # fmt: skip
-        windows += [window_row(run_id, epoch, duration_s=time_s, **(energy | window))
-                    for epoch in range(epochs)]  # fmt: skip
+        windows += [
+            window_row(run_id, epoch, duration_s=time_s, **(energy | window))
+            for epoch in range(epochs)
+        ]
     return runs, windows
 
 
+def tables_of(*parts: Rows) -> Tables:
+    return frames(
+        [run for runs, _ in parts for run in runs],
+        [window for _, windows in parts for window in windows],
+    )
+
+
 def advice_of(*parts: Rows, **asked: object) -> Advice:
-    tables = frames([run for runs, _ in parts for run in runs],
-                    [window for _, windows in parts for window in windows])  # fmt: skip
+    tables = tables_of(*parts)
     table = run_metrics(*tables)
     unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
     return advise(table, tables[1], "digits-cnn", unused=unused, **asked)
@@ -72,8 +79,10 @@ def shown(advice: Advice) -> str:
 def test_an_improbable_setting_is_a_candidate_and_no_instruction():
     """Three settings whose means are closer than their repeats: none is 50 % probable."""
     limits = (None, 200.0, 150.0, 125.0)
-    parts = [runs_of({"power_limit_w": limit}, near(100 + at / 10, 0.2))
-             for at, limit in enumerate(limits)]  # fmt: skip
+    parts = [
+        runs_of({"power_limit_w": limit}, near(100 + at / 10, 0.2))
+        for at, limit in enumerate(limits)
+    ]
     advice = advice_of(*parts)
     assert advice.probability < 0.5
     assert not advice.clearly_best
@@ -106,8 +115,9 @@ def test_imported_runs_without_repeats_have_no_probability():
     assert elsewhere.to_dict()["probability"] is elsewhere.to_dict()["spread_from"] is None
     assert elsewhere.savings.time.interval is None
     assert "too few repeats" in shown(elsewhere)
-    repeated = advice_of(*(runs_of({"gpus": n, "launcher": "imported"}, near(100 / n**0.9))
-                           for n in (1, 2, 4, 8)))  # fmt: skip
+    repeated = advice_of(
+        *(runs_of({"gpus": n, "launcher": "imported"}, near(100 / n**0.9)) for n in (1, 2, 4, 8))
+    )
     assert repeated.probability > 0.9
     assert repeated.to_dict()["spread_from"] == "repeats"
 
@@ -172,43 +182,32 @@ def test_the_only_setting_left_says_so_first():
     assert "fastest" not in shown(advice)
 
 
-def test_weak_scaling_has_both_answers():
-    """At a constant local batch, the smallest count is the only one whose batch is allowed."""
-    weak = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
-            for n in (1, 2, 4)]  # fmt: skip
+def test_a_batch_that_grows_with_the_workers_has_an_answer_at_a_larger_one():
+    """The smallest count is the only one whose batch is allowed."""
+    weak = [
+        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+        for n in (1, 2, 4)
+    ]
     advice = advice_of(*weak)
-    assert advice.recommended.gpus == 1
-    both = advice.to_dict()["weak_scaling"]
-    assert (both["local_batch"], both["at_local_batch"]["gpus"]) == (64, 4)
-    assert both["at_local_batch"]["time_s"] == pytest.approx(100 / 4**0.9, rel=1e-3)
-    assert (both["global_batch"], both["at_global_batch"]["global_batch"]) == (64, 64)
-    assert f"{fmt_s(100 / 4**0.9)} and" in shown(advice)
-    every = advice_of(*weak, any_batch=True)
-    assert (every.recommended.gpus, every.weak_scaling.at_local_batch.gpus) == (4, 4)
-    strong = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2, 4)))
-    assert strong.weak_scaling is None
+    assert (advice.recommended.gpus, advice.any_batch.gpus) == (1, 4)
+    assert advice.any_batch.time_s.mean == pytest.approx(100 / 4**0.9, rel=1e-3)
+    assert advice.clearly_best
 
 
-def fmt_s(value_s: float) -> str:
-    return f"{value_s:.3g} s"
-
-
-def test_steps_of_an_unknown_batch_have_both_answers_and_none_is_clear():
+def test_steps_of_an_unknown_batch_have_no_clear_answer():
     steps = [
         runs_of({"gpus": n, "global_batch": None, "local_batch": None}, near(10 * n**0.2), None,
                 phase="steps", samples=None, steps=100)
         for n in (1, 2, 4)
     ]  # fmt: skip
     advice = advice_of(*steps)
-    assert advice.unit == "step"
-    assert advice.recommended.gpus == 1  # if a step has the same samples
-    assert advice.weak_scaling.at_global_batch.gpus == 1
-    assert advice.weak_scaling.at_local_batch.gpus == 4  # if each worker keeps its samples
+    assert (advice.unit, advice.recommended.gpus) == ("step", 1)  # if a step has the same samples
     assert not advice.clearly_best
+    assert "the batch is unknown" in text.summary(advice)[0]
 
 
 @pytest.mark.parametrize("are_known", [True, False])
-def test_epochs_that_grow_with_the_workers_are_compared_per_sample(are_known):
+def test_epochs_that_grow_with_the_workers_have_no_clear_answer(are_known):
     """The data set grows with the GPUs: epochs take the same time, and samples do not."""
     grown = [
         runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64, "launcher": "imported"},
@@ -217,19 +216,19 @@ def test_epochs_that_grow_with_the_workers_are_compared_per_sample(are_known):
     ]  # fmt: skip
     advice = advice_of(*grown, any_batch=True)
     assert advice.unit == "epoch"
-    both = advice.weak_scaling
-    assert (both.at_local_batch.gpus, both.at_global_batch.gpus) == (4, 1)
-    assert not both.is_same_work
     assert not advice.clearly_best
-    words = "An epoch has more samples" if are_known else "if it has more samples"
-    assert words in shown(advice)
+    assert "different work" in text.summary(advice)[0]
+    [told] = [str(warning) for warning in advice.warnings if warning.code == "work-unknown"]
+    assert "has more samples" in told or not are_known
 
 
 def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
     """A row twice as fast has no energy: it is not compared, and it is named."""
-    rows = [runs_of({"gpus": 1, "launcher": "imported"}, [100.0]),
-            runs_of({"gpus": 2, "launcher": "imported"}, [60.0], 90),
-            runs_of({"gpus": 4, "launcher": "imported"}, [30.0], None)]  # fmt: skip
+    rows = [
+        runs_of({"gpus": 1, "launcher": "imported"}, [100.0]),
+        runs_of({"gpus": 2, "launcher": "imported"}, [60.0], 90),
+        runs_of({"gpus": 4, "launcher": "imported"}, [30.0], None),
+    ]
     advice = advice_of(*rows)
     assert advice.recommended.gpus == advice.baseline.gpus == 2
     [faster] = advice.to_dict()["faster_left_out"]
@@ -256,20 +255,21 @@ def test_the_fastest_setting_is_one_of_those_that_are_compared():
 )
 def test_a_setting_that_misses_a_bound_never_ties(bound):
     """200 W takes 0.6 % more time and energy: within 2 % of the best, and beyond the bound."""
-    parts = [runs_of({"power_limit_w": limit}, [time_s - 0.1, time_s, time_s + 0.1])
-             for limit, time_s in ((None, 100.0), (200.0, 100.6))]  # fmt: skip
+    parts = [
+        runs_of({"power_limit_w": limit}, [time_s - 0.1, time_s, time_s + 0.1])
+        for limit, time_s in ((None, 100.0), (200.0, 100.6))
+    ]
     free = advice_of(*parts)
-    assert 200.0 in {tie.option.setting["power_limit_w"] for tie in free.ties}
+    assert 200.0 in {tie.option.setting.power_limit_w for tie in free.ties}
     bounded = advice_of(*parts, **bound)
-    assert bounded.recommended.setting["power_limit_w"] is None
-    assert 200.0 not in {tie.option.setting["power_limit_w"] for tie in bounded.ties}
+    assert bounded.recommended.setting.power_limit_w is None
+    assert 200.0 not in {tie.option.setting.power_limit_w for tie in bounded.ties}
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     parts = [runs_of({"gpus": n}, near(100 / n**0.9)) for n in (1, 2, 4)]
-    tables = frames([run for runs, _ in parts for run in runs],
-                    [window for _, windows in parts for window in windows])  # fmt: skip
+    tables = tables_of(*parts)
     return write_store(tmp_path_factory.mktemp("answers") / "store", *tables).path
 
 
@@ -342,8 +342,10 @@ def test_the_report_totals_add_no_sources(tmp_path):
     path = energies_by_source(tmp_path)
     opened = results.open(path)
     totals = analyse(opened.runs, opened.epochs).totals
-    energies = {(row["source"], row["energy_is"]): row["energy_j"]
-                for row in totals.dropna(subset="energy_j").to_dict("records")}  # fmt: skip
+    energies = {
+        (row["source"], row["energy_is"]): row["energy_j"]
+        for row in totals.dropna(subset="energy_j").to_dict("records")
+    }
     assert sorted(energies.values()) == [1000.0 * 2**power for power in range(6)]
     assert {source for source, _ in energies} == {"measured", "imported", "simulated", "replayed"}
 
@@ -357,22 +359,22 @@ def test_the_mean_of_many_devices_is_of_one_origin():
         device.add({"t_ns": 10**10, "power_w": power, "power_source": origin}, totals)
         devices.append(device)
     [chart] = [chart for chart in timelines(devices, totals, []) if "Power" in chart.title]
-    names = [name for name, _ in chart.legend]
+    names = [line["name"] for line in chart.lines]
     assert "mean of 6 devices" in names and "mean of 4 devices (estimated)" in names
     assert totals.steps["power_w"][10][0] == 600.0
     assert totals.steps["power_w (estimated)"][10][0] == 40.0
 
 
 def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
-    parts = [runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
-             for n in (1, 2, 4)]  # fmt: skip
-    tables = frames([run for runs, _ in parts for run in runs],
-                    [window for _, windows in parts for window in windows])  # fmt: skip
+    parts = [
+        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
+        for n in (1, 2, 4)
+    ]
+    tables = tables_of(*parts)
     path = write_store(tmp_path / "store", *tables).path
-    shown_results = read_results([path])
-    assert shown_results.sentences[0].startswith("Run digits-cnn on 1 GPU")
-    assert any("at local batch 64, 4 GPUs" in line for line in shown_results.sentences)
-    assert any(line.startswith("Left out: 6 runs") for line in shown_results.sentences)
+    page = read_report([path])
+    for words in ("Run digits-cnn on 1 GPU", "allows a larger batch: 4 GPUs", "Left out: 6 runs"):
+        assert words in page
     findings = analyse(*tables)
     [screen] = sections(Content(findings, (), Layout(("advice",))))
     assert screen.sentences == text.summary(findings.advice[0])  # none of them is cut

@@ -3,11 +3,13 @@
 import json
 
 from decide_studies import QUESTION
+from made_tables import study as made_study
 from wattlaw.analysis.decide.candidates import setting_of
+from wattlaw.analysis.findings import analyse
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.report.figures import GALLERY
+from wattlaw.report.core_sections import gallery
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 
@@ -39,9 +41,10 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     names = ("gpus", "nodes", "local_batch")
     first = [items[0][name] for name in names]
     busy = next(
-        item for item in load_study(study).plan.runs
+        item
+        for item in load_study(study).plan.runs
         if [getattr(setting_of(item), name) for name in names] == first
-    )  # fmt: skip
+    )
     with RunLock(RunFolder(store / "runs" / busy.run_id)) as held:  # of a campaign
         assert held.acquire()
         assert main([*line, "--json", "--count", "2"]) == 0
@@ -76,8 +79,8 @@ def test_advise_minimizes_the_goal(write_decide, tmp_path, capsys):
 
 def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, monkeypatch):
     folder = tmp_path / "figures"
-    few = tuple(figure for figure in GALLERY if figure.name == "decision")
-    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
+    few = tuple(figure for figure in gallery() if figure.name == "decision")
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: few)
     run(write_decide(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
     opened = results.open(tmp_path / "store")
     (sentence,) = decision_sentences(opened._findings())
@@ -91,7 +94,6 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     before_decision = page.split('id="decision"')[0]
     assert "Its setting is 1 GPU on 1 node, batch 32 each" in before_decision
 
-    run(write_decide(None, sweeps=[{"gpus": [1], "local_batch": [8]}]), tmp_path / "plain")
-    plain = results.open(tmp_path / "plain")._findings()
+    plain = analyse(*made_study(counts=(1, 2)))  # no decision
     assert not list(decision_sentences(plain))
-    assert few[0].chart(plain) is None
+    assert few[0].picture(plain) is None

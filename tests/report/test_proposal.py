@@ -74,8 +74,9 @@ def test_the_quality_at_the_planned_batch_is_what_runs_show():
 def test_a_column_has_one_unit():
     headings = scaling_table(proposal(16)).headings
     assert [name for name in headings if name.startswith(("time", "energy"))] == [
-        "time (s)", "energy (J)",
-    ]  # fmt: skip
+        "time (s)",
+        "energy (J)",
+    ]
 
 
 def test_efficiency_is_relative_to_the_smallest_count_that_ran():

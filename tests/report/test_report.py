@@ -25,11 +25,9 @@ from wattlaw import __version__
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
-from wattlaw.report.figures import GALLERY, Figure
-from wattlaw.report.layouts import layout
+from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
-from wattlaw.report.rendering import explorable
+from wattlaw.report.pictures import Figure, draw_pictures, explorable, figure_kinds, write_figures
 from wattlaw.study.footprint import Footprint
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
@@ -37,8 +35,6 @@ FEW = {"schnet": MIT["schnet"]}
 
 
 class Page(HTMLParser):
-    """Collects tags with their attributes, and the text of each kind of tag."""
-
     def __init__(self, text: str) -> None:
         super().__init__()
         self.tags: list[tuple[str, dict[str, str | None]]] = []
@@ -60,12 +56,10 @@ def mit_findings() -> Findings:
 @cache
 def kit_findings() -> Findings:
     made = kit(repeats=2, counts=(1, 2, 4))
-    footprint = Footprint(pue=1.2, grid_g_per_kwh=300.0, price_per_kwh=0.2, currency="EUR")
-    return analyse(made.runs, made.epochs, footprint=footprint)
+    return analyse(made.runs, made.epochs)
 
 
 def written(findings: Findings, template: str | None = None, **options: bool) -> str:
-    """Return the page of findings."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
         write_report(findings, path, layout(template), **options)
@@ -80,8 +74,8 @@ def mit_page() -> str:
 @pytest.fixture
 def some(monkeypatch) -> tuple[Figure, ...]:
     """Leave a few figures in the gallery, as all take a while to draw."""
-    few = tuple(figure for figure in GALLERY if figure.name in ("energy", "pareto", "speedup"))
-    monkeypatch.setattr("wattlaw.report.figures.GALLERY", few)
+    few = tuple(figure for figure in gallery() if figure.name in ("energy", "pareto", "speedup"))
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: few)
     return few
 
 
@@ -98,14 +92,15 @@ def test_it_is_one_file_that_loads_nothing_and_runs_nothing():
     (policy,) = (one["content"] for one in parsed.of("meta") if "http-equiv" in one)
     assert policy.startswith("default-src 'none'; img-src data:; style-src 'sha256-")
     assert "unsafe" not in policy
-    assert "url(" not in text.split("<style>")[1].split("</style>")[0]
-
-
-def test_the_policy_names_the_hash_of_the_pages_own_style():
-    text = mit_page()
-    style = re.search(r"<style>(.*?)</style>", text, re.S)[1]
+    (style,) = re.findall(r"<style>(.*?)</style>", text, re.S)
+    assert "url(" not in style
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    assert f"sha256-{digest}" in text
+    assert f"sha256-{digest}" in policy
+    assert re.search(rf"written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
+    assert "50 runs; V100-32GB" in text
+    for word in ("Figure", "Table"):
+        numbers = [int(n) for n in re.findall(rf"<b>{word} (\d+)\.</b>", text)]
+        assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
 
 
 def test_the_first_screen_is_open_and_all_else_is_folded():
@@ -142,28 +137,6 @@ def test_a_screen_reader_can_read_it():
     assert len(parsed.of("h1")) == 1
 
 
-def test_figures_and_tables_are_numbered_in_their_order():
-    text = mit_page()
-    for word in ("Figure", "Table"):
-        numbers = [int(n) for n in re.findall(rf"<b>{word} (\d+)\.</b>", text)]
-        assert sorted(set(numbers)) == list(range(1, max(numbers) + 1))
-
-
-def test_it_has_its_date_runs_and_version():
-    text = mit_page()
-    assert re.search(rf"written \d{{4}}-\d\d-\d\d \d\d:\d\d UTC by wattlaw {__version__}", text)
-    assert "50 runs; V100-32GB" in text
-
-
-def test_what_is_folded_is_not_printed_and_dark_figures_are_inverted_on_screens_only():
-    style = mit_page().split("</style>")[0]
-    printed = style.split("@media print")[1]
-    assert "details:not([open]), .line { display: none; }" in printed
-    assert ".scroll { overflow: visible; }" in printed
-    dark = style.split("@media screen and (prefers-color-scheme: dark)")[1]
-    assert "invert(1)" in dark
-
-
 @pytest.mark.usefixtures("some")
 def test_an_interactive_page_runs_its_own_scripts_only_and_has_its_figures_as_data():
     text = written(analyse(*hostile()), interactive=True)
@@ -184,7 +157,8 @@ def test_an_interactive_page_runs_its_own_scripts_only_and_has_its_figures_as_da
 
 
 def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
-    chart = next(one for one in make_charts(analyse(*study())) if one.figure.name == "speedup")
+    (figure,) = (one for one in gallery() if one.name == "speedup")
+    chart = figure.picture(analyse(*study()))
     spec = explorable(chart.spec)
     params = [part for panel in spec["concat"] for layer in panel["layer"]
               for part in layer.get("params", ())]  # fmt: skip
@@ -243,7 +217,7 @@ def test_no_text_of_a_store_becomes_markup():
 
 def test_figures_are_written_in_the_requested_formats_and_text_is_escaped(tmp_path, some):
     written_to = write_figures(
-        make_charts(analyse(*hostile())), tmp_path / "figures", ("png", "svg", "html")
+        draw_pictures(analyse(*hostile()), some), tmp_path / "figures", ("png", "svg", "html")
     )
     names = {path.name for path in written_to}
     assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg", "html")}
@@ -269,24 +243,20 @@ def test_a_store_with_little_in_it_still_gets_a_page(runs, epochs):
 
 
 @pytest.mark.usefixtures("some")
-def test_runs_that_are_not_done_are_listed_with_their_reasons():
+def test_estimates_failures_and_costs_are_stated_and_a_missing_energy_is_not_zero():
     runs, epochs = study()
-    broken = frames(
-        [run_row(f"bad{i}", status="failed", reason="rank 1: out of luck") for i in range(200)], []
-    )[0]
-    text = written(analyse(pd.concat([runs, broken]), epochs))
-    assert "200 failed" in text
-    assert "rank 1: out of luck" in text
-    assert "bad0, bad1, bad10, …" in text
-
-
-@pytest.mark.usefixtures("some")
-def test_an_estimate_is_marked_and_a_missing_energy_is_not_zero():
-    text = written(analyse(*study()))
+    bad = [run_row(f"bad{i}", status="failed", reason="rank 1: out of luck") for i in range(200)]
+    footprint = Footprint(pue=1.2, grid_g_per_kwh=300.0, price_per_kwh=0.2, currency="EUR")
+    runs = pd.concat([runs, frames(bad, [])[0]])
+    text = written(analyse(runs, epochs, footprint=footprint))
     assert "Estimated means busy cores" in text
     assert text.count("cpu, estimated") > 9
-    assert "Simulated means from a model" in written(analyse(*study(source="simulated")))
-    without = written(analyse(*study(source="none")))
+    for words in ("200 failed", "rank 1: out of luck", "bad0, bad1, bad10, …"):
+        assert words in text
+    for words in ("kg CO2e", "cost (EUR)", "times PUE 1.2", "a lower bound"):
+        assert words in text
+    assert 'id="table-totals"' not in mit_page()
+    without = written(analyse(*study(counts=(1, 2), source="none")))
     assert "no meter was available" in without
     assert 'id="figure-energy"' not in without
 
@@ -313,16 +283,6 @@ def test_an_unknown_template_or_kind_of_figure_is_refused_with_what_is_allowed()
         figure_kinds("")
 
 
-@pytest.mark.usefixtures("some")
-def test_carbon_and_cost_state_what_they_include():
-    text = written(kit_findings())
-    assert "kg CO2e" in text
-    assert "cost (EUR)" in text
-    assert "times PUE 1.2" in text
-    assert "a lower bound" in text
-    assert 'id="table-totals"' not in mit_page()
-
-
 def counting(figure: Figure, calls: Counter[str]) -> Figure:
     def draw(findings: Findings) -> Any:
         calls[figure.name] += 1
@@ -335,10 +295,9 @@ def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(
     tmp_path, capsys, monkeypatch
 ):
     calls: Counter[str] = Counter()
-    monkeypatch.setattr(
-        "wattlaw.report.figures.GALLERY", [counting(figure, calls) for figure in GALLERY]
-    )
-    made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4, 8), repeats=2, clocks=False)
+    counted = [counting(figure, calls) for figure in gallery()]
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: counted)
+    made = mit(models={"resnet50": MIT["resnet50"]}, counts=(2, 4), repeats=1, clocks=False)
     write_store(tmp_path / "store", made.runs, made.epochs, samples=20)
     command = ["report", str(tmp_path / "store"), "-o", str(tmp_path / "page.html")]
     code = main(

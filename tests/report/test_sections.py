@@ -18,8 +18,7 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.layouts import MAX_CAVEATS, MAX_SENTENCES, layout, sections
-from wattlaw.report.methods import read_methods
+from wattlaw.report.core_sections import MAX_CAVEATS, MAX_SENTENCES, layout, sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -32,13 +31,11 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import (
-    decision_course as decision,
-)
+from wattlaw.report.topics import decision_course as decision
 from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import group_label, limit_label, setting_label
 from wattlaw_papers import published as reference
-from wattlaw_papers import section as claims
 from wattlaw_papers.claims import check_claims
 from wattlaw_papers.claims.verdicts import NOT_DECIDABLE
 
@@ -65,7 +62,6 @@ def small_findings() -> Findings:
 
 
 def text_of(findings: Findings, name: str) -> str:
-    """Return the sentences of a section, and the items of its lists."""
     texts: list[str] = []
     for section in sections(Content(findings, (), Layout((name,)))):
         texts += section.sentences
@@ -75,7 +71,6 @@ def text_of(findings: Findings, name: str) -> str:
 
 
 def column(table: Table | None, heading: str) -> list[str]:
-    """Return the cells of a column."""
     assert table is not None
     at = table.headings.index(heading)
     return [row[at].replace("\u00a0", " ") for row in table.rows]
@@ -85,7 +80,7 @@ def test_exponents_have_the_published_one_of_the_same_workload_and_limit():
     table = scaling.exponents(mit_findings())
     shown = dict(zip(column(table, "series"), column(table, "published β"), strict=True))
     for value in reference.published("mit-2022", "beta", "resnet50"):
-        limits_ = [formatting.setting_label(name, getattr(value, name)) for name in LIMITS]
+        limits_ = [setting_label(name, getattr(value, name)) for name in LIMITS]
         series = ", ".join(filter(None, ["resnet50", "local batch 256", *limits_]))
         if series in shown:
             where = f"N unknown; Frey et al. 2022, {value.hardware}"
@@ -102,8 +97,9 @@ def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
     table = scaling.exponents(analyse(made.runs, epochs))
     free = column(table, "series").index("dimenet, local batch 128")
     assert column(table, "published β")[free].startswith("0.82 (N 2 to 416;")
-    over_all, over_range = (float(column(table, name)[free])
-                            for name in ("β", "β in the published range"))  # fmt: skip
+    over_all, over_range = (
+        float(column(table, name)[free]) for name in ("β", "β in the published range")
+    )
     assert over_range == pytest.approx(MIT["dimenet"].beta, abs=0.03)
     assert over_all < over_range - 0.2
 
@@ -127,7 +123,7 @@ def test_the_table_of_several_workloads_has_savings_and_certainty():
     assert column(table, "workload") == [one.workload for one in findings.advice]
     for row, advice in zip(table.plain_rows, findings.advice, strict=True):
         option = advice.recommended
-        assert row[table.headings.index("run on")] == advice.label(option)
+        assert row[table.headings.index("run on")] == option.label
         if option != advice.baseline:
             change = formatting.change(1 + advice.savings.energy.mean)
             assert row[table.headings.index("against the baseline")].startswith(change)
@@ -138,10 +134,7 @@ def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
     runs = [run_row("a")]
     whole = [window_row("a", 1), window_row("a", 2)]
     assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
-    cut = [
-        window_row("a", 3, interrupted=True),
-        window_row("a", 3, from_step=5, interrupted=True),
-    ]
+    cut = [window_row("a", 3, interrupted=True), window_row("a", 3, from_step=5, interrupted=True)]
     note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
     assert "Left out: 2 training windows" in note
 
@@ -152,15 +145,6 @@ def test_energy_factors_are_by_model_and_hardware():
     for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
         assert float(cell.split(" (")[0]) == pytest.approx(watts, rel=0.05)
     assert energy.factors(analyse(*study(source="none"))) is None
-
-
-def test_a_column_of_amounts_has_the_unit_of_its_median():
-    units = (("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0))
-    assert formatting.choose_unit([1.0, 600.0, None, 9000.0], units) == (60.0, "min")
-    assert formatting.choose_unit([], units) == (1.0, "s")
-    headings = verdict.table(small_findings()).headings
-    assert not any("GPU" in heading for heading in headings)
-    assert "worker-hours of training" in headings
 
 
 def test_the_effect_of_limits_has_the_test_of_equivalence():
@@ -203,18 +187,9 @@ def test_totals_are_energy_times_the_factors_given():
     assert "kg CO2e" not in energy.totals(mit_findings()).headings
 
 
-def test_claims_have_their_evidence():
-    found = check_claims(mit_findings().stored, mit_findings().epochs)
-    table = claims.verdicts(found, "mit-2022")
-    assert len(table.rows) == sum(one.study == "mit-2022" for one in found)
-    assert all(column(table, "evidence"))
-    assert claims.by_workload(found) is not None
-
-
 def test_energies_are_counted_by_source_and_verdict():
     table = data_quality.verdicts(small_findings())
     assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-    assert data_quality.reasons(small_findings()) is None
 
 
 def test_each_series_has_its_law_breakpoint_and_alternatives():
@@ -283,22 +258,17 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
         (formatting.duration_text(18720.0), "5.2 h"),
         (formatting.energy_text(3.6e6), "1 kWh"),
         (formatting.estimate_text(None), "–"),
-        (formatting.limit_label("power_limit_w", 200.0), "200 W"),
-        (formatting.limit_label("clock_limit_mhz", None), "free clock"),
-        (formatting.setting_label("local_batch", 256.0), "local batch 256"),
-        (formatting.setting_label("options", '{"width": 3}'), "width 3"),
-        (formatting.setting_label("threads_per_worker", float("nan")), ""),
-        (formatting.group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
+        (limit_label("power_limit_w", 200.0), "200 W"),
+        (limit_label("clock_limit_mhz", None), "free clock"),
+        (setting_label("local_batch", 256.0), "local batch 256"),
+        (setting_label("options", '{"width": 3}'), "width 3"),
+        (setting_label("threads_per_worker", float("nan")), ""),
+        (group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
         (formatting.choose_unit([5e6, 3e6, None], formatting.JOULE_UNITS)[1], "MJ"),
     ],
 )
 def test_numbers_as_text(text, expected):
     assert text == expected
-
-
-def test_a_footprint_without_energy_has_no_cost():
-    findings = replace(analyse(*study(source="none")), footprint=Footprint(pue=1.1))
-    assert energy.totals(findings) is not None
 
 
 def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
@@ -311,12 +281,6 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
         ("failed", "no memory", "1", "broken"),
     )
     assert data_quality.reasons(small_findings()) is None
-
-
-def test_methods_define_efficiency_where_the_data_set_grows():
-    (method,) = [one for one in read_methods() if one.name.startswith("Speedup")]
-    assert "grows with N" in method.formula
-    assert "parallel efficiency is T(R)/T(N)" in method.text
 
 
 def test_sections_come_in_the_order_of_their_importance():
@@ -379,12 +343,6 @@ def test_caveats_of_the_screen_and_of_the_data_are_different():
     assert not any(text in screen for text in verdict.caveats(many)[MAX_CAVEATS:])
 
 
-def test_a_recommendation_has_its_interval():
-    text = " ".join(summary(mit_findings().advice[1]))
-    assert "Run resnet50 on 2 GPUs, 200 W, free clock, batch 512 (256 each)" in text
-    assert re.search(r"\d (min|h) \(\d+\.?\d* to \d+\.?\d*\), \d+\.?\d* kWh", text)
-
-
 def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
     text = text_of(findings, "scaling")
@@ -422,13 +380,6 @@ def test_the_effect_of_caps_is_summarised_over_all_workloads():
     assert 18 <= int(found[3]) <= 22  # 1.6 x 0.5
 
 
-def test_energy_has_its_scope_and_its_factor():
-    text = text_of(mit_findings(), "energy")
-    assert text.startswith("Energies include: gpu, counter.")
-    law = mit_findings().energy_laws.set_index("workload").loc["resnet50"]
-    assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
-
-
 def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
     text = text_of(kit_findings(), "batch")
     assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
@@ -459,15 +410,6 @@ def test_the_summary_has_no_value_that_was_not_measured():
     assert "nan" not in text.lower()
 
 
-def test_an_exponent_that_may_be_zero_shows_no_speedup():
-    assert "no speedup is shown" in text_of(analyse(*study(beta=0.0)), "scaling")
-
-
-def test_two_counts_of_workers_give_no_law():
-    text = text_of(analyse(*study(counts=(1, 2))), "scaling")
-    assert "a law needs three worker counts" in text
-
-
 def test_without_a_done_run_there_is_no_result():
     findings = analyse(*frames([run_row("a", status="planned")], []))
     names = [section.name for section in sections(Content(findings, (), layout(None)))]
@@ -493,39 +435,14 @@ def test_caveats_are_in_the_summary(change, words):
 
 def test_settings_that_were_run_once_and_suspect_energies_are_counted():
     runs, epochs = study()
-    epochs.loc[epochs["run_id"] == runs["run_id"][0], "energy_verdict"] = "suspect"
+    of_run = epochs["run_id"] == runs["run_id"][0]
+    epochs.loc[of_run, ["energy_verdict", "energy_reason"]] = "suspect", "measured elsewhere"
     once = runs["repeat"] == 0
     findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
     text = " ".join(verdict.caveats(findings))
-    assert "The energy of 1 run is suspect" in text
+    assert "The energy of 1 run is suspect: measured elsewhere" in text
     assert "9 of 9 settings were run once" in text
     assert "count different things" in text
-
-
-def test_the_summary_has_the_stored_reasons_for_suspect_energies_only():
-    runs, epochs = study()
-    of_run = epochs["run_id"] == runs["run_id"][0]
-    epochs.loc[of_run, "energy_verdict"] = "suspect"
-    epochs.loc[of_run, "energy_reason"] = "measured elsewhere, not checked here"
-    text = text_of(analyse(runs, epochs), "advice")
-    assert "The energy of 1 run is suspect: measured elsewhere, not checked here." in text
-    assert "disagree" not in text
-
-
-def test_energy_laws_are_quoted_with_their_cap():
-    findings = mit_findings()
-    law = findings.energy_laws.iloc[:1]
-    many = pd.concat([law.assign(power_limit_w=100.0 + i, factor_w=90.0 + i) for i in range(6)])
-    text = text_of(replace(findings, energy_laws=many), "energy")
-    assert text.count("energy grows with") == 6
-    assert "V100-32GB, 102 W: 92 (" in text
-
-
-def test_the_drift_of_the_factor_is_summarised_by_verdict():
-    findings = mit_findings()
-    drift = findings.factor_drift.iloc[:3].assign(verdict=["falls", "cannot tell", "falls"])
-    text = text_of(replace(findings, factor_drift=drift), "energy")
-    assert "falls in 2, cannot tell in 1 of 3 series" in text
 
 
 def test_a_section_has_a_limited_number_of_sentences():
@@ -549,16 +466,27 @@ def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     other = merged(Caution("one", "w"))[0]
     assert other.startswith("resnet50: x")
     assert "1 other workload" in other
-
-
-def test_a_warning_that_another_includes_is_not_a_caveat():
-    advice = mit_findings().advice[0]
     both = Caution("energy-simulated", "energies"), Caution("simulated", "all")
-    assert merge_warnings([replace(advice, warnings=both)]) == ["all"]
-    assert merge_warnings([replace(advice, warnings=both[:1])]) == ["energies"]
+    assert merge_warnings([replace(first, warnings=both)]) == ["all"]  # which includes the other
+    assert merge_warnings([replace(first, warnings=both[:1])]) == ["energies"]
 
 
-def test_without_a_law_of_energy_there_is_no_factor():
+def test_the_text_of_energies_has_their_scope_and_factors():
     findings = mit_findings()
+    text = text_of(findings, "energy")
+    assert text.startswith("Energies include: gpu, counter.")
+    law = findings.energy_laws.set_index("workload").loc["resnet50"]
+    assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
     none = replace(findings, energy_laws=findings.energy_laws.assign(reason="too few settings"))
     assert "W per GPU;" not in text_of(none, "energy")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"beta": 0.0}, "no speedup is shown"),
+        ({"counts": (1, 2)}, "a law needs three worker counts"),
+    ],
+)
+def test_series_without_a_speedup_or_a_law_say_so(options, words):
+    assert words in text_of(analyse(*study(**options)), "scaling")

@@ -2,92 +2,32 @@
 
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pyarrow.parquet as pq
 import pytest
 
+from made_runs import made_record, made_spec
 from wattlaw.common.errors import BadInput
 from wattlaw.running.finish import failure_reason, finish, merged_windows, missing_windows
 from wattlaw.running.training import failures
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.live import open_windows, write_window
-from wattlaw.store.record import ClockReport, Interruption, RunRecord, Site, now
+from wattlaw.store.record import Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.model import Measure, WorkloadSpec
 from wattlaw.study.setting import Setting
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 COMMAND = WorkloadSpec(name="own", command=("python", "train.py"))
-EPOCHS = 4
-
-
-def finished(
-    folder: Path, workload: WorkloadSpec, every: int | None, *attempts: list[int | None]
-) -> tuple[RunRecord, list[tuple[int | None, float]]]:
-    """Finish a run whose attempts wrote training windows of some epochs.
-
-    Returns its record, and epoch and loss of each window, the loss being the attempt's number.
-    """
-    spec = RunSpec(
-        workload=workload,
-        setting=Setting(gpus=1, local_batch=8),
-        repeat=0,
-        measure=Measure(epochs=EPOCHS, warmup_epochs=0, evaluate=False),
-        train=Train(checkpoint_every=every),
-        launch_kind="local",
-    )
-    run = RunFolder(folder / run_id(spec))
-    for number, epochs in enumerate(attempts, 1):
-        run.live(number).mkdir(parents=True)
-        with open_windows(run.live(number), "here") as windows:
-            for epoch in epochs:
-                told = {"phase": "train", "warmup": False, "start_ns": 1, "duration_s": 1.0}
-                write_window(windows, "here", epoch=epoch, loss=float(number), **told)
-    record = RunRecord(
-        run_id=run.run_id, study="x", spec=spec, seed=0, order_seed=0, attempts=len(attempts)
-    )
-    record = finish(record, run)
-    if record.status != "done":
-        return record, []
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(run.epochs_path)
-    return record, [*zip(table["epoch"].to_pylist(), table["loss"].to_pylist(), strict=True)]
-
-
-@pytest.mark.parametrize("every", [1, None])
-@pytest.mark.parametrize(
-    ("attempts", "expected"),
-    [
-        ([[0, 1, 2], [1, 2, 3]], [(0, 1), (1, 2), (2, 2), (3, 2)]),  # 1 and 2 were not kept
-        ([[0], [], [1], [], [2, 3]], [(0, 1), (1, 3), (2, 5), (3, 5)]),
-        ([[0, 1, 2, 3], []], [(0, 1), (1, 1), (2, 1), (3, 1)]),  # killed after the last epoch
-    ],
-)
-def test_a_run_has_each_epoch_from_the_last_attempt_that_made_it(
-    attempts, expected, every, tmp_path
-):
-    record, found = finished(tmp_path, DIGITS, every, *attempts)
-    assert (record.status, found) == ("done", expected)
-
-
-def test_a_run_with_checkpoints_that_lacks_an_epoch_has_failed(tmp_path):
-    record, _ = finished(tmp_path, DIGITS, 2, [0, 1], [3])
-    assert (record.status, record.reason) == ("failed", "1 of 4 windows are missing")
-
-
-@pytest.mark.parametrize("epochs", [[0, 1], [None, None]])
-def test_a_command_that_is_tried_again_has_the_windows_of_the_last_time_only(epochs, tmp_path):
-    record, found = finished(tmp_path, COMMAND, 1, [0, 1, None], epochs)
-    assert (record.status, found) == ("done", [(epoch, 2) for epoch in epochs])
 
 
 class Part(NamedTuple):
     """A window: of training from one step up to another, or of evaluation."""
 
-    epoch: int
+    epoch: int | None
     begin: int
     end: int
     phase: str = "train"
@@ -101,24 +41,18 @@ def evaluated(epoch: int, hosts: str = "a") -> Part:
 W = 10  # steps of a whole epoch
 
 
-def record_of(attempts: int, *, nodes: int = 1, epochs: int = 2) -> RunRecord:
-    spec = RunSpec(
-        workload=DIGITS,
-        setting=Setting(gpus=nodes, local_batch=8),
-        repeat=0,
-        measure=Measure(epochs=epochs, warmup_epochs=0, evaluate=True),
-        launch_kind="local",
-        nodes=nodes,
-    )
-    return RunRecord(
-        run_id=run_id(spec), study="x", spec=spec, seed=0, order_seed=0, attempts=attempts
-    )
+def record_of(
+    attempts: int, *, nodes: int = 1, epochs: int = 2, workload: WorkloadSpec = DIGITS
+) -> RunRecord:
+    measure = Measure(epochs=epochs, warmup_epochs=0, evaluate=True)
+    setting = Setting(gpus=nodes, local_batch=8)
+    spec = made_spec(setting, workload=workload, measure=measure, nodes=nodes)
+    return made_record(run_id(spec), spec, attempts=attempts)
 
 
 def written(
-    folder: Path, attempts: list[list[Part]], **changes: int
+    folder: Path, attempts: list[list[Part]], **changes: Any
 ) -> tuple[RunRecord, RunFolder]:
-    """Write the windows of attempts; return the record of the last, and the folder."""
     record = record_of(len(attempts), **changes)
     run = RunFolder(folder / record.run_id)
     for number, parts in enumerate(attempts, 1):
@@ -152,6 +86,15 @@ def merged(folder: Path, attempts: list[list[Part]]) -> tuple[list[tuple[int, ..
     ]
     assert table.schema == WINDOWS
     return found, numbers
+
+
+@pytest.mark.parametrize("epochs", [[0, 1], [None, None]])
+def test_a_command_that_is_tried_again_has_the_windows_of_the_last_time_only(epochs, tmp_path):
+    attempts = [[Part(epoch, 0, W) for epoch in given] for given in ([0, 1, None], epochs)]
+    record, run = written(tmp_path, attempts, workload=COMMAND)
+    assert finish(record, run).status == "done"
+    table = pq.read_table(run.epochs_path)
+    assert (table["epoch"].to_pylist(), table["start_ns"].to_pylist()) == (epochs, [2, 2])
 
 
 FIRST = [Part(0, 0, W), evaluated(0)]
@@ -249,20 +192,14 @@ def test_an_attempt_that_stopped_for_a_warning_is_not_the_runs_end(tmp_path):
     assert record.reason.startswith("stopped after step 4 of epoch 0: warned")
 
 
-def test_clocks_of_all_attempts_are_in_the_record_which_keeps_what_was_there(tmp_path):
+def test_the_record_keeps_what_was_there(tmp_path):
     record, run = written(tmp_path, [[Part(0, 0, 4)], [Part(0, 4, W), *WHOLE[1:]]])
-    for number in (1, 2):
-        report = ClockReport(
-            host="a", reference="b", at="begin", offset_s=float(number), uncertainty_s=0.1
-        )
-        (run.live(number) / "clocks.a.json").write_text(json.dumps([report.model_dump()]))
     there = {
         "interruptions": (Interruption(attempt=1, at=now(), reason="time limit"),),
         "site": Site(scheduler="slurm", job_id="7"),
     }
     done = finish(record.model_copy(update=there), run)
     assert done.status == "done", done.reason
-    assert [one.offset_s for one in done.clocks] == [1.0, 2.0]
     assert (done.interruptions, done.site) == (there["interruptions"], there["site"])
 
 

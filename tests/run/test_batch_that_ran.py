@@ -106,20 +106,28 @@ class _Stream(IterableDataset):
 class _Buckets:
     """Gives batches of random sizes."""
 
-    def __init__(self) -> None:
-        dice = random.Random(0)
-        self.sizes = [dice.randint(4, 40) for _ in range(60)]
-
     def __iter__(self) -> Iterator[list[int]]:
-        return ([0] * size for size in self.sizes)
+        dice = random.Random(0)
+        return ([0] * dice.randint(4, 40) for _ in range(60))
 
     def __len__(self) -> int:
-        return len(self.sizes)
+        return 60
 
 
-def _plain(loops: _Loops) -> None:
+LOADERS = {
+    "plain": lambda: DataLoader(rows(50), batch_size=8),
+    "streamed": lambda: DataLoader(_Stream(), batch_size=8),
+    "packed": lambda: DataLoader(
+        _Stream(), batch_size=8, collate_fn=lambda xs: torch.cat(xs)[None]
+    ),
+    "bucketed": lambda: DataLoader(rows(50), batch_sampler=_Buckets()),
+    "one by one": lambda: DataLoader(rows(50), batch_size=None),
+}
+
+
+def _each(loops: _Loops, name: str) -> None:
     for _ in range(4):
-        for _ in DataLoader(rows(50), batch_size=8):
+        for _ in LOADERS[name]():
             loops.step()
 
 
@@ -141,44 +149,19 @@ def _accumulated(loops: _Loops) -> None:
                 loops.step()
 
 
-def _streamed(loops: _Loops) -> None:
-    for _ in range(4):
-        for _ in DataLoader(_Stream(), batch_size=8):
-            loops.step()
-
-
-def _packed(loops: _Loops) -> None:
-    for _ in range(4):
-        for _ in DataLoader(_Stream(), batch_size=8, collate_fn=lambda xs: torch.cat(xs)[None]):
-            loops.step()
-
-
-def _bucketed(loops: _Loops) -> None:
-    for _ in DataLoader(rows(50), batch_sampler=_Buckets()):
-        loops.step()
-
-
-def _one_by_one(loops: _Loops) -> None:
-    for _ in DataLoader(rows(50), batch_size=None):
-        loops.step()
-
-
-@pytest.mark.parametrize(
-    ("loop", "usual"),
-    [(_plain, 8), (_evaluated, 8), (_accumulated, 32), (_streamed, 8), (_packed, 8)],
-)
-def test_the_samples_of_a_step_are_those_of_the_loader_that_trains(loop, usual, loops):
-    loop(loops)
-    counts = Counter(loops.samples)
+@pytest.mark.parametrize("loop", ["plain", "streamed", "packed", _evaluated, _accumulated])
+def test_the_samples_of_a_step_are_those_of_the_loader_that_trains(loop, loops):
+    _each(loops, loop) if isinstance(loop, str) else loop(loops)
+    counts, usual = Counter(loops.samples), 32 if loop is _accumulated else 8
     assert not loops.problems
     assert batch_that_ran(counts, usual) is None
     assert batch_that_ran(counts, 3) == usual
     assert loops.loaded.several_loaders <= loops.steps / 2
 
 
-@pytest.mark.parametrize("loop", [_bucketed, _one_by_one])
+@pytest.mark.parametrize("loop", ["bucketed", "one by one"])
 def test_nothing_is_claimed_of_batches_that_vary_or_are_not_seen(loop, loops):
-    loop(loops)
+    _each(loops, loop)
     assert not loops.problems
     for declared in (1, 8, 16, 64, 10_000):
         assert batch_that_ran(Counter(loops.samples), declared) is None
@@ -195,22 +178,21 @@ def test_a_step_of_two_loaders_is_known_as_such(loops):
 def trained(tmp_path_factory) -> tuple[Path, str]:
     """Measure variants of a script on two workers; return the store and the output."""
     folder = tmp_path_factory.mktemp("batch")
+    script = ["{python}", str(SCRIPTS / "ddp.py")]
     workloads = [
-        {
-            "name": name,
-            "command": ["env", *words.split(), "{python}", str(SCRIPTS / "ddp.py")],
-        }
+        {"name": name, "command": ["env", *words.split(), *script]}
         for name, (words, _) in VARIANTS.items()
     ]
     study = {
-        "name": "batches", "workloads": workloads,
+        "name": "batches",
+        "workloads": workloads,
         "sweeps": [
             {"gpus": [2], "local_batch": [8]},
             {"gpus": [1], "local_batch": [8], "workloads": ["each-trains-all", "fixed"]},
         ],
         "measure": {"steps": 15, "warmup_steps": 3},
         "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
-    }  # fmt: skip
+    }
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"EPOCHS": "100000", "STEP_S": "0.01"}.items():
@@ -259,18 +241,15 @@ def test_run_status_and_fit_warn_of_each_workload_whose_batch_differs(trained, c
     ]
 
 
-@pytest.mark.parametrize("name", ["each-trains-all", "accumulated"])
-def test_advice_is_about_the_batch_that_ran(name, trained, capsys):
-    assert main(["advise", str(trained[0]), "--workload", name, "--json"]) == 0
-    advice = json.loads(capsys.readouterr().out)
-    assert OTHER_BATCH in {item["code"] for item in advice["warnings"]}
-    batches = {item["global_batch"] for item in advice["pareto"]}
-    assert batches <= {8, 32, 64} and 16 not in batches
+def test_advice_and_report_are_about_the_batch_that_ran(trained, tmp_path, capsys):
+    for name in ("each-trains-all", "accumulated"):
+        assert main(["advise", str(trained[0]), "--workload", name, "--json"]) == 0
+        advice = json.loads(capsys.readouterr().out)
+        assert OTHER_BATCH in {item["code"] for item in advice["warnings"]}
+        batches = {item["global_batch"] for item in advice["pareto"]}
+        assert batches <= {8, 32, 64} and 16 not in batches
     assert main(["advise", str(trained[0]), "--workload", name]) == 0
     assert "instead of 16" in " ".join(capsys.readouterr().out.split())
-
-
-def test_the_report_warns_and_shows_the_batch_that_ran(trained, tmp_path):
     page = tmp_path / "page.html"
     assert main(["report", str(trained[0]), "-o", str(page)]) == 0
     assert "32 instead of 16 on 2 GPUs" in page.read_text()

@@ -13,7 +13,6 @@ from wattlaw.cli.main import main
 from wattlaw.running.node_setup import permission_problem
 from wattlaw.running.planning import skipped_text
 from wattlaw.running.run_status import StatusPoller
-from wattlaw.running.slurm.commands import parse_gres
 from wattlaw.store.store import Store
 from wattlaw_dashboard.dashboard_overview import read_overview
 from wattlaw_dashboard.pages import Pages
@@ -34,7 +33,6 @@ def write(folder: Path, **changes: Any) -> Path:
 
 
 def told_of(path: Path, **changes: Any) -> list[str]:
-    """Return what is told before a study starts."""
     study = load_study(path, **changes)
     known = study.forecast()
     return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]
@@ -55,8 +53,10 @@ def test_uneven_nodes_are_skipped_in_every_position_of_a_dry_run(tmp_path, capsy
     preview = load_study(path).preview(tmp_path / "s")
     assert {preview.to_dict()["skipped"][run_id][:6] for run_id in preview.skipped} == {"5 gpus"}
     assert preview.to_frame().set_index("gpus")["status"].to_dict() == {
-        4: "planned", 5: "skipped", 3: "planned",
-    }  # fmt: skip
+        4: "planned",
+        5: "skipped",
+        3: "planned",
+    }
 
 
 TABLE = "workload,gpus,local_batch,step_time_s,dataset_samples\nmine,1,8,0.1,800\n"
@@ -111,8 +111,9 @@ def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):
     assert (overview.failed_count, overview.failed) == (0, [])
     assert overview.counts == {"done": 2, "skipped": 4}
     assert sorted(sentence[:38] for sentence in overview.skipped) == [
-        "2 runs skipped: needs 32 workers; this", "2 runs skipped: needs 64 workers; this",
-    ]  # fmt: skip
+        "2 runs skipped: needs 32 workers; this",
+        "2 runs skipped: needs 64 workers; this",
+    ]
     summary = Pages((tmp_path / "s",)).overview()
     assert "2 runs skipped: needs 64 workers" in summary["summary"]
     assert "64 workers" not in summary["failed"]
@@ -125,7 +126,6 @@ SCRIPT = "import os, pathlib\nrecord = pathlib.Path(os.environ['WATTLAW_RUN_FOLD
     ("words", "sweep", "changes", "expected"),
     [
         (["t.py"], {"local_batch": [8, 16]}, {}, ["{global_batch} or {local_batch}"]),
-        (["t.py"], {"global_batch": [16], "gpus": [1, 2]}, {}, ["{global_batch} or {local_batch}"]),
         (["t.py", "--b={local_batch}"], {"local_batch": [8, 16]}, {}, []),
         (["t.py", "{global_batch}"], {"global_batch": [16, 32]}, {}, []),
         (["t.py"], {"local_batch": [8], "gpus": [1, 2]}, {}, []),  # weak scaling
@@ -182,38 +182,3 @@ def test_caps_outside_the_range_are_skipped_and_a_missing_permission_is_named(
 def test_a_file_that_may_be_written_is_a_permission(amd_machine):
     machine = amd_machine("MI210", 1, library=False)
     assert permission_problem([machine[0].id]) is None
-
-
-@pytest.mark.parametrize(
-    ("text", "gres", "count"),
-    [
-        ("gpu:4", "gpu", 4),
-        ("gpu:a100:4(S:0-1),nvme:1", "gpu", 4),
-        ("gpu:a100:4(S:0-1)", "gpu:a100", 4),
-        ("gpu:a100:2,gpu:v100:2", "gpu", 4),
-        ("gpu:a100:2,gpu:v100:2", "gpu:v100", 2),
-        ("gpu", "gpu", 1),
-        ("(null)", "gpu", 0),
-        ("gpumem:4", "gpu", 0),
-    ],
-)
-def test_the_gpus_of_a_node_are_those_of_sinfo(text, gres, count):
-    assert parse_gres(text, gres) == count
-
-
-def test_check_warns_where_the_nodes_of_a_partition_have_fewer_gpus(tmp_path, monkeypatch):
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    sinfo = folder / "sinfo"
-    sinfo.write_text(f'#!/bin/sh\necho "$*" > {folder}/words\necho gpu:a100:4\necho gpu:a100:2\n')
-    sinfo.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    slurm = {"options": {"partition": "big"}}
-    launch = {"kind": "slurm", "gpus_per_node": 8, "slurm": slurm}
-    path = write(tmp_path, sweeps=[{"gpus": [8], "local_batch": [8]}], launch=launch)
-    (told,) = told_of(path)
-    assert "launch.gpus_per_node is 8; a node of partition big has at most 4 gpu" in told
-    assert "--partition=big" in (folder / "words").read_text()
-    path = write(tmp_path, sweeps=[{"gpus": [4], "local_batch": [8]}],
-                 launch=launch | {"gpus_per_node": 4})  # fmt: skip
-    assert told_of(path) == []

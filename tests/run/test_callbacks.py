@@ -28,36 +28,23 @@ def trainers():
     return trainers
 
 
-def phases(store) -> list[tuple[str, int]]:
-    epochs = Store(store).pandas("epochs").sort_values("start_ns")
-    return [*zip(epochs["phase"], epochs["epoch"].astype("Int64"), strict=True)]
-
-
 def test_lightning_epochs_are_windows_and_validation_is_not_part_of_training(tmp_path, trainers):
     callback = trainers.ForLightning("lit", store=tmp_path, warmup_epochs=1, quiet=True)
-    trainers.fit(callback, num_sanity_val_steps=0)
-    found = [name for name, _ in phases(tmp_path)]
-    assert found.count("evaluate") == 3
-    epochs = Store(tmp_path).pandas("epochs").sort_values("start_ns").to_dict("records")
+    trainers.fit(callback, num_sanity_val_steps=1)
+    epochs = rows(tmp_path)
+    assert epochs[0]["phase"] == "train"  # without the sanity check
+    assert len(rows(tmp_path, "evaluate")) == 3
     for before, after in pairwise(epochs):  # none overlaps the next
         end_ns = before["start_ns"] + before["duration_s"] * 1e9
         assert end_ns <= after["start_ns"] + 1e6
     assert {row["epoch"] for row in epochs if row["phase"] == "train"} == {0, 1, 2}
-    assert [row["warmup"] for row in epochs if row["epoch"] == 0] == [True] * sum(
-        row["epoch"] == 0 for row in epochs
-    )
+    assert all(row["warmup"] for row in epochs if row["epoch"] == 0)
     assert callback.record.status == "done"
 
 
-def test_lightnings_sanity_check_is_not_part_of_the_run(tmp_path, trainers):
-    trainers.fit(trainers.ForLightning("lit", store=tmp_path, quiet=True), num_sanity_val_steps=1)
-    found = [name for name, _ in phases(tmp_path)]
-    assert (found[0], found.count("evaluate")) == ("train", 3)
-
-
-def rows(store, phase: str) -> list[dict[str, object]]:
+def rows(store, *phases: str) -> list[dict[str, object]]:
     epochs = Store(store).pandas("epochs").sort_values("start_ns")
-    return epochs[epochs["phase"] == phase].to_dict("records")
+    return epochs[epochs["phase"].isin(phases or set(epochs["phase"]))].to_dict("records")
 
 
 def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_path, trainers):
@@ -77,8 +64,9 @@ def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_pat
     results = {name: float(value) for name, value in trainer.callback_metrics.items()}
     assert last == results
     assert (evaluations[-1]["loss"], evaluations[-1]["metric"]) == (
-        results["val_loss"], results["val_error"],
-    )  # fmt: skip
+        results["val_loss"],
+        results["val_error"],
+    )
 
 
 def test_lightnings_loss_is_the_mean_over_the_samples_of_the_epoch(tmp_path, trainers):
@@ -120,33 +108,27 @@ def test_steps_are_measured_instead_of_epochs(tmp_path, library, trainers):
     assert (epochs["step_time_p50_s"] <= epochs["step_time_p95_s"]).all()
 
 
-def test_trainings_of_other_batches_are_not_repeats_of_each_other(tmp_path, trainers):
-    records = []
-    for batch in (16, 32, 16):
-        callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
-        trainers.trained(tmp_path, callback, batch=batch)
-        records.append(callback.record)
-    specs = [(r.spec.setting.global_batch, r.spec.repeat) for r in records]
-    assert specs == [(16, 0), (32, 0), (16, 1)]
-
-
 @pytest.mark.parametrize(("declared", "ran"), [({}, None), ({"global_batch": 128}, 32)])
-def test_the_batch_of_a_trainer_is_that_of_its_steps(declared, ran, tmp_path, trainers):
+def test_the_batch_of_a_trainer_is_that_of_its_steps(
+    declared, ran, tmp_path, trainers, monkeypatch
+):
     options = {"store": tmp_path / "store", "quiet": True, **declared}
-    callback = trainers.ForTransformers("hf", **options)
-    trainers.trained(tmp_path, callback, batch=16, gradient_accumulation_steps=2)
-    assert callback.record.facts.global_batch == ran
-    assert callback.record.spec.setting.global_batch == (128 if declared else 32)
+    for repeat in (0, 1):
+        callback = trainers.ForTransformers("hf", **options)
+        trainers.trained(tmp_path, callback, batch=16, gradient_accumulation_steps=2)
+        assert callback.record.facts.global_batch == ran
+        setting = (callback.record.spec.setting.global_batch, callback.record.spec.repeat)
+        assert setting == (128 if declared else 32, repeat)
+    other = trainers.ForTransformers("hf", **options | {"global_batch": 64})
+    trainers.trained(tmp_path, other, batch=16)
+    assert other.record.spec.repeat == 0  # another batch is no repeat
     callback = trainers.ForLightning("lit", **options)
     trainers.fit(callback, accumulate_grad_batches=2)
     assert callback.record.facts.global_batch == ran
-
-
-def test_rows_that_are_not_samples_are_no_batch(tmp_path, trainers, monkeypatch):
-    monkeypatch.setattr("wattlaw.callbacks.lightning.rows_of", lambda batch: 1)  # packed
-    callback = trainers.ForLightning("lit", store=tmp_path, quiet=True)
-    trainers.fit(callback)
-    assert callback.record.facts.global_batch is None
+    monkeypatch.setattr("wattlaw.callbacks.lightning.rows_of", lambda batch: 1)
+    packed = trainers.ForLightning("lit", store=tmp_path, quiet=True)
+    trainers.fit(packed)  # its rows are no samples
+    assert packed.record.facts.global_batch is None
 
 
 def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path, trainers):
@@ -157,20 +139,20 @@ def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path, trainer
     assert (record.status, record.reason) == ("failed", "ValueError: sample 7 is broken")
 
 
-def test_hugging_face_epochs_are_windows_and_evaluation_is_not_part_of_training(tmp_path, trainers):
+@pytest.mark.parametrize(
+    "when", [{"eval_strategy": "epoch"}, {"eval_strategy": "steps", "eval_steps": 2}]
+)
+def test_hugging_face_epochs_are_windows_which_evaluations_interrupt(tmp_path, trainers, when):
     callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trainers.trained(tmp_path, callback, eval_strategy="epoch").evaluate()
+    trainers.trained(tmp_path, callback, **when).evaluate()
+    found = [(row["phase"], int(row["epoch"])) for row in rows(tmp_path / "store")]
     both = ("train", "evaluate")
-    assert phases(tmp_path / "store") == [(name, epoch) for epoch in (0, 1) for name in both]
+    if "eval_steps" in when:
+        assert found.count(("evaluate", 0)) == 2
+        assert found[:3] == [("train", 0), ("evaluate", 0), ("train", 0)]
+    else:
+        assert found == [(name, epoch) for epoch in (0, 1) for name in both]
     assert callback.record.status == "done"
-
-
-def test_an_evaluation_between_steps_interrupts_the_training_window(tmp_path, trainers):
-    callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trainers.trained(tmp_path, callback, eval_strategy="steps", eval_steps=2)
-    found = phases(tmp_path / "store")
-    assert found.count(("evaluate", 0)) == 2
-    assert found[:3] == [("train", 0), ("evaluate", 0), ("train", 0)]
 
 
 def test_hugging_faces_windows_have_the_work_and_the_results_of_the_trainer(tmp_path, trainers):

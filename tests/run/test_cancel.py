@@ -9,7 +9,7 @@ from agents import record_of
 from conftest import processes_of, records, started, wait_for, wattlaw
 from ranks import spec_of
 from wattlaw.cli.main import main
-from wattlaw.running.stop import CANCELLED
+from wattlaw.running.campaign import CANCELLED
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 

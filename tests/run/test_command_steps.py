@@ -169,7 +169,9 @@ def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
     assert cores in log  # no rank is bound to one of them
 
 
-def test_a_launcher_that_is_missing_is_named_before_a_run_starts(tmp_path, capsys, monkeypatch):
+def test_a_launcher_or_script_that_is_missing_is_named_before_a_run_starts(
+    tmp_path, capsys, monkeypatch
+):
     monkeypatch.setenv("PATH", str(tmp_path))
     workloads = [command("mpi", "plain.py", launch_with="mpirun")]
     path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
@@ -177,9 +179,6 @@ def test_a_launcher_that_is_missing_is_named_before_a_run_starts(tmp_path, capsy
     (line,) = capsys.readouterr().err.splitlines()
     assert "mpirun" in line
     assert not (tmp_path / "store").exists()
-
-
-def test_check_warns_of_a_script_that_does_not_exist(tmp_path, capsys):
     workloads = [command("there", "plain.py"), command("gone", "no-such.py")]
     path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
     assert main(["check", str(path)]) == 0

@@ -76,7 +76,6 @@ VALUES = (
 
 
 def commands(folder: Path) -> list[dict[str, Any]]:
-    """Write the scripts and return the workloads that run them."""
     for name, body in SCRIPTS.items():
         (folder / f"{name}.py").write_text(textwrap.dedent(body))
 
@@ -126,7 +125,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(place: Path) -> dict[tuple[str, int], RunRecord]:
-    """Return the records by workload and ranks."""
     found = Store(place / "store").records()
     return {(one.spec.workload.name, one.spec.setting.gpus): one for one in found}
 
@@ -185,8 +183,9 @@ def test_the_window_of_a_command_begins_after_sampling_and_before_the_script(pla
 def test_a_command_may_track_twice(place, runs):
     found = windows(place, runs["twice", 1])
     assert [(w["phase"], w["epoch"], w["warmup"]) for w in found] == [
-        ("train", 0, True), ("train", 1, False),
-    ] * 2  # fmt: skip
+        ("train", 0, True),
+        ("train", 1, False),
+    ] * 2
 
 
 def test_a_command_that_fails_has_its_first_error_as_the_reason(place, runs):
@@ -262,7 +261,7 @@ def test_a_killed_run_leaves_no_rank_of_a_command_behind(write_study, tmp_path):
         process.wait()
         wait_for(lambda: not living(), "the ranks to end", 20)
     (record,) = records(store).values()
-    assert Store(store).folder(record.run_id).status(record) == "interrupted"
+    assert Store(store).folder(record.run_id).state(record) == "interrupted"
 
 
 @pytest.mark.parametrize(

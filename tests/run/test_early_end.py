@@ -4,13 +4,13 @@ import pytest
 
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with
+from made_runs import made_record
 from wattlaw.api import results
 from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
-from wattlaw.running.early_stop import STOPPED_EARLY, StepTime, step_time_so_far
+from wattlaw.running.campaign import STOPPED_EARLY, StepTime, step_time_so_far
 from wattlaw.running.replay import ReplayLauncher
 from wattlaw.store.live import open_windows, write_window
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
@@ -35,8 +35,6 @@ class Surprising(ReplayLauncher):
 
 
 class EndlessAttempt:
-    """An attempt that ends only when it is stopped."""
-
     is_stopped = False
 
     def poll(self):
@@ -72,10 +70,12 @@ def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write_decide
 @pytest.mark.parametrize(
     ("measure", "error", "is_enough"),
     [
-        ({"steps": 1000}, 0.004, True), ({"steps": 1000}, 0.006, False),
-        ({"steps": 1000}, None, False), ({"epochs": 3}, 0.004, False),
+        ({"steps": 1000}, 0.004, True),
+        ({"steps": 1000}, 0.006, False),
+        ({"steps": 1000}, None, False),
+        ({"epochs": 3}, 0.004, False),
     ],
-)  # fmt: skip
+)
 def test_a_run_is_long_enough_once_its_error_does_not_matter(
     write_decide, tmp_path, measure, error, is_enough
 ):
@@ -90,20 +90,19 @@ def test_a_run_is_long_enough_once_its_error_does_not_matter(
 @pytest.mark.parametrize(
     ("durations_s", "variation", "error"),
     [
-        ([20.0], 0.1, None), ([2.0, 2.0, 2.0], 0.1, "too short"),
-        ([10.0] * 4, 0.1, 0.1 / 80**0.5), ([9.0, 10.0, 11.0], 0.0, 0.1 / 3**0.5),
+        ([20.0], 0.1, None),
+        ([2.0, 2.0, 2.0], 0.1, "too short"),
+        ([10.0] * 4, 0.1, 0.1 / 80**0.5),
+        ([9.0, 10.0, 11.0], 0.0, 0.1 / 3**0.5),
     ],
-)  # fmt: skip
+)
 def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
     write_decide, tmp_path, durations_s, variation, error
 ):
     loaded = load_study(write_decide(QUESTION))
     spec = next(item.spec for item in loaded.plan.runs if item.spec.nodes == 1)
-    record = RunRecord(
-        run_id="a", spec=spec, status="running", attempts=1, study="a", seed=0, order_seed=0
-    )
     folder = Store(tmp_path / "store").folder("a")
-    folder.write(record)
+    folder.write(made_record("a", spec, status="running", attempts=1))
     folder.live(1).mkdir(parents=True)
     values = {"start_ns": 1, "samples": 640, "steps": 20, "loss": 1.0, "step_time_cv": variation}
     with open_windows(folder.live(1), "here") as windows:

@@ -1,6 +1,6 @@
-"""What the environment of runs lacks is found before they start: packages, kernels, cores."""
+"""What the environment of runs lacks is found before they start: packages, kernels."""
 
-import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -8,8 +8,6 @@ import pytest
 import yaml
 
 import paths
-from conftest import wattlaw
-from pythons import python_without
 from wattlaw.api.studies import load_study, run
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
@@ -82,36 +80,6 @@ def torch_of_v100(folder: Path, architectures: tuple[str, ...], uuid: str = "x")
     return packages
 
 
-def slurm_commands(folder: Path, **outputs: str) -> None:
-    """Write Slurm's commands that print a text each, and note that they were called."""
-    folder.mkdir(exist_ok=True)
-    for name in ("squeue", "sbatch", "sinfo", "scontrol"):
-        text = outputs.get(name, "")
-        (folder / name).write_text(
-            f"#!/bin/sh\necho {name} >> {folder}/calls\ncat <<'END'\n{text}\nEND\n"
-        )
-        (folder / name).chmod(0o755)
-
-
-@pytest.mark.parametrize(("architectures", "code"), [(CU128, 3), (CU126, 0)])
-def test_a_torch_without_kernels_for_the_label_is_refused_before_a_job(
-    tmp_path, monkeypatch, architectures, code
-):
-    slurm_commands(tmp_path / "bin")
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", str(torch_of_v100(tmp_path, architectures)))
-    path = write(tmp_path, kind="slurm", gpus_per_node=2, hardware="mit-v100")
-    checked = wattlaw("check", path)
-    assert checked.returncode == 0
-    assert ("has no kernels for NVIDIA V100" in checked.stderr) == bool(code)
-    if code:
-        ended = wattlaw("run", path, "--store", tmp_path / "s")
-        assert ended.returncode == code
-        assert "CUDA 12.6 (cu126)" in ended.stderr.splitlines()[-1]
-        assert "sbatch" not in (tmp_path / "bin" / "calls").read_text()
-        assert not (tmp_path / "s" / "runs").exists()
-
-
 @pytest.mark.parametrize("architectures", [CU128, CU126])
 def test_boards_of_this_machine_need_kernels_and_memory(
     tmp_path, monkeypatch, fake_gpus, architectures
@@ -130,79 +98,21 @@ def test_boards_of_this_machine_need_kernels_and_memory(
 
 
 @pytest.mark.parametrize(
-    ("packages", "workload", "expected"),
-    [
-        (("torchvision", "pillow", "pil"), "resnet50", 'pip install "wattlaw[vision]"'),
-        (("sklearn",), "digits-cnn", "digits-cnn needs sklearn"),
-        (("pydantic",), "digits-cnn", "pydantic"),
-        (("torchvision",), "digits-cnn", None),
-    ],
+    ("slurm", "is_told"),
+    [({}, True), ({"setup": ["module load torch"]}, False), ({"python": "/on/nodes"}, False)],
 )
-def test_the_python_of_jobs_is_asked_for_the_packages_of_workloads(
-    tmp_path, packages, workload, expected
+def test_packages_of_jobs_are_those_of_this_python_if_they_use_it(
+    tmp_path, monkeypatch, slurm, is_told
 ):
-    python = str(python_without(tmp_path, *packages))
-    path = write(tmp_path, workload, kind="slurm", gpus_per_node=1, slurm={"python": python})
-    missing = load_study(path).forecast().missing
-    if expected is None:
-        assert missing == []
-        return
-    (sentence,) = missing
-    assert expected in sentence
-    assert python in sentence
-    # Lines of setup may load what is missing on a login node.
-    slurm = {"python": python, "setup": ["module load torch"]}
-    path = write(tmp_path, workload, kind="slurm", gpus_per_node=1, slurm=slurm)
-    known = load_study(path).forecast()
-    assert known.missing == []
-    assert any(expected in warning for warning in known.warnings)
-
-
-def test_a_python_that_only_the_nodes_have_is_not_judged(tmp_path):
-    slurm = {"python": "/only/on/nodes/python"}
     path = write(tmp_path, kind="slurm", gpus_per_node=1, slurm=slurm)
-    assert load_study(path).forecast().missing == []
+    study = load_study(path)
 
+    def refuse(spec: object) -> None:
+        raise NotAvailable("digits-cnn needs sklearn")
 
-def test_the_python_of_jobs_needs_what_wattlaw_needs_for_commands_too(tmp_path):
-    for packages, expected in ((("pydantic",), ["pydantic"]), (("torch",), [])):
-        slurm = {"python": str(python_without(tmp_path / packages[0], *packages))}
-        path = write(tmp_path, command=["true"], kind="slurm", gpus_per_node=1, slurm=slurm)
-        missing = load_study(path).forecast().missing
-        assert [word for text in missing for word in expected if word in text] == expected
-        assert len(missing) == len(expected)
-
-
-CONFIG = "SelectType = select/cons_tres\nSelectTypeParameters = {}\nJobDefaults = {}"
-PARTITION = "PartitionName=gpu Default={} JobDefaults={} OverSubscribe={}"
-
-
-@pytest.mark.parametrize(
-    ("config", "partition", "slurm", "is_warned"),
-    [
-        (("CR_CORE_MEMORY", "(null)"), ("YES", "(null)", "NO"), {}, True),
-        (("CR_CPU", "(null)"), ("YES", "(null)", "NO"), {"gres": None}, True),
-        (("CR_CORE", "(null)"), ("YES", "(null)", "NO"), {"cpus_per_worker": 8}, False),
-        (("CR_CORE", "(null)"), ("YES", "(null)", "NO"), {"options": {"exclusive": True}}, False),
-        (("CR_CORE", "(null)"), ("YES", "(null)", "EXCLUSIVE"), {}, False),
-        (("CR_CORE", "(null)"), ("YES", "DefCpuPerGPU=8", "NO"), {}, False),
-        (("CR_CORE", "DefCpuPerGPU=8"), ("YES", "(null)", "NO"), {}, False),
-        (("CR_MEMORY", "(null)"), ("YES", "(null)", "NO"), {}, False),
-        (("CR_CORE", "(null)"), ("NO", "(null)", "NO"), {}, False),  # no default is known
-    ],
-)
-def test_a_job_with_one_core_per_node_is_warned_of(
-    tmp_path, monkeypatch, config, partition, slurm, is_warned
-):
-    slurm_commands(tmp_path / "bin")
-    texts = CONFIG.format(*config), PARTITION.format(*partition)
-    lines = ["#!/bin/sh", "if [ $2 = config ]; then cat <<'END'", *texts[0].splitlines(), "END"]
-    lines += ["else", f"echo '{texts[1]}'", "fi"]
-    (tmp_path / "bin" / "scontrol").write_text("\n".join(lines))
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=os.pathsep)
-    path = write(tmp_path, kind="slurm", gpus_per_node=4, slurm=slurm)
-    warnings = load_study(path).forecast().warnings
-    assert any("cpus_per_worker" in warning for warning in warnings) == is_warned
+    monkeypatch.setattr(catalogue, "check_installed", refuse)
+    expected = [f"digits-cnn needs sklearn ({sys.executable})"] if is_told else []
+    assert [*study.forecast().missing] == expected
 
 
 def test_the_guide_to_clusters_installs_what_its_study_needs(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+import torch
 
 from agents import HERE, PLUGIN, agent, record_of, several
 from conftest import environment, records, wattlaw
@@ -21,14 +22,11 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
 
-#: Far less than a collective's 30 minutes; starting and ending processes on a busy machine counts.
 #: Long for a busy machine; a rank that waits for a failed one waits for 600 s or more.
 SOON_S = 90.0
 
 
 class Failing:
-    """A study of one run in which a rank fails."""
-
     def __init__(self, folder: Path, write_study: Callable[..., Path]) -> None:
         self._folder, self._write_study, self.store = folder, write_study, folder / "store"
 
@@ -70,13 +68,9 @@ def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
     ("fault", "reason"),
     [
         ("1 starting raises", "rank 1: ValueError: sample 7 is broken"),
-        ("0 opening raises", "rank 0: ValueError: sample 7 is broken"),
-        ("1 loading raises", "rank 1: ValueError: Caught ValueError in DataLoader worker"),
         ("1 loading is_killed", "rank 1: RuntimeError: DataLoader worker"),
         ("1 training exits", "rank 1: SystemExit: 3"),
         ("0 training is_killed", "rank 0 ended by signal 9 (SIGKILL)"),
-        ("1 training is_interrupted", "rank 1: KeyboardInterrupt"),
-        ("1 evaluating lacks_memory", "rank 1: out of memory: the local batch does not fit"),
         ("0 saving raises", "rank 0: ValueError: sample 7 is broken"),
     ],
 )
@@ -167,3 +161,17 @@ def test_a_rank_that_loses_another_node_has_not_failed_by_itself(two_nodes):
 )
 def test_errors_that_the_end_of_another_rank_causes(text, kind):
     assert failures.kind_of_error(text) == kind
+
+
+def test_an_allocation_that_fails_is_a_batch_that_does_not_fit():
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(2**60, dtype=torch.uint8)
+    reason = failures.reason_of(caught.value)
+    assert "out of memory: the local batch does not fit" in reason
+    assert "train.gradient_accumulation" in reason
+
+
+def test_a_rank_that_is_interrupted_has_no_error_of_its_own(tmp_path):
+    failures.write_error(tmp_path, 1, KeyboardInterrupt())
+    (found,) = failures.read_failures(tmp_path, "error.*.json")
+    assert (found.reason, found.kind) == ("KeyboardInterrupt", "exited")

@@ -13,11 +13,13 @@ from wattlaw.running.instrumentation.records import StepsFolder
 
 
 class Cuda:
-    """Two GPUs, of which 0 is current; a step of GPU n takes 10 ms * (n + 1)."""
+    """Two GPUs, of which 0 is current. Each step takes 10 ms; ``done`` of them have ended."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
+        self.events_at: list[str] = []  # streams
         self.is_capturing = self.is_broken = False
+        self.made, self.done = 0, 1000
 
     def is_current_stream_capturing(self) -> bool:
         self.asked.append(("capturing", ""))
@@ -32,15 +34,17 @@ class Cuda:
 
     def Event(self, *, enable_timing: bool) -> SimpleNamespace:  # noqa: N802 - torch's name
         assert enable_timing
+        self.made += 1
         event = SimpleNamespace()
 
         def record(stream: str) -> None:
             if self.is_broken:
                 raise RuntimeError("CUDA error: an illegal memory access was encountered")
             self.asked.append(("record", stream))
-            event.at_ms = 10.0 * (int(stream[-1]) + 1) * len(self.asked)
+            self.events_at.append(stream)
+            event.number = len(self.events_at)
 
-        event.record, event.query = record, lambda: True
+        event.record, event.query = record, lambda: event.number <= self.done
         event.elapsed_time = lambda other: 10.0
         return event
 
@@ -93,6 +97,8 @@ def recorded(recorder: hook._Recorder, folder: object) -> object:
         ([[], ["cuda:1"]], "cuda:1", 2000),
         ([["cpu", "cuda:1"], ["cuda:0"]], "cuda:1", 2000),
         ([["cuda:0", "cuda:1"]], "cuda:0", 2000),
+        ([["cpu"]], None, None),
+        ([["meta"]], None, None),
     ],
 )
 def test_steps_are_timed_where_the_parameters_are(tmp_path, cuda, recorder, groups, timed, peak):
@@ -100,20 +106,27 @@ def test_steps_are_timed_where_the_parameters_are(tmp_path, cuda, recorder, grou
     for _ in range(4):
         recorder.step(optimizer)
     process = recorded(recorder, tmp_path)
-    assert {what for name, what in cuda.asked if name == "record"} == {f"the stream of {timed}"}
-    assert process.peak_memory_bytes == peak
-    assert [*(process.step_end_s[1:] - process.step_end_s[:-1]).round(3)] == [0.01] * 3
-    assert process.problems == ()
+    assert (process.steps, process.peak_memory_bytes, process.problems) == (4, peak, ())
+    if timed is None:
+        assert cuda.asked == []
+    else:
+        streams = {what for name, what in cuda.asked if name == "record"}
+        assert streams == {f"the stream of {timed}"}
+        assert [*(process.step_end_s[1:] - process.step_end_s[:-1]).round(3)] == [0.01] * 3
 
 
-@pytest.mark.parametrize("device", ["cpu", "meta"])
-def test_of_parameters_that_are_on_no_gpu_no_gpu_is_asked(tmp_path, cuda, recorder, device):
-    optimizer = Optimizer([device])
-    for _ in range(3):
+def test_events_of_a_gpu_that_is_late_are_polled_in_order_and_used_again(tmp_path, cuda, recorder):
+    optimizer, late = Optimizer(["cuda:1"]), 6
+    for _ in range(20):
+        cuda.done = max(0, len(cuda.events_at) - late)
         recorder.step(optimizer)
+    assert cuda.made < 10
+    (own,) = recorder.optimizers.values()
+    assert own.gpu.durations_us == [10_000.0] * len(own.gpu.durations_us)
+    assert len(own.gpu.durations_us) == 19 - late - 1  # between those that had ended by then
+    cuda.done = 1000
     process = recorded(recorder, tmp_path)
-    assert cuda.asked == []
-    assert (process.steps, process.peak_memory_bytes, process.problems) == (3, None, ())
+    assert [*(process.step_end_s[1:] - process.step_end_s[:-1]).round(3)] == [0.01] * 19
 
 
 def test_a_gpu_that_fails_leaves_the_times_of_the_host(tmp_path, cuda, recorder):

@@ -1,15 +1,11 @@
-"""``devices``, ``limits`` and ``selftest``: what a user sees of the machine."""
+"""``devices`` and ``limits``: what a user sees of the machine."""
 
 import json
-import time
 
 import pytest
 
 from conftest import wattlaw
 from fake_nvml import FakeGpus
-from wattlaw.cli.main import main
-from wattlaw.running import selftest
-from wattlaw.running.selftest import median_interval, run_checks, slowdown_check
 
 
 @pytest.fixture
@@ -98,50 +94,3 @@ def test_an_invalid_limit_gives_a_one_line_error(boards, line):
     assert done.returncode in (2, 3)
     assert done.stderr.count("\n") == 1
     assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
-
-
-def test_the_selftest_has_a_verdict_for_each_line_and_a_value_where_there_is_one(boards):
-    shown: list[tuple[str, float]] = []
-    found = run_checks(watch_s=4.0, pairs=6, progress=lambda *step: shown.append(step))
-    checks = {(check.check, check.device): check for check in found}
-    assert len({text for text, _ in shown}) == 2
-    assert [share for _, share in shown] == sorted(share for _, share in shown)
-    uuid = boards[0].uuid.decode()
-    assert checks["counter's refresh period", uuid].value == pytest.approx(0.02, rel=0.2)
-    assert checks["counter against integral of power", uuid].verdict == "ok"
-    assert checks["meter", "rapl"].verdict == "not available"
-    assert checks["slow-down of a training loop", None].value is not None
-    for check in checks.values():
-        assert (check.value is None) == (check.verdict == "not available")
-        assert check.verdict in ("ok", "poor", "cannot tell", "not available")
-
-
-@pytest.mark.parametrize(
-    ("slowdowns", "verdict"),
-    [
-        ([0.0001, 0.0002, 0.0003, -0.0001, 0.0, 0.0004, 0.0002], "ok"),
-        ([0.01, 0.02, 0.03, 0.011, 0.012, 0.013, 0.014], "poor"),
-        ([-0.05, 0.04, 0.0, 0.02, -0.03, 0.0001, -0.0001], "cannot tell"),
-        ([0.0001] * 5, "cannot tell"),
-    ],
-)
-def test_a_slowdown_is_judged_by_its_interval(slowdowns, verdict):
-    assert slowdown_check(slowdowns).verdict == verdict
-
-
-def test_the_selftest_ends_in_time_on_a_slow_machine():
-    begun_s = time.monotonic()
-    checks = run_checks(watch_s=1.0, pairs=10_000, most_s=4.0)
-    assert time.monotonic() - begun_s < 20
-    assert {check.check for check in checks} >= {"slow-down of a training loop"}
-
-
-@pytest.mark.parametrize(("value", "code"), [(0.0, 0), (1.0, 1)])
-def test_the_exit_code_of_the_selftest_says_whether_a_check_is_poor(value, code, monkeypatch):
-    checks = [slowdown_check([value] * 8), slowdown_check([0.0] * 2)]
-    monkeypatch.setattr(selftest, "run_checks", lambda **_: checks)
-    assert main(["selftest", "--json"]) == code
-
-
-def test_the_interval_of_a_median_is_that_of_the_order_statistics():
-    assert median_interval([float(n) for n in range(1, 11)]) == (2.0, 9.0)  # n = 10: 97.9 %

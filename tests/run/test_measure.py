@@ -15,8 +15,6 @@ from fake_nvml import FakeGpus
 from trees import AcpiMeters
 from wattlaw.store.store import Store
 
-BUSY = "import time\ne = time.monotonic() + {s}\nwhile time.monotonic() < e: pass"
-
 
 def measured(store: Path, *line: object, **options: object) -> "subprocess.CompletedProcess[str]":
     return wattlaw("measure", "-o", store, *line, **options)
@@ -47,32 +45,34 @@ def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
 
 @pytest.mark.parametrize(
     ("command", "code"),
-    [("/no/such/command", 127), ("no-such-command", 127), ("/etc/passwd", 126), ("/etc", 126)],
+    [("/no/such/command", 127), ("no-such-command", 127), ("train", 126), ("/etc", 126)],
 )
-def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(tmp_path, command, code):
+def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(
+    tmp_path, monkeypatch, command, code
+):
+    (tmp_path / "train").write_text("#!/bin/sh\n")  # not executable
+    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{tmp_path}")
     done = measured(tmp_path / "store", "--", command)
     assert done.returncode == code
     assert done.returncode == subprocess.run(["/bin/bash", "-c", command], check=False).returncode
     (line,) = done.stderr.splitlines()
     assert command in line
+    assert measured(tmp_path / "store", "--").returncode == 2  # no command
     assert not (tmp_path / "store").exists()
 
 
-def test_a_file_on_the_path_that_is_not_executable_has_the_exit_code_126(tmp_path, monkeypatch):
-    (tmp_path / "train").write_text("#!/bin/sh\n")
-    monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{tmp_path}")
-    assert measured(tmp_path / "store", "--", "train").returncode == 126
-    (tmp_path / "train").chmod(0o755)
-    assert measured(tmp_path / "store", "--", "train").returncode == 0
-
-
-def test_the_energy_of_all_visible_boards_is_measured_each_once(tmp_path, boards):
+@pytest.mark.parametrize(("visible", "power_w"), [(None, 150 + 217), (0, 150)])
+def test_the_energy_of_all_visible_boards_is_measured_each_once(
+    tmp_path, boards, monkeypatch, visible, power_w
+):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", boards[visible].uuid.decode())
     done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "1.2")
-    told = json.loads((tmp_path / "s.json").read_text())
-    assert told["gpu_energy_j"] == pytest.approx((150 + 217) * told["duration_s"], rel=0.01)
-    assert (told["energy_source"], told["energy_verdict"]) == ("counter", "ok")
-    assert (told["energy_j"], told["energy_scope"]) == (told["gpu_energy_j"], "gpu")
-    assert (told["node_energy_j"], told["node_energy_verdict"]) == (None, None)
+    found = json.loads((tmp_path / "s.json").read_text())
+    assert found["gpu_energy_j"] == pytest.approx(power_w * found["duration_s"], rel=0.01)
+    assert (found["energy_source"], found["energy_verdict"]) == ("counter", "ok")
+    assert (found["energy_j"], found["energy_scope"]) == (found["gpu_energy_j"], "gpu")
+    assert (found["node_energy_j"], found["node_energy_verdict"]) == (None, None)
     assert "(gpu, counter, ok)" in done.stderr
 
 
@@ -89,13 +89,6 @@ def test_the_source_of_the_energy_is_the_node_s_where_that_is_the_energy(
     assert f"(node, integral, {verdict})" in done.stderr
     assert (told["energy_source"], told["energy_verdict"]) == ("integral", verdict)
     assert (told["devices_energy_source"], told["devices_energy_verdict"]) == ("counter", "ok")
-
-
-def test_only_the_board_that_the_environment_names_is_measured(tmp_path, boards, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", boards[0].uuid.decode())
-    measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "1.5")
-    told = json.loads((tmp_path / "s.json").read_text())
-    assert told["gpu_energy_j"] == pytest.approx(150 * told["duration_s"], rel=0.01)
 
 
 def test_a_power_limit_applies_during_the_command_and_is_restored(tmp_path, boards):
@@ -153,24 +146,13 @@ def test_signals_are_passed_on_to_the_command(tmp_path, number):
     assert record.state == ("failed" if number == signal.SIGUSR1 else "interrupted")
 
 
-def test_the_commands_output_and_input_are_untouched(tmp_path):
+def test_output_and_input_are_untouched_and_the_same_command_again_is_a_repeat(tmp_path):
     code = "import sys; print(sys.stdin.read().upper(), end=''); print('err', file=sys.stderr)"
-    done = measured(tmp_path, "--", sys.executable, "-c", code, input="a\nb")
-    assert done.stdout == "A\nB"
-    assert done.stderr.startswith("err\n")
-
-
-def test_the_same_command_again_is_its_next_repeat(tmp_path):
     for _ in range(2):
-        measured(tmp_path, "--", "true")
+        done = measured(tmp_path, "--", sys.executable, "-c", code, input="a\nb")
+        assert done.stdout == "A\nB"
+        assert done.stderr.startswith("err\n")
     assert sorted(record.spec.repeat for record in Store(tmp_path).records()) == [0, 1]
-
-
-def test_a_missing_command_gives_a_one_line_error(tmp_path):
-    done = measured(tmp_path, "--")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "runs").exists()
 
 
 def test_a_killed_measure_loses_no_more_than_a_second_of_samples(tmp_path, boards):

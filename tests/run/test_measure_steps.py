@@ -72,17 +72,6 @@ def test_a_program_is_ended_when_its_output_shows_the_steps(tmp_path):
     assert found["samples_measured"] == 4 * found["steps_measured"]
 
 
-def test_the_steps_of_a_jax_script_are_those_that_it_prints(tmp_path):
-    script = (sys.executable, SCRIPTS / "jax_regression.py")
-    found, done = measured(tmp_path, "--progress", PATTERN, "--warmup-steps", "10", "--", *script)
-    lines = done.stdout.splitlines()
-    assert (done.returncode, found["steps"], len(lines)) == (0, 60, 60)
-    assert (found["samples_seen"], found["instrumented"]) == (60 * 32, False)
-    assert found["steps_measured"] + found["pauses"] == 50
-    assert found["samples_measured"] == 32 * found["steps_measured"]
-    assert found["step_time_p50_s"] >= 0.02
-
-
 def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
     limits = ("--steps", "200", "--warmup-steps", "2", "--progress", PATTERN)
     found, done = measured(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=8) + "; exit 5")
@@ -95,9 +84,8 @@ def test_without_instrumentation_nothing_is_known_of_steps(tmp_path):
     script = (sys.executable, SCRIPTS / "gan.py")
     found, done = measured(tmp_path, "--instrument", "none", "--", *script)
     assert "RESULT" in done.stdout
-    names = ("steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen",
-             "parallelism")  # fmt: skip
-    assert [found[name] for name in names] == [None] * len(names)
+    assert {found[name] for name in ("steps", "step_time_mean_s", "world_size")} == {None}
+    assert {found[name] for name in ("step_time_p50_s", "samples_seen", "parallelism")} == {None}
     assert found["instrumented"] is False
 
 

@@ -20,7 +20,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.plan import expand, read_study
 from wattlaw.workloads import catalogue
-from wattlaw.workloads.memory import rank_memory_gb
+from wattlaw.workloads.profile import rank_memory_gb
 from wattlaw_simulator.profiling.profiler import measure_profile
 
 EXAMPLE_FOLDER = Path(examples.__file__).parent
@@ -123,14 +123,9 @@ def test_a_run_that_does_not_fit_is_skipped_by_every_launcher(tmp_path, capsys, 
     assert "40 GB" in reason
     assert "train.gradient_accumulation: 6 or a local batch of at most 3" in reason
     assert "bf16" not in reason  # too large too
-
-
-def test_a_run_that_does_not_fit_is_recorded_with_its_reason(tmp_path):
-    path = write(tmp_path, launch=LAUNCHES[2])
-    outcome = run(path, tmp_path / "s")
-    (record,) = Store(tmp_path / "s").records()
-    assert (outcome.skipped, record.status) == (1, "skipped")
-    assert "does not fit into GPU memory" in record.reason
+    if launch["kind"] == "simulated":
+        assert run(path, tmp_path / "s").skipped == 1
+        assert [record.reason for record in Store(tmp_path / "s").records()] == [reason]
 
 
 @pytest.mark.parametrize(
@@ -167,22 +162,11 @@ def test_only_what_is_known_is_said(tmp_path, local_batch, changes, is_skipped, 
 
 
 @pytest.mark.parametrize(
-    ("types", "is_skipped"),
-    [
-        (["gpu:v100:2"], True),
-        (["gpu:v100:2", "gpu:a100:4"], False),  # the job may get 80 GB
-        (["gpu:nvidia_a100-sxm4-40gb:4(S:0-1)"], True),
-        (["gpu:4"], False),
-        (["gpu:v100:2", "gpu:strange:4"], False),
-    ],
+    ("gres", "is_skipped"), [("gpu:v100", True), ("gpu:a100", False), ("gpu:strange", False)]
 )
-def test_boards_of_a_partition_are_those_of_slurm(tmp_path, monkeypatch, types, is_skipped):
-    sinfo = tmp_path / "sinfo"
-    sinfo.write_text("#!/bin/sh\n" + "".join(f"echo '{kind}'\n" for kind in types))
-    sinfo.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    path = write(tmp_path, 5, launch={"kind": "slurm", "gpus_per_node": 1})
-    assert bool(load_study(path).forecast().skipped) == is_skipped
+def test_the_board_of_a_job_is_the_type_of_its_resource(tmp_path, gres, is_skipped):
+    launch = {"kind": "slurm", "gpus_per_node": 1, "slurm": {"gres": gres}}
+    assert bool(load_study(write(tmp_path, 5, launch=launch)).forecast().skipped) == is_skipped
 
 
 @pytest.mark.parametrize(

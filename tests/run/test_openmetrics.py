@@ -20,7 +20,6 @@ from conftest import wattlaw as command
 from made_stores import record, write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput
 from wattlaw.exporting import openmetrics as exporting
 from wattlaw.exporting.openmetrics import MetricsFile, _as_text
 from wattlaw.store.record import RunRecord
@@ -37,7 +36,6 @@ STUDY = study_of(
 
 
 def read(path: Path) -> Samples:
-    """Return the samples by name; both formats must have the same ones."""
     samples: Samples = {}
     text = path.read_text(encoding="utf-8")
     for family in openmetrics.text_string_to_metric_families(text):
@@ -99,8 +97,10 @@ def test_an_unwritable_or_misnamed_file_is_refused_before_anything_runs(
 def test_a_killed_run_leaves_a_complete_file(write_study, tmp_path):
     """Readers see the old file or the new one, whenever they read, and after a kill."""
     path = tmp_path / "x.prom"
-    study = write_study(sweeps=[{"gpus": [1], "global_batch": [128]}],
-                        measure={"epochs": 500, "warmup_epochs": 1, "sample_hz": 5})  # fmt: skip
+    study = write_study(
+        sweeps=[{"gpus": [1], "global_batch": [128]}],
+        measure={"epochs": 500, "warmup_epochs": 1, "sample_hz": 5},
+    )
     with started("run", study, "--store", tmp_path / "s", "--openmetrics", path) as process:
         wait_for(path.exists, "the first file")
         wait_for(lambda: by(read(path), "wattlaw_last_step_time_seconds", "workload"), "steps")
@@ -196,8 +196,3 @@ def test_any_label_survives_both_parsers(values):
         (family,) = parse.text_string_to_metric_families(text)
         assert family.samples[0].labels == dict(labels)
         assert family.samples[0].value == 1.5
-
-
-def test_only_prom_files_are_written(store, tmp_path):
-    with pytest.raises(BadInput, match="node_exporter reads no other"):
-        MetricsFile(tmp_path / "x.txt", "s", store, 1)

@@ -61,7 +61,6 @@ def test_a_program_that_starts_ranks_is_seen(line, program, count):
         "python train.py --launcher torchrun",
         "python -c 'torchrun'",
         "./mytrainer torchrun",
-        "nohup ./mytrainer torchrun",
         "accelerate test",
         "lightning download x",
         "sh -c 'python t.py # torchrun'",
@@ -153,18 +152,14 @@ sys.exit(max(rank.wait() for rank in ranks))
     [
         ("2", 2, "of the 2 that were launched has started 2 ranks of its own"),
         ("2", 1, "trained as one of 2 ranks, but 1 was launched"),
-        ("1", 1, None),
     ],
 )
 def test_a_script_that_starts_ranks_is_no_result(tmp_path, count, gpus, expected):
     (tmp_path / "spawn.py").write_text(SPAWN)
-    words = f"{HERE} spawn.py {count} {shlex.quote(str(SCRIPTS / 'ddp.py'))} --epochs 2"
+    words = f"{HERE} spawn.py {count} {shlex.quote(str(SCRIPTS / 'ddp.py'))} --epochs 1"
     path = write(tmp_path, words, [gpus])
     done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
     (record,) = Store(tmp_path / "store").records()
-    if expected is None:
-        assert (done.returncode, record.status) == (0, "done"), record.reason
-        return
     assert (done.returncode, record.status) == (1, "failed")
     assert expected in record.reason
     assert "once per GPU" in record.reason

@@ -26,6 +26,7 @@ from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec
 
 STEPS = 6  # of an epoch: 1437 samples are 5 x 256 + 157
+SAMPLER = "wattlaw.measure.telemetry.sampler"
 LOOKS = STEPS + 2  # checks for a notice, in an epoch that is not the last
 
 
@@ -68,9 +69,7 @@ def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[s
 @pytest.mark.parametrize(
     ("looks", "stops"),
     [
-        ([1, STEPS - 1], [(0, 1), (0, STEPS)]),
-        ([STEPS], [(0, STEPS)]),  # the training of the epoch is done, its evaluation is not
-        ([LOOKS], [(1, 0)]),
+        ([1, STEPS - 1], [(0, 1), (0, STEPS)]),  # the second before its evaluation
         ([LOOKS + 4, 1, 3], [(1, 4), (1, 5), (2, 0)]),
         ([2 * LOOKS + STEPS + 1], [(2, STEPS)]),
     ],
@@ -107,12 +106,8 @@ def test_windows_of_an_interrupted_epoch_and_the_next_window_are_marked(uninterr
     assert {row["interrupted"] for row in uninterrupted[0]} == {False}
     assert {row["from_step"] for row in uninterrupted[0]} == {0}
     assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
-    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [
-        (0, "train", True, 4, 2),
-    ]
-    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [
-        (0, "evaluate", True, 0, None),
-    ]
+    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [(0, "train", True, 4, 2)]
+    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [(0, "evaluate", True, 0, None)]
     assert marked(trained(digits(), tmp_path, 4)) == [
         (1, "train", True, 0, 6),
         (1, "evaluate", False, 0, None),
@@ -146,100 +141,77 @@ def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("step_s", "steps"),
-    [(0.0, 1000), (1e-6, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (1.0, 1), (100.0, 1)],
+    ("step_s", "steps"), [(0.0, 1000), (0.001, 1000), (0.01, 100), (0.3, 3), (100.0, 1)]
 )
 def test_ranks_check_for_a_notice_about_once_a_second(step_s, steps):
     assert steps_between(step_s) == steps
 
 
 class Run:
-    """A run of the workload with dropout by real agents of two ranks."""
-
     def __init__(self, folder: Path) -> None:
         train = {"save_model": True}
         self.spec = spec_of("digits-dropout", {}, gpus=2, global_batch=24, epochs=2, **train)
         self.folder = RunFolder(folder / run_id(self.spec))
         self.attempt = 0
-        self.agents: list[subprocess.Popen[bytes]] = []
 
     def begin(self, pause_s: float = 0.0, **more: str) -> "subprocess.Popen[bytes]":
-        """Start the next attempt."""
         self.attempt += 1
         self.record = record_of(self.spec, self.folder, self.attempt)
         pause = self.folder.path / "pause"
         pause.write_text(str(pause_s))
-        more |= {"TEST_PAUSE_FILE": str(pause)}
-        self.agents.append(agent(self.folder, self.attempt, 2, **more))
-        return self.agents[-1]
-
-    def end(self) -> int:
-        """Wait for the attempt; return the agent's code."""
-        return self.agents[-1].wait(90)
+        self.agent = agent(self.folder, self.attempt, 2, TEST_PAUSE_FILE=str(pause), **more)
+        return self.agent
 
     def content(self, name: str) -> dict[str, Any] | None:
-        """Return the content of a file that the attempt wrote."""
         return content(self.folder, self.attempt, name)
 
-    def workers(self) -> list[psutil.Process]:
-        """Return the running ranks."""
-        children = psutil.Process(self.agents[-1].pid).children()
-        return [child for child in children if WORKER in child.cmdline()]
-
-    def sampler(self) -> psutil.Process | None:
-        """Return the sampler if it runs."""
-        children = psutil.Process(self.agents[-1].pid).children()
-        return next(
-            (one for one in children if "wattlaw.measure.telemetry.sampler" in one.cmdline()), None
-        )
+    def processes(self, module: str) -> list[psutil.Process]:
+        children = psutil.Process(self.agent.pid).children()
+        return [child for child in children if module in child.cmdline()]
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[Run]:
     made = Run(tmp_path)
     yield made
-    for one in made.agents:
-        family = psutil.Process(one.pid).children(recursive=True) if one.poll() is None else []
-        one.kill()
-        one.wait()
-        for process in family:
-            if process.is_running():
-                process.kill()
+    if made.attempt and made.agent.poll() is None:
+        family = psutil.Process(made.agent.pid).children(recursive=True)
+        for process in (*family, made.agent):
+            process.kill()
+        made.agent.wait()
 
 
 def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_path: Path):
     first = run.begin(0.03, **{WARNS: "1"})
     wait_for(lambda: len(run.folder.windows(1)) == 2, "the first epoch")
-    time.sleep(0.4)
+    time.sleep(0.4)  # some steps of the second one
     first.send_signal(signal.SIGUSR1)
-    sent_s = time.monotonic()
-    assert run.end() == 0
-    assert time.monotonic() - sent_s < 15
+    assert first.wait(90) == 0
     stopped = run.content("stopped")
     assert stopped["epoch"] == 1
     assert 0 < stopped["step"] < 60
     assert run.content("checkpointed") == {"epoch": 1, "step": stopped["step"]}
     assert run.content(f"ended.{HERE}") == {"code": 0}
-    failed = finish(run.record, run.folder)
-    assert failed.status == "failed"
+    assert finish(run.record, run.folder).status == "failed"
 
     second = run.begin(**{WARNS: "1"})
-    wait_for(run.sampler, "the sampler")  # the ranks import their libraries, or are not there yet
+    # The ranks import their libraries, or are not there yet.
+    wait_for(lambda: run.processes(SAMPLER), "the sampler")
     second.send_signal(signal.SIGUSR1)
-    assert run.end() == 0
+    assert second.wait(90) == 0
     assert run.content("stopped")["step"] == stopped["step"] + 1
     third = run.begin(0.01)  # without the variable a signal changes nothing
-    wait_for(lambda: len(run.workers()) == 2, "the ranks")
-    for process in (third, *run.workers(), run.sampler()):  # Slurm may signal all processes
-        process.send_signal(signal.SIGUSR1)
-    assert run.end() == 0, run.folder.log_path.read_text()
+    wait_for(lambda: len(run.processes(WORKER)) == 2, "the ranks")
+    for process in (third, *run.processes(WORKER), *run.processes(SAMPLER)):
+        process.send_signal(signal.SIGUSR1)  # Slurm may signal all processes
+    assert third.wait(90) == 0, run.folder.log_path.read_text()
     assert run.content("stopped") is None
     done = finish(run.record, run.folder)
     assert done.status == "done", done.reason
     rows = pq.read_table(run.folder.epochs_path).to_pylist()
-    assert [row["interrupted"] for row in rows if row["phase"] == "train"][:2] == [False, True]
-    cut = [row for row in rows if row["phase"] == "train" and row["epoch"] == 1]
-    assert sum(row["steps"] for row in cut) == 60
+    training = [row for row in rows if row["phase"] == "train"]
+    assert [row["interrupted"] for row in training][:2] == [False, True]
+    assert sum(row["steps"] for row in training if row["epoch"] == 1) == 60
     assert len({report.host for report in done.samplers}) == 1
 
     trained(run.spec, tmp_path / "uncut")

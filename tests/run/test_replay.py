@@ -39,8 +39,6 @@ STUDY = {
 
 @pytest.fixture
 def replayed(write_study, tmp_path):
-    """Return a function that runs a study on a table, and returns its store's results."""
-
     def replay(table: str = TABLE, **changes: object) -> results.Results:
         (tmp_path / "table.csv").write_text(table)
         run(write_study(**STUDY | changes), tmp_path / "store")
@@ -50,7 +48,6 @@ def replayed(write_study, tmp_path):
 
 
 def setting_of(frame, **values):
-    """Return the rows of a table of runs with these values."""
     for name, value in values.items():
         frame = frame[frame[name].isna() if value is None else frame[name] == value]
     return frame
@@ -89,8 +86,9 @@ def test_steps_are_two_windows_and_startup_belongs_to_the_run_alone(replayed):
 def test_the_parts_of_a_step_are_those_of_the_table(replayed):
     opened = replayed(
         "gpus,step_time_s,communication_s,data_wait_s\n4,0.5,0.2,0\n4,0.5,,\n",
-        sweeps=[{"gpus": [4], "local_batch": [8]}], repeats=2,
-    )  # fmt: skip
+        sweeps=[{"gpus": [4], "local_batch": [8]}],
+        repeats=2,
+    )
     windows = opened.epochs.sort_values(["communication_s", "steps"])
     assert windows["communication_s"].dropna().tolist() == pytest.approx([2, 20])
     assert windows["data_wait_s"].dropna().tolist() == [0, 0]
@@ -156,26 +154,26 @@ def test_epochs_and_steps_follow_from_any_of_the_times(replayed, column, value, 
     assert metrics["step_time_s"].tolist() == pytest.approx([0.08] * 2)
 
 
-def test_steps_for_a_time_are_as_many_as_it_takes(replayed):
-    sweeps = [{"gpus": [1], "local_batch": [8]}]
-    measure = {"seconds": 4, "warmup_steps": 0}
-    windows = replayed("gpus,step_time_s\n1,0.3\n", sweeps=sweeps, measure=measure).epochs
-    assert windows["steps"].tolist() == [14]
-    assert windows["duration_s"].tolist() == pytest.approx([4.2])
-
-
-def test_without_the_samples_of_an_epoch_some_times_are_unknown(replayed):
+def test_a_run_whose_time_is_unknown_or_too_long_is_skipped(replayed):
     unknown = {"workloads": [{"name": "bert"}], "sweeps": [{"gpus": [1], "local_batch": [8]}]}
-    epochs = {"measure": {"epochs": 2, "warmup_epochs": 1}}
-    opened = replayed("gpus,step_time_s\n1,0.1\n", **unknown, **epochs)
+    epochs = unknown | {"measure": {"epochs": 2, "warmup_epochs": 1}}
+    opened = replayed("gpus,step_time_s\n1,0.1\n", **epochs)
     assert opened.runs["status"].tolist() == ["skipped"]
-    assert (
-        "line 2: the time of one epoch does not follow from step_time_s" in opened.runs["reason"][0]
-    )
-    opened = replayed("gpus,epoch_time_s\n1,7\n", **unknown, **epochs)
+    expected = "line 2: the time of one epoch does not follow from step_time_s"
+    assert expected in opened.runs["reason"][0]
+    opened = replayed("gpus,epoch_time_s\n1,7\n", **epochs)
     assert opened.metrics[["unit", "time_s"]].to_numpy().tolist() == [["epoch", 7.0]]
     table = "gpus,step_time_s,dataset_samples\n1,0.1,80\n"
-    assert "done" in replayed(table, **unknown, **epochs).runs["status"].tolist()
+    assert "done" in replayed(table, **epochs).runs["status"].tolist()
+    for seconds, expected in (("0.3", "done"), ("1e9", "skipped")):
+        measure = {"seconds": 4, "warmup_steps": int(seconds == "1e9")}
+        opened = replayed(f"gpus,step_time_s\n1,{seconds}\n", **unknown, measure=measure)
+        (row,) = opened.runs[opened.runs["measure_seconds"] == 4].tail(1).to_dict("records")
+        assert row["status"] == expected
+    assert row["reason"].endswith("the run takes 2e+09 s; allowed: up to 1e9 s")
+    windows = opened.epochs[opened.epochs["phase"] == "steps"]
+    assert windows["steps"].tolist() == [14]  # as many as 4 s take
+    assert windows["duration_s"].tolist() == pytest.approx([4.2])
 
 
 def test_repeats_beyond_the_rows_draw_from_them_always_in_the_same_way(replayed, tmp_path):
@@ -197,6 +195,8 @@ def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, t
     assert "1 done, 0 failed, 5 skipped" in capsys.readouterr().out
     assert main(line) == 2
     assert f"{tmp_path / 'nowhere.csv'}: no such file" in capsys.readouterr().err
+    assert main(["run", str(write_study(launch={"kind": "replay"}))]) == 2
+    assert "launch.table (or --table) is required" in capsys.readouterr().err
     assert main(["run", str(study), "--launch", "local", "--table", str(other)]) == 2
     assert "--table requires the launcher replay" in capsys.readouterr().err
 
@@ -211,28 +211,20 @@ def test_the_identity_names_the_launcher_and_not_the_table(write_study, tmp_path
     assert {planned.spec.launch_kind for planned in load_study(study).plan.runs} == {"replay"}
 
 
-def test_a_command_is_replayed_without_its_program(replayed):
-    workload = {"name": "bert", "command": ["nowhere", "{local_batch}"]}
-    assert replayed(workloads=[workload]).metrics["unit"].tolist() == ["sample"] * 4
-
-
-def test_options_of_workloads_select_rows(replayed):
+def test_options_of_workloads_select_rows_and_commands_are_replayed_without_their_program(replayed):
     table = "workload,gpus,options.lr,options.fused,step_time_s\nbert,1,0.1,True,1\nbert,1,1,,2\n"
+    one = {"sweeps": [{"gpus": [1], "local_batch": [8]}]}
     for lr, fused, expected in ((0.1, True, [1.0]), (1, False, [1.0, 2.0])):
         workload = {"name": "bert", "options": {"lr": lr, "fused": fused}}
-        opened = replayed(
-            table, workloads=[workload], sweeps=[{"gpus": [1], "local_batch": [8]}]
-        )  # fmt: skip
+        opened = replayed(table, workloads=[workload], **one)
         assert sorted(opened.metrics["step_time_s"]) == pytest.approx(expected)
-
-
-def test_options_of_a_registered_workload_have_their_defaults(replayed):
-    table = "workload,gpus,options.width,step_time_s\ndigits-cnn,1,{},0.5\n"
-    study = {"workloads": [{"name": "digits-cnn"}], "sweeps": [{"gpus": [1], "local_batch": [8]}]}
+    # Options of a registered workload have their defaults.
     width = catalogue.entry("digits-cnn").options().width
-    opened = replayed(table.format(width), **study)
-    assert opened.runs["status"].tolist() == ["done"]
-    assert opened.metrics["unit"].tolist() == ["epoch"]
+    table = f"workload,gpus,options.width,step_time_s\ndigits-cnn,1,{width},0.5\nbert,1,,0.5\n"
+    command = {"name": "bert", "command": ["nowhere", "{local_batch}"]}
+    runs = replayed(table, workloads=[{"name": "digits-cnn"}, command], **one).runs
+    assert set(runs[runs["workload"] == "digits-cnn"]["status"]) == {"done"}
+    assert len(runs[runs["status"] == "done"]) == 4
 
 
 def test_replayed_values_are_labelled_and_never_called_measured(replayed, tmp_path, capsys):
@@ -275,33 +267,50 @@ def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones
     ("table", "expected"),
     [
         ("gpus,step_time_s\n", "no rows"),
-        ("", "no rows"),
-        ("gpus\n1\n", "given none; allowed: exactly one of"),
-        ("gpus,step_time_s,epoch_time_s\n1,1,1\n", "step_time_s, epoch_time_s; allowed: exactly"),
-        ("step_time_s\n1\n", "no column gpus"),
+        ("", "gpus is missing"),
+        ("gpus\n1\n", "or epoch_time_s or throughput is missing"),
+        ("gpus,step_time_s,epoch_time_s\n1,1,1\n", "given both step_time_s and epoch_time_s"),
+        ("gpus,step_time_s,time_per_sample_s\n1,1,1\n", "step_time_s; allowed: one of"),
+        ("step_time_s\n1\n", "gpus is missing"),
         ("gpus,step_time_s,step_time_s\n1,1,1\n", 'column "step_time_s" occurs twice'),
-        ("gpus,step_time_s,speed\n1,1,1\n", 'unknown column "speed"; allowed: '),
-        ("gpus,step_time_s,options.\n1,1,1\n", 'unknown column "options."'),
+        ("gpus,step_time_s,speed\n1,1,1\n", 'no field "speed"; allowed: '),
+        ("gpus,step_time_s,power_w\n1,1,1\n", "line 2: a replay does not use gpu_energy_j"),
+        ("gpus,step_time_s,options.\n1,1,1\n", 'no field "options."'),
         ("gpus,step_time_s\n1,1\nx,1\n", 'line 3: gpus is "x"; allowed: a whole number'),
-        ("gpus,step_time_s\n1,0\n", 'line 2: step_time_s is "0"; allowed: seconds from'),
+        ("gpus,step_time_s\n1,0\n", "line 2: step_time_s is 0.0; allowed: a number > 0"),
+        ("gpus,step_time_s\n1,1e-10\n", "line 2: step_time_s is 1e-10; allowed: seconds from"),
         ("gpus,step_time_s\n1,nan\n", 'line 2: step_time_s is "nan"'),
-        ("gpus,step_time_s\n1,\n", "line 2: step_time_s is missing"),
+        ("gpus,step_time_s\n1,\n1,1\n", "line 2: step_time_s is missing"),
+        ("gpus,time_per_sample_s\n1,1\n1,\n", "line 3: time_per_sample_s is missing"),
         ("gpus,step_time_s\n,1\n", "line 2: gpus is missing"),
         ("gpus,step_time_s\n1\n", "line 2: has 1 cells; the header has 2"),
         ("gpus,step_time_s,power_per_gpu_w\n1,1,-5\n", 'line 2: power_per_gpu_w is "-5"'),
         ("gpus,step_time_s,startup_s\n1,1,-5\n", 'line 2: startup_s is "-5"'),
-        ("gpus,step_time_s,communication_s\n1,1,-5\n", 'line 2: communication_s is "-5"'),
+        ("gpus,step_time_s,communication_s\n1,1,-5\n", "line 2: communication_s is -5"),
         ("gpus,step_time_s,power_per_gpu_w,energy_per_sample_j\n1,1,1,1\n", "allowed: one of them"),
         ("gpus,step_time_s,global_batch\n4,1,6\n", "line 2: global_batch 6 cannot be divided by 4"),
         ("gpus,step_time_s,global_batch,local_batch\n4,1,8,3\n", "8 is not 4 gpus x local_batch 3"),
-        ("gpus,step_time_s,workload\n1,1,gpt\n", "no rows of workload bert; the table has: gpt"),
-        (
-            "gpus,step_time_s,hardware\n1,1,T4\n1,1,V100\n",
-            "launch.hardware: given nothing; allowed",
-        ),
     ],
 )
-def test_a_bad_table_is_a_one_line_error(write_study, tmp_path, capsys, table, expected):
+def test_a_bad_table_is_a_one_line_error(tmp_path, table, expected):
+    path = tmp_path / "table.csv"
+    path.write_text(table)
+    with pytest.raises(BadInput) as raised:
+        read_replay_table(path)
+    assert str(raised.value).startswith(f"{path}: ")
+    assert expected in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("table", "expected"),
+    [
+        ("gpus,step_time_s,workload\n1,1,gpt\n", "no rows of workload bert; the table has: gpt"),
+        ("gpus,step_time_s,hardware\n1,1,T4\n1,1,V100\n", "launch.hardware: given nothing"),
+    ],
+)
+def test_a_table_of_something_else_ends_before_a_store(
+    write_study, tmp_path, capsys, table, expected
+):
     (tmp_path / "table.csv").write_text(table)
     assert main(["run", str(write_study(**STUDY)), "--store", str(tmp_path / "store")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
@@ -310,15 +319,12 @@ def test_a_bad_table_is_a_one_line_error(write_study, tmp_path, capsys, table, e
     assert not (tmp_path / "store").exists()
 
 
-def test_a_replay_needs_a_table(write_study, capsys):
-    assert main(["run", str(write_study(launch={"kind": "replay"}))]) == 2
-    assert "launch.table (or --table) is required" in capsys.readouterr().err
-
-
-def test_a_run_that_no_store_can_hold_is_skipped(replayed):
-    opened = replayed("gpus,step_time_s\n1,1e9\n", sweeps=[{"gpus": [1], "local_batch": [8]}])
-    assert opened.runs["status"].tolist() == ["skipped"]
-    assert opened.runs["reason"][0].endswith("the run takes 1.1e+11 s; allowed: up to 1e9 s")
+def test_units_and_throughputs_are_those_of_an_import(tmp_path):
+    path = tmp_path / "table.csv"
+    for columns in ("step_time_ms\n4,8,250", "samples_per_s\n4,8,128", "steps_per_s\n4,8,4"):
+        path.write_text(f"gpus,local_batch,{columns}\ntotal,,\n")
+        table = read_replay_table(path)
+        assert [row.values[table.time] for row in table.rows] == pytest.approx([0.25])
 
 
 CELLS = st.one_of(
@@ -343,7 +349,7 @@ def test_any_table_is_read_with_valid_values_or_rejected_in_one_line(tmp_path_fa
         assert str(error).startswith(f"{path}: ")
         assert "\n" not in str(error)
         return
-    assert len(table.rows) == len(rows)
+    assert 0 < len(table.rows) <= len(rows)
     for row in table.rows:
         gpus, batch = row.values["gpus"], row.values["global_batch"]
         assert 1e-9 <= row.values[table.time] <= 1e9

@@ -12,8 +12,7 @@ from conftest import study_of, wait_for
 from wattlaw.api.studies import run
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import NotAvailable
-from wattlaw.running import slots
-from wattlaw.running.local import LocalLauncher
+from wattlaw.running.local import LocalLauncher, acquire_slots, slot_holders
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand
@@ -21,12 +20,12 @@ from wattlaw.study.plan import expand
 #: Occupies one of the named slots, as a user and in a network namespace of its own where asked.
 HOLDER = """
 import ctypes, os, sys, time
-from wattlaw.running import slots
+from wattlaw.running.local import acquire_slots
 uid, namespace, *names = sys.argv[1:]
 if namespace:
     ctypes.CDLL(None).unshare(int(namespace))
 os.setuid(int(uid))
-lease = slots.acquire(names, 1)
+lease = acquire_slots(names, 1)
 print(*lease or ["nothing"], flush=True)
 time.sleep(600)
 """
@@ -37,7 +36,6 @@ root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can be anothe
 
 @pytest.fixture
 def hold(monkeypatch, tmp_path):
-    """Return a function that occupies one of some slots from another process."""
     monkeypatch.setenv("WATTLAW_LOCKS", str(tmp_path))  # of this test
     held = []
 
@@ -56,26 +54,26 @@ def hold(monkeypatch, tmp_path):
 def test_a_slot_has_one_owner_and_is_released_when_it_is_killed(hold):
     owner, name = hold(*TWO)
     assert name == "GPU-a"
-    lease = slots.acquire(TWO, 1)
+    lease = acquire_slots(TWO, 1)
     assert list(lease) == ["GPU-b"]
-    assert slots.acquire(TWO, 1) is None
-    (holder,) = slots.holders(TWO)  # not this process
+    assert acquire_slots(TWO, 1) is None
+    (holder,) = slot_holders(TWO)  # not this process
     assert holder.startswith(f"process {owner.pid} of user {machine_lock.user_name(os.getuid())}, ")
-    assert "wattlaw.running import slots" in holder  # its command, on one line
+    assert "wattlaw.running.local import acquire_slots" in holder  # its command, on one line
     owner.kill()
-    wait_for(lambda: slots.acquire(["GPU-a"], 1), "the slot of the killed process")
+    wait_for(lambda: acquire_slots(["GPU-a"], 1), "the slot of the killed process")
     lease.release()
     lease.release()
-    assert slots.holders(TWO) == []
-    assert list(slots.acquire(TWO, 2)) == TWO
+    assert slot_holders(TWO) == []
+    assert list(acquire_slots(TWO, 2)) == TWO
 
 
 @root_only
 def test_users_share_the_slots_of_a_machine(hold):
-    lease = slots.acquire(TWO, 1)
+    lease = acquire_slots(TWO, 1)
     owner, name = hold(*TWO, uid=NOBODY)
     assert name == "GPU-b"
-    assert slots.holders(TWO)[0].startswith(f"process {owner.pid} of user nobody")
+    assert slot_holders(TWO)[0].startswith(f"process {owner.pid} of user nobody")
     assert hold(*TWO, uid=1)[1] == "nothing"
     lease.release()
 
@@ -85,30 +83,24 @@ def test_a_container_with_a_network_of_its_own_has_slots_of_its_own(hold):
     assert hold("GPU-a")[1] == hold("GPU-a", namespace=NEW_NETWORK)[1] == "GPU-a"
 
 
-def test_names_longer_than_an_address_are_slots_too(hold):
-    names = ["x" * 500, "x" * 500 + "y"]
-    lease = slots.acquire(names, 2)
-    assert list(lease) == names
-    assert slots.acquire(names, 1) is None
-
-
 def test_a_system_without_locks_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(machine_lock, "_address", lambda _: bytes(tmp_path / "none" / "lock"))
     with pytest.raises(
         NotAvailable, match=r"slot/GPU-a: this machine cannot lock it: No such file"
     ):
-        slots.acquire(["GPU-a"], 1)
+        acquire_slots(["GPU-a"], 1)
 
 
 @given(st.lists(st.integers(1, 4), max_size=6))
 def test_at_most_four_of_four_slots_have_owners(tmp_path_factory, counts):
-    names = [f"{tmp_path_factory.mktemp('four')}/{name}" for name in "abcd"]
-    leases = [lease for count in counts if (lease := slots.acquire(names, count))]
+    folder = tmp_path_factory.mktemp("four")
+    names = [f"{folder}/{'x' * 500}{name}" for name in "abcd"]  # longer than an address
+    leases = [lease for count in counts if (lease := acquire_slots(names, count))]
     taken = [name for lease in leases for name in lease]
     assert len(taken) == len(set(taken)) <= 4
     for lease in leases:
         lease.release()
-    assert len(slots.acquire(names, 4)) == 4
+    assert len(acquire_slots(names, 4)) == 4
 
 
 def test_two_launchers_of_one_machine_share_its_slots(hold):

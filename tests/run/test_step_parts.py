@@ -19,16 +19,12 @@ LOADING_S, SLOWER_S, STEPS = 0.01, 0.1, 8
 
 
 class _SlowData(InMemory):
-    """Samples that take a time to load."""
-
     def batch(self, indices, seeds):
         time.sleep(LOADING_S)
         return super().batch(indices, seeds)
 
 
 class _Workload:
-    """A workload whose second rank is slower."""
-
     def training_data(self):
         return _SlowData((torch.zeros(STEPS * 8, 4),))
 

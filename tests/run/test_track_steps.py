@@ -78,8 +78,10 @@ def test_evaluations_are_not_part_of_steps_and_short_epochs_do_not_divide_them(t
     found = windows(tmp_path)
     assert {row["phase"] for row in found} == {"steps"}
     assert pick(found[:3], "from_step", "steps", "warmup") == [
-        (0, 1, True), (1, 1, False), (2, 3, False),
-    ]  # fmt: skip
+        (0, 1, True),
+        (1, 1, False),
+        (2, 3, False),
+    ]
     (rest,) = found[3:]  # until it is long enough for an energy
     assert (rest["from_step"], rest["warmup"]) == (5, False)
     assert 1 <= rest["duration_s"] < 1.3
@@ -115,14 +117,6 @@ def test_steps_of_an_epoch_are_values_of_its_window(tmp_path):
     assert rest["samples"] != rest["samples"]  # of one step they are unknown
 
 
-def test_steps_of_a_block_without_windows_are_values_of_the_block(tmp_path):
-    with wattlaw.track("x", tmp_path, quiet=True) as run:
-        for _ in range(3):
-            run.step(samples=2)
-        run.leave()  # more often than entering is harmless
-    assert pick(windows(tmp_path), "phase", "steps", "samples") == [("train", 3, 6)]
-
-
 def test_the_results_of_an_evaluation_are_stored_by_name(tmp_path):
     with wattlaw.track("x", tmp_path, quiet=True) as run, run.evaluation():
         run.log(metrics={"top1": 0.5, "top5": 0.75, "diverged": float("nan")})
@@ -130,21 +124,22 @@ def test_the_results_of_an_evaluation_are_stored_by_name(tmp_path):
     assert json.loads(window["metrics"]) == {"top1": 0.5, "top5": 0.75}
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
+def test_runs_of_other_settings_are_not_repeats_of_each_other(tmp_path):
+    plain = {"gpus": 1, "global_batch": 8}
+    changes = [
         {"gpus": 2}, {"global_batch": 16}, {"options": {"width": 2}}, {"precision": "bf16"},
         {"gradient_accumulation": 2}, {"epochs": 2}, {"steps": 1, "warmup_steps": 0},
         {"seconds": 9},
-    ],
-)  # fmt: skip
-def test_runs_of_other_settings_are_not_repeats_of_each_other(tmp_path, change):
-    plain = {"gpus": 1, "global_batch": 8}
-    for setting in (plain, plain | change, plain):
-        with wattlaw.track("x", tmp_path, quiet=True, **setting) as run:
-            run.step()
+    ]  # fmt: skip
+    for change in ({}, *changes, {}):
+        with wattlaw.track("x", tmp_path, quiet=True, **plain | change) as run:
+            run.step(samples=2)
+            run.leave()  # more often than entering is harmless
+        assert run.record.spec.repeat == 0 or change == {}
     runs = Store(tmp_path).pandas("runs")
-    assert sorted(runs["repeat"]) == [0, 0, 1]
+    assert sorted(runs["repeat"]) == [0] * 9 + [1]
+    first = windows(tmp_path)[0]  # steps of a block without windows are values of the block
+    assert (first["phase"], first["steps"], first["samples"]) == ("train", 1, 2)
 
 
 @pytest.mark.parametrize(
@@ -167,9 +162,11 @@ def test_too_few_steps_are_a_note_and_none_is_a_failure(tmp_path, count, status,
 def test_wrong_arguments_are_the_callers_mistake(tmp_path):
     import torch
 
-    for wrong in ({"steps": 0}, {"steps": 3, "seconds": 3}, {"seconds": -1}, {"precision": "int"}):
+    wrongs = [{"name": "two words"}, {"sample_hz": -1}, {"steps": 0}, {"steps": 3, "seconds": 3},
+              {"seconds": -1}, {"precision": "int"}]  # fmt: skip
+    for wrong in wrongs:
         with pytest.raises(ValueError, match=r"wattlaw\.track"):
-            wattlaw.track("x", tmp_path, **wrong)
+            wattlaw.track(**{"name": "x", "store": tmp_path} | wrong)
     with wattlaw.track("x", tmp_path, quiet=True) as run:
         for wrong in ({"samples": "many"}, {"loss": "low"}, {"loss": torch.ones(2)}):
             with pytest.raises(ValueError, match=r"^step: .*; allowed: a number$"):
@@ -178,46 +175,17 @@ def test_wrong_arguments_are_the_callers_mistake(tmp_path):
     assert pick(windows(tmp_path), "steps", "loss") == [(1, 0.5)]
 
 
-def test_nothing_waits_for_the_gpu_inside_a_window_of_steps(tmp_path, monkeypatch):
-    """No GPU is here: a stand-in for torch's CUDA part notes what it is asked."""
+def test_steps_are_timed_on_the_gpu_that_has_the_model_and_waited_for_at_the_edges(
+    tmp_path, monkeypatch
+):
+    """The current device is 0; the model lies on 1, and a part of it on 2."""
     import torch
 
-    asked = []
+    asked, steps, waited = [], [0], set()
 
     class Event:
         def __init__(self, *, enable_timing: bool) -> None:
             assert enable_timing
-
-        def record(self) -> None:
-            self.at_s = time.perf_counter()
-
-        def elapsed_time(self, other: "Event") -> float:
-            return (other.at_s - self.at_s) * 1e3
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "synchronize", lambda: asked.append(len(counts)))
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    counts: list[int] = []
-    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=2, quiet=True) as run:
-        for number in range(30):
-            time.sleep(0.01)
-            counts.append(number)
-            run.step(loss=torch.tensor(1.0))
-    assert set(asked) == {0, 2, 22, 30}  # at the start, the end of both windows, and of the block
-    assert [row["steps"] for row in windows(tmp_path)] == [2, 20]
-    assert windows(tmp_path)[1]["step_time_mean_s"] == pytest.approx(0.01, rel=0.9)
-
-
-def test_steps_are_timed_and_waited_for_on_the_gpu_that_has_the_model(tmp_path, monkeypatch):
-    """The current device is 0; the model lies on 1, and a part of it on 2."""
-    import torch
-
-    asked = []
-
-    class Event:
-        def __init__(self, *, enable_timing: bool) -> None:
-            self.stream = ""
 
         def record(self, stream: str) -> None:
             asked.append(stream)
@@ -225,20 +193,26 @@ def test_steps_are_timed_and_waited_for_on_the_gpu_that_has_the_model(tmp_path, 
         def elapsed_time(self, other: "Event") -> float:
             return 20.0
 
+    def synchronize(device: int) -> None:
+        asked.append(f"end of {device}")
+        waited.add(steps[0])
+
     fakes = {
         "is_available": lambda: True, "is_initialized": lambda: True, "Event": Event,
         "device_count": lambda: 4, "memory_reserved": [0, 9000, 4000, 0].__getitem__,
-        "current_stream": lambda device: f"stream of {device}",
-        "synchronize": lambda device: asked.append(f"end of {device}"),
+        "current_stream": lambda device: f"stream of {device}", "synchronize": synchronize,
     }  # fmt: skip
     for name, fake in fakes.items():
         monkeypatch.setattr(torch.cuda, name, fake)
     with wattlaw.track("x", tmp_path, steps=2, warmup_steps=2, quiet=True) as run:
-        for _ in range(30):
+        for steps[0] in range(1, 31):
             time.sleep(0.01)
             run.step(loss=torch.tensor(1.0))
     assert {*asked} == {"stream of 1", "end of 1", "end of 2"}
-    assert windows(tmp_path)[1]["step_time_mean_s"] == pytest.approx(0.02)
+    assert waited == {0, 2, 22, 30}  # at the start, the end of both windows, and of the block
+    warmup, measured = windows(tmp_path)
+    assert (warmup["steps"], measured["steps"]) == (2, 20)
+    assert measured["step_time_mean_s"] == pytest.approx(0.02)
 
 
 def test_a_program_on_the_cpu_asks_no_driver(tmp_path, monkeypatch):
@@ -263,26 +237,18 @@ with wattlaw.track("x", steps=1, warmup_steps=0) as run:
 """
 
 
-@pytest.mark.parametrize(
-    ("measure", "expected"),
-    [
-        ({"steps": 1, "warmup_steps": 2},
-         [("steps", 2, True), ("steps", 3, False), ("steps", 5, False), ("steps", 2, False)]),
-        ({"epochs": 4, "warmup_epochs": 1},
-         [("train", 5, True)] + [("train", 5, False)] * 3),
-    ],
-)  # fmt: skip
-def test_in_a_study_its_measure_decides(tmp_path, measure, expected):
+def test_in_a_study_its_measure_decides(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
     study = {
         "name": "steps",
         "workloads": [{"command": [sys.executable, str(script)]}],
         "sweeps": [{"gpus": [1], "local_batch": [4]}],
-        "measure": measure,
+        "measure": {"steps": 1, "warmup_steps": 2},
     }
     (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
     done = command("run", tmp_path / "study.yaml", "--store", tmp_path / "store")
     assert done.returncode == 0, done.stderr
-    found = [row for row in windows(tmp_path / "store") if row["phase"] != "evaluate"]
-    assert pick(found, "phase", "steps", "warmup") == expected
+    assert pick(windows(tmp_path / "store"), "phase", "steps", "warmup") == [
+        ("steps", 2, True), ("steps", 3, False), ("steps", 5, False), ("steps", 2, False),
+    ]  # fmt: skip

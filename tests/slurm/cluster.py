@@ -31,7 +31,6 @@ WAIT_S = 60.0
 
 
 def missing_programs() -> list[str]:
-    """Return what this machine lacks."""
     return [name for name in PROGRAMS if shutil.which(name) is None]
 
 
@@ -74,7 +73,6 @@ class Cluster:
         self.stop()
 
     def stop(self) -> None:
-        """End all processes and remove the folder."""
         for process in self._processes.values():
             process.kill()
         for name in list(self._processes):
@@ -112,7 +110,6 @@ class Cluster:
     def run(
         self, *line: object, host: str = "login1", root: bool = False, check: bool = True
     ) -> str:
-        """Run a command on a host and return what it printed; such calls are not counted."""
         environment = self.environment() | {"PATH": os.environ["PATH"]}
         done = subprocess.run(
             self.on(host, *line, root=root),
@@ -123,7 +120,6 @@ class Cluster:
         return done.stdout.strip() if check else done.stdout + done.stderr
 
     def sbatch(self, script: str, *options: str, host: str = "login1") -> str:
-        """Submit the text of a script as the user, and return the job's id."""
         fresh = self.fresh_folder()
         (fresh / "script").write_text(f"#!/bin/bash\n{script}\n")
         output = f"--output={fresh}/%j.out"
@@ -135,7 +131,6 @@ class Cluster:
         return "".join(path.read_text() for path in self.shared.glob(f"*/{job}.out"))
 
     def fresh_folder(self) -> Path:
-        """Return an empty folder on the shared file system, the user's."""
         path = Path(tempfile.mkdtemp(dir=self.shared))
         path.chmod(0o755)
         os.chown(path, UID, UID)
@@ -153,35 +148,30 @@ class Cluster:
         return self.run(*line, check=False).partition("\n")[0] if self.knows(job) else ""
 
     def knows(self, job: str) -> bool:
-        """Say whether the controller still knows a job."""
         return "JobId=" in self.run("scontrol", "show", "job", job, check=False)
 
     def wait_state(self, job: str, *states: str, seconds: float = WAIT_S) -> str:
-        """Wait until a job is in one of some states, and return it."""
         what = f"job {job} to be {' or '.join(states)}"
         wanted = lambda: (found := self.state(job)) in states and found  # noqa: E731
         return str(self.wait_for(wanted, what, seconds))
 
     def node_state(self, name: str) -> str:
-        """Return a node's state as sinfo says it: idle, mixed, down*."""
-        return self.run("sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T",
-                        f"--nodes={name}")  # fmt: skip
+        return self.run(
+            "sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T", f"--nodes={name}"
+        )
 
     def wait_idle(self, *names: str, seconds: float = WAIT_S) -> None:
-        """Wait until nodes, or all, are up and have nothing to do."""
         nodes = ",".join(names or self.names)
         line = ["sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T"]
         idle = lambda: set(self.run(*line, f"--nodes={nodes}").split()) == {"idle"}  # noqa: E731
         self.wait_for(idle, f"{nodes} to be idle", seconds)
 
     def answers(self) -> bool:
-        """Say whether the controller answers."""
         return "is UP" in self.run("scontrol", "ping", check=False)
 
     def wait_for(
         self, condition: Callable[[], object], what: str, seconds: float = WAIT_S
     ) -> object:
-        """Wait until a condition holds, and return its value."""
         end_s = time.monotonic() + seconds
         while time.monotonic() < end_s:
             if found := condition():
@@ -190,7 +180,6 @@ class Cluster:
         raise AssertionError(f"waited {seconds:g} s for {what}; see {self.folder}")
 
     def boards(self, name: str) -> FakeGpus:
-        """Return a node's boards; a change is seen by whatever runs there."""
         return self._boards[name]
 
     def place(self, host: str, path: str) -> Path:
@@ -199,12 +188,10 @@ class Cluster:
 
     # ---- what goes wrong ----
     def kill_node(self, name: str) -> None:
-        """Let a node vanish with all its processes; what lies in its /var/tmp stays."""
         self._init(name).kill()
         self._gone(name)
 
     def start_node(self, name: str) -> None:
-        """Boot a node that was killed."""
         shutil.rmtree(self.place(name, "/tmp"))  # noqa: S108
         shutil.rmtree(self.place(name, "/run"))
         self._start_host(name)
@@ -221,15 +208,12 @@ class Cluster:
         self._tell(name, f"kill {int(number)}")
 
     def start_daemon(self, name: str) -> None:
-        """Start a node's slurmd again."""
         self._tell(name, "start")
 
     def stop_controller(self, number: int = signal.SIGTERM) -> None:
-        """End slurmctld and wait for it."""
         self._tell(CONTROLLER, f"kill {int(number)}")
 
     def start_controller(self) -> None:
-        """Start slurmctld with the state that it left, and wait until it answers."""
         self._tell(CONTROLLER, "start")
         self.wait_for(self.answers, "the controller")
 
@@ -245,7 +229,6 @@ class Cluster:
             raise RuntimeError(f"{name} is {self.node_state(name)}: {said}")
 
     def repair(self) -> None:
-        """Cancel all jobs, start what was killed, wait until all is idle; boards are new ones."""
         for name in (CONTROLLER, *self.names):
             if name not in self._processes:
                 self.start_node(name)
@@ -266,7 +249,6 @@ class Cluster:
 
     # ---- making ----
     def _start_munge(self) -> None:
-        """Start the authentication service of all hosts."""
         folder = self.folder / "munge"
         (folder / "key").write_bytes(secrets.token_bytes(128))
         (folder / "key").chmod(0o400)
@@ -275,7 +257,6 @@ class Cluster:
         self.wait_for((folder / "socket").exists, "munged")
 
     def _start_host(self, name: str) -> None:
-        """Start a host's first process; a login host shares the processes of this machine."""
         folder, etc = self.folder / name, self.conf.parent
         binds = [(str(self.place(name, path)), path) for path in ("/tmp", "/var/tmp", "/run")]  # noqa: S108
         for place, path in binds:
@@ -305,7 +286,6 @@ class Cluster:
         self._start(name, [*enter, sys.executable, "-I", "-S", str(own), str(folder / "spec")])
 
     def _start(self, name: str, line: Sequence[str]) -> None:
-        """Start a process that dies with this one."""
         with (self.folder / f"{name}.printed").open("a") as printed:
             self._processes[name] = subprocess.Popen(
                 [shutil.which("setpriv"), "--pdeathsig=KILL", *line],
@@ -314,31 +294,26 @@ class Cluster:
             )  # fmt: skip
 
     def _bare(self) -> dict[str, str]:
-        """Return what a daemon's environment is at boot."""
         path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         return {"PATH": path, "LANG": "C.UTF-8", "SLURM_CONF": str(self.conf)}
 
     def _tell(self, name: str, order: str) -> None:
-        """Give a host's first process an order, and wait until it is done."""
         stdin = self._processes[name].stdin
         stdin.write(f"{order}\n")
         stdin.flush()
         self._answer(name, order.partition(" ")[0])
 
     def _answer(self, name: str, expected: str) -> None:
-        """Read a host's answer."""
         answer = self._processes[name].stdout.readline().strip()
         if answer != expected:
             printed = (self.folder / f"{name}.printed").read_text()
             raise RuntimeError(f"{name} did not {expected}: {answer}{printed}")
 
     def _init(self, name: str) -> psutil.Process:
-        """Return the first process in a host's namespaces."""
         process = psutil.Process(self._processes[name].pid)
         return process if name in LOGINS else process.children()[0]
 
     def _gone(self, name: str) -> None:
-        """Wait for the end of a process, and of all in its namespaces."""
         process = self._processes.pop(name)
         process.wait()
         with contextlib.suppress(OSError):

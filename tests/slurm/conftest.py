@@ -12,7 +12,6 @@ from slurm.studies import Desk
 
 @pytest.fixture(scope="session")
 def started_cluster() -> Iterator[Cluster]:
-    """Start the cluster, or say in one line what is missing."""
     if os.geteuid() != 0:
         pytest.exit("tests/slurm makes namespaces and device files: run it as root", 1)
     if missing := missing_programs():
@@ -24,18 +23,15 @@ def started_cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def cluster(started_cluster: Cluster) -> Iterator[Cluster]:
-    """Give the running cluster, and repair it after the test."""
     yield started_cluster
     started_cluster.repair()
 
 
 @pytest.fixture
 def shared(cluster: Cluster) -> Path:
-    """Give a new folder of the user, at the same path on all hosts."""
     return cluster.fresh_folder()
 
 
 @pytest.fixture
 def desk(cluster: Cluster) -> Desk:
-    """Give a new folder of the user on a login host."""
     return Desk(cluster, cluster.fresh_folder())

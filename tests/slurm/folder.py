@@ -38,7 +38,6 @@ def new_folder() -> tuple[Path, int]:
 
 
 def write(folder: Path, settings: Settings, ports: Sequence[int]) -> None:
-    """Write all files but the boards: the controller's port comes first, then the nodes'."""
     for name in ("etc", "munge", "state", "devices", "home", "shared", *settings.names):
         (folder / name).mkdir(mode=0o755)
     os.chown(folder / "home", UID, UID)
@@ -65,14 +64,12 @@ def write(folder: Path, settings: Settings, ports: Sequence[int]) -> None:
 
 
 def remove(folder: Path) -> None:
-    """Remove a cluster's folder, and the small disk in it."""
     line = ["umount", "--lazy", str(folder / "small")]
     subprocess.run(line, check=False, capture_output=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def write_boards(folder: Path, settings: Settings, name: str) -> FakeGpus:
-    """Give a node new boards of its own; root may limit them, users may not."""
     path, number = folder / name / "boards", settings.names.index(name) + 1
     path.mkdir(exist_ok=True)
     count = settings.boards
@@ -83,7 +80,6 @@ def write_boards(folder: Path, settings: Settings, name: str) -> FakeGpus:
 
 
 def _write_driver(driver: Path, etc: Path) -> None:
-    """Write the fake driver, and the cache that leads every process of a node to it."""
     driver.mkdir()
     shutil.copy(library() / SONAME, driver / SONAME)
     (etc / "ld.so.conf").write_text(f"{driver}\ninclude /etc/ld.so.conf\n")
@@ -92,7 +88,6 @@ def _write_driver(driver: Path, etc: Path) -> None:
 
 
 def _write_wrappers(folder: Path, calls: Path) -> None:
-    """Write programs that note their call and become Slurm's own."""
     folder.mkdir()
     calls.touch()
     calls.chmod(0o666)
@@ -103,7 +98,6 @@ def _write_wrappers(folder: Path, calls: Path) -> None:
 
 
 def _locked(folder: Path) -> int:
-    """Return the descriptor of a lock on a folder; BlockingIOError when a living cluster has it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -114,7 +108,6 @@ def _locked(folder: Path) -> int:
 
 
 def _sweep() -> None:
-    """Remove what killed clusters have left."""
     for folder in BASE.iterdir():
         with contextlib.suppress(BlockingIOError, FileNotFoundError):
             descriptor = _locked(folder)

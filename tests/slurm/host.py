@@ -19,7 +19,6 @@ from pathlib import Path
 
 
 def mount(*arguments: str) -> None:
-    """Mount, in this namespace only."""
     subprocess.run(["/bin/mount", *arguments], check=True)
 
 
@@ -58,13 +57,10 @@ def kept(paths: list[str], hidden: list[str], folder: str) -> Iterator[None]:
 
 
 class Host:
-    """The daemon of this host, or none."""
-
     def __init__(self, command: list[str]) -> None:
         self.command, self.pid = command, 0
 
     def start(self) -> None:
-        """Start the daemon, without waiting for it."""
         if self.command:
             self.pid = os.posix_spawnp(self.command[0], self.command, os.environ)
 
@@ -97,7 +93,6 @@ class Host:
 
 
 def main() -> None:
-    """Become a host."""
     spec = json.loads(Path(sys.argv[1]).read_text())
     socket.sethostname(spec["name"])
     reach(spec["reachable"], Path(spec["folder"]) / "aside")

@@ -73,11 +73,9 @@ class Settings:
 
     @property
     def names(self) -> list[str]:
-        """Return the nodes' names."""
         return [f"node{k}" for k in range(1, self.nodes + 1)]
 
     def slurm_conf(self, folder: Path, ports: Sequence[int]) -> str:
-        """Return slurm.conf: a partition that may be preempted, and one that preempts it."""
         lines = [BASE.format(cluster=CLUSTER, folder=folder, ports=ports)]
         lines += [f"{key}={value}" for key, value in (TIMES | self.options).items()]
         lines += [
@@ -101,7 +99,6 @@ class Settings:
         )
 
     def topology_conf(self) -> str:
-        """Return topology.conf: two leaf switches below one."""
         half = (self.nodes + 1) // 2
         leaves = [self.names[:half], self.names[half:]]
         lines = [
@@ -119,7 +116,6 @@ class Settings:
 
 
 def with_user(path: Path, line: str) -> str:
-    """Return the text of the machine's passwd or group file, and our user's line."""
     return f"{path.read_text().rstrip()}\n{line}\n"
 
 

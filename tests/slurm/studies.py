@@ -39,7 +39,6 @@ class Desk:
         return self.folder / "store"
 
     def write(self, slurm: dict[str, object] | None = None, **changes: object) -> None:
-        """Write a small study; `slurm` are changes of launch.slurm."""
         asked: dict[str, object] = {"poll_s": 1, "settle_s": 5, "time": "10", **(slurm or {})}
         study: dict[str, object] = {
             "name": "on-slurm",
@@ -54,7 +53,6 @@ class Desk:
         (self.folder / "study.yaml").write_text(text)
 
     def line(self, *words: object, host: str = "login1") -> list[str]:
-        """Return the command line of a command of ours, typed at a login host."""
         here = ["env", f"--chdir={self.folder}"]
         return self.cluster.on(host, *here, sys.executable, "-m", "wattlaw", *words)
 
@@ -68,24 +66,23 @@ class Desk:
     def does(
         self, *words: object, host: str = "login1", seconds: float = RUN_S
     ) -> "subprocess.CompletedProcess[str]":
-        """Type a command, and wait for it."""
         return subprocess.run(
             self.line(*words, host=host), env=self.environment(),
             capture_output=True, text=True, timeout=seconds, check=False,
         )  # fmt: skip
 
     def runs(self, host: str = "login1") -> "subprocess.CompletedProcess[str]":
-        """Run the study to its end."""
         return self.does("run", "study.yaml", "--store", "store", host=host)
 
     @contextmanager
     def running(self, host: str = "login1") -> Iterator["subprocess.Popen[str]"]:
-        """Run the study in the background."""
         process = subprocess.Popen(
             self.line("run", "study.yaml", "--store", "store", host=host),
-            env=self.environment(), text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        )  # fmt: skip
+            env=self.environment(),
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
         try:
             yield process
         finally:
@@ -100,7 +97,6 @@ class Desk:
         return found
 
     def job_of(self, record: RunRecord) -> str:
-        """Return the id of a run's job, once it is known."""
         known = lambda: next(  # noqa: E731
             (one.site.job_id for one in self.records() if one.run_id == record.run_id and one.site),
             None,
@@ -108,8 +104,6 @@ class Desk:
         return str(self.cluster.wait_for(known, "the run's job"))
 
     def wait_epochs(self, count: int, seconds: float = 90) -> None:
-        """Wait until some run has finished some training windows in its present attempt."""
-
         def trained() -> bool:
             streams = self.store.glob("runs/*/live/*/windows.*.csv")
             return any(text.read_text().count("train") >= count for text in streams)
@@ -117,7 +111,6 @@ class Desk:
         self.cluster.wait_for(trained, f"{count} epochs", seconds)
 
     def submissions(self) -> int:
-        """Return how many jobs were submitted by users of this cluster so far."""
         return len(self.cluster.calls("sbatch"))
 
 
@@ -135,14 +128,12 @@ def slowly(desk: Desk, epochs: int = 16, **changes: object) -> None:
 
 
 def finished(process: "subprocess.Popen[str]", seconds: float = RUN_S) -> str:
-    """Wait for a study that runs in the background, and return its output."""
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == 0, output
     return output
 
 
 def is_whole(desk: Desk, record: RunRecord) -> None:
-    """Check that a done run has every epoch of every host, cut or not, exactly once."""
     assert record.status == "done", record.reason
     epochs = Store(desk.store).pandas("epochs")
     mine = epochs[(epochs.run_id == record.run_id) & (epochs.phase == "train")]

@@ -59,8 +59,10 @@ def test_no_process_remains_after_a_killed_test_process() -> None:
     path = os.pathsep.join(sys.path)
     child = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=os.environ | {"PYTHONPATH": path}, stdout=subprocess.PIPE, text=True,
-    )  # fmt: skip
+        env=os.environ | {"PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     folder = child.stdout.readline().strip()
     family = psutil.Process(child.pid).children(recursive=True)
     assert folder.startswith(str(BASE))

@@ -3,7 +3,7 @@
 from slurm.cluster import Cluster
 from slurm.studies import SLOW, Desk
 from wattlaw.api import results
-from wattlaw.running.early_stop import STOPPED_EARLY
+from wattlaw.running.campaign import STOPPED_EARLY
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 

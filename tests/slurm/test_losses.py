@@ -53,7 +53,6 @@ def test_a_preempted_run_continues(cluster: Cluster, desk: Desk) -> None:
 
 
 def failing(desk: Desk, patch: pytest.MonkeyPatch, faults: str, **more: str) -> RunRecord:
-    """Run a study of one run on a rank per node, with ranks that fail in its second epoch."""
     ranks = 1 + max(int(fault[0]) for fault in faults.split(","))
     told = {"TEST_FAULT": faults, "TEST_FAILED_AT": str(desk.folder / "failed-at"), **more}
     for name, value in told.items():

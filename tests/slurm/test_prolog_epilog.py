@@ -61,7 +61,6 @@ class Site(Cluster):
         self.run(*line, host=name, root=True)
 
     def boot(self, name: str, *, restores: bool) -> None:
-        """Boot a node that was killed; its boards and its /var are as they were."""
         shutil.rmtree(self.place(name, "/run"))
         self._start_host(name)
         self._answer(name, "ready")
@@ -74,12 +73,10 @@ class Site(Cluster):
         return f"{self.python} {self.hooks}/check.py {watts:g}"
 
     def odd(self, name: str) -> None:
-        """Give a node's boards limits that are neither their default nor their maximum."""
         for board, watts in zip(self.boards(name), BEFORE_W, strict=True):
             board.limit_mw = round(1000 * watts)
 
     def limits_w(self, name: str) -> tuple[float, ...]:
-        """Return the limits of a node's boards."""
         return tuple(board.limit_mw / 1000 for board in self.boards(name))
 
     def left(self, name: str) -> list[str]:
@@ -89,7 +86,6 @@ class Site(Cluster):
         return [*map(str, found), *map(str, self.watchdogs(name))]
 
     def watchdogs(self, name: str) -> list[psutil.Process]:
-        """Return the watchdogs of a node."""
         found = []
         for process in self._init(name).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
@@ -97,7 +93,6 @@ class Site(Cluster):
         return found
 
     def wait_restored(self, name: str, seconds: float = 30) -> None:
-        """Wait until a node's limits are restored and nothing is left."""
         what = f"{name} to be as before: {self.limits_w(name)}, {self.left(name)}"
         restored = lambda: self.limits_w(name) == BEFORE_W and not self.left(name)  # noqa: E731
         self.wait_for(restored, what, seconds)
@@ -113,14 +108,12 @@ class Site(Cluster):
 
 @pytest.fixture(scope="module")
 def started_site() -> Iterator[Site]:
-    """Start a separate cluster, since prolog and epilog run for all jobs of a cluster."""
     with Site() as site:
         yield site
 
 
 @pytest.fixture
 def site(started_site: Site) -> Iterator[Site]:
-    """Give the cluster with GPUs that have odd limits."""
     for name in started_site.names:
         started_site.odd(name)
     yield started_site
@@ -134,24 +127,21 @@ def test_a_job_has_its_cap_which_ends_with_it(site: Site) -> None:
     site.wait_restored("node1")
 
 
-@pytest.mark.parametrize("how", ["fails", "is cancelled", "is requeued"])
-def test_the_limit_is_restored_when_the_job(site: Site, how: str) -> None:
-    job = site.capped(f"echo began; {'sleep 0.5; exit 3' if how == 'fails' else 'sleep 100'}")
-    if how == "fails":
-        site.wait_state(job, "FAILED")
-    elif how == "is cancelled":
-        site.run("scancel", job)
-        site.wait_state(job, "CANCELLED")
-    else:
-        site.run("scontrol", "requeuehold", job)
-        site.wait_state(job, "PENDING")
-    site.wait_restored("node1")
-    assert site.node_state("node1") == "idle"
+def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site: Site) -> None:
+    for line, state in (
+        ((), "FAILED"),
+        (("scancel",), "CANCELLED"),
+        (("scontrol", "requeuehold"), "PENDING"),
+    ):
+        job = site.capped(f"echo began; {'sleep 100' if line else 'sleep 0.5; exit 3'}")
+        if line:
+            site.run(*line, job)
+        site.wait_state(job, state)
+        site.wait_restored("node1")
+        assert site.node_state("node1") == "idle"
 
 
-def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(
-    site: Site,
-) -> None:
+def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(site: Site) -> None:
     wide = site.sbatch(f"srun {site.check(250)}; sleep 3", "--nodes=2", "--gres=gpu:1", CAP)
     site.wait_state(wide, "RUNNING")
     other = "--comment=wattlaw:power_w=200"
@@ -235,14 +225,11 @@ def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site, by: str) -
     site.wait_restored("node1")
 
 
-def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(
-    site: Site,
-) -> None:
+def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(site: Site) -> None:
     desk = Desk(site, site.fresh_folder())
     caps = [None, 250, 20]
     desk.write(
-        {"limits": "prolog"},
-        sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": caps}],
+        {"limits": "prolog"}, sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": caps}]
     )
     ended = desk.runs()
     assert ended.returncode == 0, ended.stdout + ended.stderr

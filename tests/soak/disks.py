@@ -75,10 +75,12 @@ class DiskRound:
         if self.command in ("export", "report") and not sound.exists():
             self._run("import", "table.csv", "--map", _FIELDS, "--store", sound)
         study = {
-            "name": "disk", "workloads": [{"name": "command", "command": ["true"]}],
-            "sweeps": [{"gpus": [1], "local_batch": [1]}], "repeats": 2,
+            "name": "disk",
+            "workloads": [{"name": "command", "command": ["true"]}],
+            "sweeps": [{"gpus": [1], "local_batch": [1]}],
+            "repeats": 2,
             "launch": {"gpus_per_node": 1},
-        }  # fmt: skip
+        }
         if self.command == "simulated run":
             study |= {"workloads": [{"name": "resnet50"}], "launch": {}}
         (work / "study.yaml").write_text(yaml.safe_dump(study))

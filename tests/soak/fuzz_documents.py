@@ -3,6 +3,7 @@
 import json
 import random
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -29,18 +30,10 @@ _TRAIN = {
 _WORKLOADS = ("digits-cnn", "resnet50", "bert-base", "dimenet", "no-such", "broken", "")
 
 
-@cache
-def _studies() -> list[str]:
-    return templates.studies()
+_studies, _hardware = cache(templates.studies), cache(templates.hardware)
 
 
-@cache
-def _hardware() -> list[str]:
-    return templates.hardware()
-
-
-def studies(dice: random.Random, seed: str) -> Case:
-    """Return a study file for ``check`` or ``run --dry-run``."""
+def studies(dice: random.Random, _: Path) -> Case:
     kind = dice.random()
     if kind < 1 / _HUGE:
         text = _huge(dice)
@@ -60,7 +53,7 @@ def studies(dice: random.Random, seed: str) -> Case:
     if dice.random() < 0.25:
         argv = ("run", "{inputs}/study.yaml", "--dry-run", "--store", "{work}/store")
         argv += ("--launch", "simulated", "--hardware", "mit-v100") if dice.random() < 0.3 else ()
-    return Case("study files", seed, argv, {"study.yaml": Entry(data=data)})
+    return Case("study files", argv, {"study.yaml": Entry(data=data)})
 
 
 def _grammar(dice: random.Random) -> dict[str, Any]:
@@ -123,16 +116,17 @@ def _huge(dice: random.Random) -> str:
 def _dumped(dice: random.Random, tree: Any) -> str:
     try:
         return yaml.safe_dump(
-            tree, default_flow_style=dice.choice([None, True, False]),
+            tree,
+            default_flow_style=dice.choice([None, True, False]),
             sort_keys=dice.random() < 0.3,
-            allow_unicode=dice.random() < 0.5, width=dice.choice([80, 10**6]),
-        )  # fmt: skip
+            allow_unicode=dice.random() < 0.5,
+            width=dice.choice([80, 10**6]),
+        )
     except (yaml.YAMLError, RecursionError, ValueError, UnicodeError):
         return json.dumps(tree)
 
 
-def hardware(dice: random.Random, seed: str) -> Case:
-    """Return a hardware file for ``simulate``."""
+def hardware(dice: random.Random, _: Path) -> Case:
     simulate = ("simulate", "--workload", dice.choice(["resnet50", "digits-cnn", "bert-base"]))
     simulate += ("--gpus", dice.choice(["1", "1,2", "4"]), "--local-batch", "32")
     data = _damaged(dice, dice.choice(_hardware()))
@@ -140,7 +134,7 @@ def hardware(dice: random.Random, seed: str) -> Case:
     if dice.random() < 0.3:
         argv = ("simulate", "--list-hardware", "--hardware", "{inputs}/hardware.yaml")
     argv += ("--json",) if dice.random() < 0.3 else ()
-    return Case("hardware files", seed, argv, {"hardware.yaml": Entry(data=data)})
+    return Case("hardware files", argv, {"hardware.yaml": Entry(data=data)})
 
 
 def _damaged(dice: random.Random, text: str) -> bytes:

@@ -3,6 +3,7 @@
 import json
 import random
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from soak import mutate, templates
@@ -54,12 +55,9 @@ _FILES = {
     "table.csv": Entry(data=templates.TABLE.encode()),
     "store": Entry("template", text="store"),
 }
-#: One in so many is carried out as a process of its own, where locale and streams are real.
-_PROCESSES = 60
 
 
-def environments(dice: random.Random, seed: str) -> Case:
-    """Return an odd environment for a command that is right."""
+def environments(dice: random.Random, _: Path) -> Case:
     env: dict[str, str | None] = {}
     for _ in range(dice.choice([1, 1, 2, 4])):
         name = dice.choice(_VARIABLES)
@@ -71,17 +69,13 @@ def environments(dice: random.Random, seed: str) -> Case:
             text = dice.choice([mutate.token(dice)[:5000], str(dice.choice(mutate.NUMBERS))[:400]])
             env[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
     argv = dice.choice(_PLAIN)
-    is_process = dice.random() < 1 / _PROCESSES
     files = {
         name: entry for name, entry in _FILES.items() if name != "store" or argv[0] == "status"
     }
-    if is_process and "LC_ALL" in env:
-        env |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    encoding = dice.choice(["utf-8"] * 8 + ["ascii", "latin-1"])
     return Case(
-        "environments", seed, argv, files, env, outputs=("s",),
-        encoding=dice.choice(["utf-8"] * 8 + ["ascii", "latin-1"]), is_process=is_process,
-        options={"inputs change": True},
-    )  # fmt: skip
+        "environments", argv, files, env, outputs=("s",), encoding=encoding, changes_inputs=True
+    )
 
 
 #: Options by command; an option is given with a random value, or a good one.
@@ -130,8 +124,7 @@ _GOOD = (
 )  # fmt: skip
 
 
-def arguments(dice: random.Random, seed: str) -> Case:
-    """Return a command line with options of random values."""
+def arguments(dice: random.Random, _: Path) -> Case:
     command = dice.choice(list(_OPTIONS))
     if command[0] in ("advise", "claims", "report") and dice.random() < 0.7:
         command = ("simulate", "--list-hardware")
@@ -157,13 +150,6 @@ def arguments(dice: random.Random, seed: str) -> Case:
         argv.insert(
             dice.randrange(len(argv) + 1), _value(dice) if command[0] != "measure" else "--json"
         )
-    if argv[:1] == ["selftest"] or "resume" in argv[:1]:
-        argv = ["status"]
-    files = {
-        "study.yaml": _FILES["study.yaml"],
-        "table.csv": _FILES["table.csv"],
-        "store": _FILES["store"],
-    }
     outputs = (
         "out", "out.csv", "wattlaw-store", "wattlaw-results", "report.html",
         "dir", "wattlaw-measure",
@@ -173,23 +159,19 @@ def arguments(dice: random.Random, seed: str) -> Case:
     given = tuple(word.replace("\0", "") for word in argv)
     # A value that was put in the wrong place can be the name of a file to write.
     outputs += tuple(value for option, value in pairwise(given) if option in (*_PATHS, "--json"))
-    return Case(
-        "command lines",
-        seed,
-        given,
-        files,
-        outputs=outputs,
-        options={"inputs change": True} if "DIR" in command or command[0] == "cancel" else {},
-    )
+    changes = "DIR" in command or command[0] == "cancel"
+    return Case("command lines", given, _FILES, outputs=outputs, changes_inputs=changes)
 
 
 def _word(dice: random.Random, word: str) -> str:
     if dice.random() < 0.05 and word.isupper():
         return dice.choice(["", "/", "/dev/null", "/nowhere", "{inputs}", mutate.token(dice)[:300]])
     return {
-        "STUDY": "{inputs}/study.yaml", "STORE": "{inputs}/store", "TABLE": "{inputs}/table.csv",
+        "STUDY": "{inputs}/study.yaml",
+        "STORE": "{inputs}/store",
+        "TABLE": "{inputs}/table.csv",
         "DIR": "{work}/dir",
-    }.get(word, _value(dice) if word == "VALUE" else word)  # fmt: skip
+    }.get(word, _value(dice) if word == "VALUE" else word)
 
 
 def _value(dice: random.Random) -> str:
@@ -203,8 +185,7 @@ def _value(dice: random.Random) -> str:
 
 
 # ---- limits ----
-def saved_limits(dice: random.Random, seed: str) -> Case:
-    """Return saved states of limits, forged or damaged."""
+def saved_limits(dice: random.Random, _: Path) -> Case:
     device = "GPU-fa4e0000-1111-4222-8333-000000000000"
     files: dict[str, Entry] = {}
     for _ in range(dice.choice([1, 1, 2, 3])):
@@ -236,13 +217,11 @@ def saved_limits(dice: random.Random, seed: str) -> Case:
             ]
         )
         env = {"WATTLAW_LIMITS_DIR": "{inputs}/limits"}
-        return Case("saved limits", seed, argv, files, env, options={"inputs change": True})
-    return Case(
-        "saved limits", seed, (), files, call="saved_limits", options={"inputs change": True}
-    )
+        return Case("saved limits", argv, files, env, changes_inputs=True)
+    return Case("saved limits", files=files, call="saved_limits", changes_inputs=True)
 
 
-def sites(dice: random.Random, seed: str) -> Case:
+def sites(dice: random.Random, _: Path) -> Case:
     """Return an administrator's files and a job's comment for the Slurm hooks."""
     text = "power_w: {min: 150, max: 350}\nclock_mhz: {min: 600, max: 1300}\n"
     text += "prior_clocks: default\nusers: [ada]\ngrace_s: 0.5\n"
@@ -252,8 +231,6 @@ def sites(dice: random.Random, seed: str) -> Case:
         ["wattlaw:power_w=250", "wattlaw:power_w=9999", "wattlaw:clock_mhz=700,power_w=200", "x"]
     )
     comment = mutate.text(dice, comment, dice.choice([0, 1, 2]))
-    if dice.random() < 0.6:
-        return Case("requests of Slurm jobs", seed, call="requests", options={"text": comment})
     env: dict[str, str | None] = {
         "SLURM_JOB_ID": dice.choice(["7", "7", "x", "", "9" * 30]),
         "SLURMD_NODENAME": dice.choice(["n1", "n1", "..", "a/b", ""]),
@@ -261,11 +238,11 @@ def sites(dice: random.Random, seed: str) -> Case:
         "SLURM_JOB_RESTART_COUNT": "0",
         "SLURM_JOB_GPUS": dice.choice(["", "0", "0,1", "9", mutate.token(dice)[:99]]),
         "SLURM_JOB_COMMENT": comment[:3000],
-    }  # fmt: skip
+    }
     env = {
         n: (v or "").replace("\0", "").encode("utf-8", "replace").decode() for n, v in env.items()
     }
-    state = saved_limits(dice, seed).files
+    state = saved_limits(dice, _).files
     files = (
         {name.replace("limits/", "state/"): entry for name, entry in state.items()}
         if dice.random() < 0.5
@@ -273,8 +250,10 @@ def sites(dice: random.Random, seed: str) -> Case:
     )
     files["site.yaml"] = Entry(data=text.encode("utf-8", "surrogatepass"), mode=0o644)
     command = dice.choice(["prolog", "prolog", "epilog", "restore", "show"])
-    options = {"command": command, "inputs change": True}
-    return Case("Slurm site files", seed, (), files, env, call="site", options=options)
+    options = {"command": command}
+    return Case(
+        "Slurm site files", (), files, env, call="site", options=options, changes_inputs=True
+    )
 
 
 # ---- Slurm's commands ----
@@ -283,29 +262,13 @@ _SQUEUE = f"{'12':<20}{'RUNNING':<24}{'0':<12}{_NAME:<64}{'None':<60}\n"
 _SACCT = "1|COMPLETED|0:0|7200|1000|1060\n2.batch|CANCELLED by 7|1:9|0|1000|Unknown\n"
 
 
-def slurm(dice: random.Random, seed: str) -> Case:
+def slurm(dice: random.Random, _: Path) -> Case:
     """Return what Slurm's commands might print."""
     text = dice.choice(
         [_SQUEUE * dice.choice([1, 3]), _SACCT, "123;cluster\n", "slurm 22.05.8\n", "n1\nn2\n"]
     )
-    text = mutate.text(dice, text, dice.choice([1, 2, 8])) if dice.random() < 0.8 else text
-    if dice.random() < 0.85:
-        return Case("Slurm's answers", seed, call="slurm_texts", options={"text": text})
-    data = text.encode("utf-8", "surrogatepass")
-    error = dice.choice(["", "error: munge", "Socket timed out", mutate.token(dice)]).encode(
-        "utf-8", "surrogatepass"
-    )
-    files = {
-        "answer": Entry(data=mutate.raw(dice, data) if dice.random() < 0.3 else data),
-        "error": Entry(data=error),
-    }
-    files["store"] = Entry("template", text="store")
-    options = {
-        "code": dice.choice([0, 0, 0, 1, 127]),
-        "ask": dice.randrange(8),
-        "inputs change": True,
-    }
-    return Case("Slurm's commands", seed, (), files, call="slurm_commands", options=options)
+    text = mutate.text(dice, text, dice.choice([1, 2, 8]))
+    return Case("Slurm's answers", call="slurm_texts", options={"text": text})
 
 
 # ---- the driver ----
@@ -334,7 +297,7 @@ _FUNCTIONS = (
 _TEXTS = ("", "x", "GPU-\x1b[31m", "é" * 10, "\u202eabc", "a\nb", "x" * 63)
 
 
-def drivers(dice: random.Random, seed: str) -> Case:
+def drivers(dice: random.Random, _: Path) -> Case:
     """Return boards whose driver answers something else than a good one."""
     fields = []
     for _ in range(dice.choice([0, 1, 1, 2, 5])):
@@ -364,6 +327,5 @@ def drivers(dice: random.Random, seed: str) -> Case:
         ]
         for _ in range(dice.choice([0, 1, 1, 2, 3]))
     ]
-    return Case(
-        "NVML answers", seed, (), call="driver", options={"fields": fields, "faults": faults}
-    )
+    options = {"fields": fields, "faults": faults}
+    return Case("NVML answers", call="driver", options=options)

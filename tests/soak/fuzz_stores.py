@@ -32,12 +32,12 @@ COMMANDS: tuple[tuple[float, tuple[str, ...], tuple[str, ...]], ...] = (
 )
 _KINDS = ("run.json", "epochs.parquet", "telemetry.parquet")
 _TEXTS = (
-    "study", "reason", "notes", "status", "run_id", "attempts", "facts", "spec", "limits", "clocks",
+    "study", "reason", "notes", "status", "run_id", "attempts", "facts", "spec", "limits",
     "samplers", "interruptions", "site", "started_at", "schema", "x",
 )  # fmt: skip
 
 
-def stores(dice: random.Random, seed: str, templates: Path) -> Case:
+def stores(dice: random.Random, templates: Path) -> Case:
     """Return a store of which some files are damaged."""
     name = dice.choice(["store", "store", "limits"])
     runs = sorted(path.name for path in (templates / name / "runs").iterdir())
@@ -57,8 +57,8 @@ def stores(dice: random.Random, seed: str, templates: Path) -> Case:
     weights = [weight for weight, _, _ in COMMANDS]
     _, words, outputs = dice.choices(COMMANDS, weights)[0]
     argv = tuple("{inputs}/store" if word == "STORE" else word for word in words)
-    options = {"inputs change": True} if words[0] == "cancel" else {}
-    return Case("damaged stores", seed, argv, files, outputs=outputs, options=options)
+    changes = words[0] == "cancel"
+    return Case("damaged stores", argv, files, outputs=outputs, changes_inputs=changes)
 
 
 _OTHERS = (
@@ -90,7 +90,6 @@ def _damaged(dice: random.Random, source: Path, runs: Path) -> Entry:
 
 
 def _other_table(dice: random.Random, source: Path) -> bytes:
-    """Return a sound Parquet file with wrong columns or values."""
     import io
 
     import pyarrow as pa
@@ -108,7 +107,7 @@ def _other_table(dice: random.Random, source: Path) -> bytes:
                 [mutate.token(dice)[:50] if n == name else n for n in table.schema.names]
             )
         elif how < 0.8:
-            values = [mutate.value(dice) if not isinstance(mutate.value, list) else None] * size
+            values = [mutate.value(dice)] * size
             table = table.set_column(column, name, pa.array(values))
         elif how < 0.9:
             table = pa.concat_tables([table] * dice.choice([2, 50])) if size < 1000 else table
@@ -134,7 +133,7 @@ def _thing(dice: random.Random) -> Entry:
     )  # fmt: skip
 
 
-def live_runs(dice: random.Random, seed: str, templates: Path) -> Case:
+def live_runs(dice: random.Random, templates: Path) -> Case:
     """Return a run to be finished, of which some live files are damaged."""
     live = f"live/{RUN_ID}/live/1"
     names = [
@@ -143,7 +142,7 @@ def live_runs(dice: random.Random, seed: str, templates: Path) -> Case:
         f"sampler.{HOST}.json",
         f"facts.{HOST}.json",
     ]
-    names += [f"{kind}.{HOST}.json" for kind in ("clocks", "limits", "ended", "failure")]
+    names += [f"{kind}.{HOST}.json" for kind in ("limits", "ended", "failure")]
     names += ["stopped.json", "checkpointed.json"]
     files = {"live": Entry("template", text="live")}
     is_whole = True
@@ -166,24 +165,13 @@ def live_runs(dice: random.Random, seed: str, templates: Path) -> Case:
                 dice, given.decode(), dice.choice([1, 2, 5])).encode("utf-8",
                 "surrogatepass")  # fmt: skip
         files[f"{live}/{name}"] = Entry(data=given)
-    options = {"is_whole": is_whole, "inputs change": True}
-    return Case("live files of a run", seed, (), files, call="live_run", options=options)
+    options = {"is_whole": is_whole}
+    return Case(
+        "live files of a run", files=files, call="live_run", options=options, changes_inputs=True
+    )
 
 
-def streams(dice: random.Random, seed: str, templates: Path) -> Case:
-    """Return a damaged live stream."""
-    kind = dice.choice(["windows", "telemetry"])
-    given = (templates / f"live/{RUN_ID}/live/1/{kind}.{HOST}.csv").read_text()
-    if dice.random() < 0.5:
-        data = mutate.raw(dice, given.encode())
-    else:
-        data = mutate.text(dice, given, dice.choice([1, 3, 10])).encode("utf-8", "surrogatepass")
-    schema = {"windows": "WINDOWS", "telemetry": "SAMPLES"}[kind]
-    files = {"stream.csv": Entry(data=data)}
-    return Case("live streams", seed, (), files, call="windows", options={"schema": schema})
-
-
-def energies(dice: random.Random, seed: str) -> Case:
+def energies(dice: random.Random, _: Path) -> Case:
     """Return samples of one board at a known power, damaged in a way that the meter may be."""
     watts, damage = dice.choice([80.0, 215.0, 390.0]), dice.choice(_DAMAGES)
     rows: list[dict[str, Any]] = []
@@ -199,12 +187,14 @@ def energies(dice: random.Random, seed: str) -> Case:
         rows.append(row)
     _damage(dice, rows, damage)
     facts: Mapping[str, Any] = {
-        "power": "instant", "counter_refresh_s": dice.choice([0.02, 0.1, None]),
+        "power": "instant",
+        "counter_refresh_s": dice.choice([0.02, 0.1, None]),
         "max_limit_w": 400.0,
-        "limit_max_w": 400.0, "power_limit_max_w": 400.0,
-    }  # fmt: skip
+        "limit_max_w": 400.0,
+        "power_limit_max_w": 400.0,
+    }
     options = {"rows": rows, "facts": dict(facts), "true_j": watts * 2.0, "damage": damage}
-    return Case("NVML samples (energy)", seed, (), call="energy", options=options)
+    return Case("NVML samples (energy)", call="energy", options=options)
 
 
 _DAMAGES = (

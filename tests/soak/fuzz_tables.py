@@ -5,6 +5,7 @@ import io
 import json
 import random
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 from soak import mutate
@@ -16,8 +17,7 @@ _FIELDS = MAP.split(",")
 _FIT = ("fit", "{inputs}/table.EXT", "--x", "gpus", "--y", "time", "--by", "network")
 
 
-def tables(dice: random.Random, seed: str) -> Case:
-    """Return a table for one of the commands."""
+def tables(dice: random.Random, _: Path) -> Case:
     if dice.random() < 1 / _BOMBS:
         entry, kind = Entry("template", text="bomb.parquet"), "parquet"
     else:
@@ -28,12 +28,12 @@ def tables(dice: random.Random, seed: str) -> Case:
     if dice.random() < 0.15 and kind != "jsonl":
         argv = tuple(word.replace("EXT", kind) for word in _FIT)
         argv = argv[: dice.choice([2, 6, 8])] + (("--json",) if dice.random() < 0.3 else ())
-        return Case(f"{kind} tables for fit", seed, argv, {name: entry})
+        return Case(f"{kind} tables for fit", argv, {name: entry})
     argv = ("import", f"{{inputs}}/{name}", "--map", _map(dice), "--store", "{work}/store")
     argv += (
         ("--hardware", mutate.token(dice)[:300].replace("\0", "")) if dice.random() < 0.1 else ()
     )
-    return Case(f"{kind} tables for import", seed, argv, {name: entry}, outputs=("store",))
+    return Case(f"{kind} tables for import", argv, {name: entry}, outputs=("store",))
 
 
 def _map(dice: random.Random) -> str:

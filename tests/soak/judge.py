@@ -5,21 +5,18 @@ import io
 import os
 import re
 import resource
-import subprocess
-import threading
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
 
-from bombs import Peak, watch
 from soak import parsers
 from soak.case import Case
-from soak.sandbox import Sandbox, changed_environment, command_line
+from soak.sandbox import Sandbox, changed_environment
 
 CODES = {0, 1, 2, 3, 4}
 #: Of one input: processor time and memory, and the length of a message.
 MOST_CPU_S, MOST_BYTES, MOST_TEXT = 20.0, 1 << 30, 3000
-MOST_WALL_S = 90.0
+_COLOURS = {"FORCE_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"}
 _BAD = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -34,22 +31,17 @@ class Problem:
 
 
 def judge(case: Case, sandbox: Sandbox, templates: Path) -> list[Problem]:
-    """Carry out a case in an empty sandbox; return what is wrong."""
     for name, entry in case.files.items():
         entry.put(sandbox.inputs / name, templates)
     before = snapshot(sandbox.inputs)
-    environment = sandbox.environment()
-    for name, value in case.env.items():
-        if value is None:
-            environment.pop(name, None)
-        else:
-            environment[name] = _filled(value, sandbox)
-    if case.is_process:
-        problems = _as_process(case, sandbox, environment)
-    else:
-        with changed_environment(environment):
-            problems = _in_process(case, sandbox)
-    if "inputs change" not in case.options and (changed := _changes(before, sandbox.inputs)):
+    given = {name: _filled(text, sandbox) for name, text in case.env.items() if text is not None}
+    unset = {name for name, text in case.env.items() if text is None}
+    kept = {name: text for name, text in sandbox.environment().items() if name not in unset}
+    with changed_environment(kept | given):
+        problems = _carried_out(case, sandbox)
+    after = snapshot(sandbox.inputs)
+    changed = [p for p in sorted(before.keys() | after.keys()) if before.get(p) != after.get(p)]
+    if changed and not case.changes_inputs:
         problems.append(Problem("an input is changed", ", ".join(changed[:5])))
     return problems + _left(case, sandbox)
 
@@ -59,9 +51,9 @@ def snapshot(folder: Path) -> dict[str, tuple[int, int, int]]:
     found = {}
     for entry in _walk(folder):
         about = entry.stat(follow_symlinks=False)
-        found[entry.path] = (about.st_mode, about.st_size, about.st_mtime_ns)
-        if entry.is_dir(follow_symlinks=False):
-            found[entry.path] = (about.st_mode, 0, 0)
+        is_folder = entry.is_dir(follow_symlinks=False)
+        times = (0, 0) if is_folder else (about.st_size, about.st_mtime_ns)
+        found[entry.path] = (about.st_mode, *times)
     return found
 
 
@@ -73,14 +65,6 @@ def _walk(folder: Path | str) -> "list[os.DirEntry[str]]":
             if entry.is_dir(follow_symlinks=False):
                 found += _walk(entry.path)
     return found
-
-
-def _changes(before: dict[str, tuple[int, int, int]], folder: Path) -> list[str]:
-    after = snapshot(folder)
-    # The lock of a run is made by whoever looks after it.
-    return sorted(
-        path for path in before.keys() | after.keys() if before.get(path) != after.get(path)
-    )
 
 
 def _left(case: Case, sandbox: Sandbox) -> list[Problem]:
@@ -96,13 +80,11 @@ def _left(case: Case, sandbox: Sandbox) -> list[Problem]:
 
 def _filled(word: str, sandbox: Sandbox) -> str:
     for name in ("inputs", "work", "root"):
-        word = word.replace(
-            f"{{{name}}}", str(sandbox.root if name == "root" else getattr(sandbox, name))
-        )
+        word = word.replace(f"{{{name}}}", str(getattr(sandbox, name)))
     return word
 
 
-def _in_process(case: Case, sandbox: Sandbox) -> list[Problem]:
+def _carried_out(case: Case, sandbox: Sandbox) -> list[Problem]:
     out, err = io.BytesIO(), io.BytesIO()
     streams = [
         io.TextIOWrapper(out, case.encoding, "strict", newline="", write_through=True),
@@ -110,7 +92,8 @@ def _in_process(case: Case, sandbox: Sandbox) -> list[Problem]:
     ]
     before_fds = set(Path("/proc/self/fd").iterdir())
     os.chdir(sandbox.work)
-    _reset_peak()
+    with contextlib.suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # the peak of memory begins anew
     start_bytes, start_s = _memory("VmRSS"), _cpu_s()
     code: object = None
     problems = []
@@ -120,12 +103,9 @@ def _in_process(case: Case, sandbox: Sandbox) -> list[Problem]:
                 from wattlaw.cli.main import main
 
                 code = main([_filled(word, sandbox) for word in case.argv])
-            else:
-                told = parsers.PARSERS[case.call](sandbox, case.options)
-                if told:
-                    problems.append(Problem(f"{case.call}: {told.partition(':')[0]}", told))
+            elif told := parsers.PARSERS[case.call](sandbox, case.options):
+                problems.append(Problem(f"{case.call}: {told.partition(':')[0]}", told))
     except SystemExit as error:
-        code = error.code
         problems.append(Problem(f"SystemExit {error.code!r}", "SystemExit leaves main()"))
     except BaseException as error:
         problems.append(_of_exception(error))
@@ -139,57 +119,16 @@ def _in_process(case: Case, sandbox: Sandbox) -> list[Problem]:
     problems += [Problem("open files are left", str(sorted(new)))] if len(new) > 20 else []
     if case.call == "wattlaw" and not problems:
         texts = [text.getvalue().decode(case.encoding, "replace") for text in (out, err)]
-        problems += of_output(code, *texts, is_coloured=is_coloured(case))
+        if case.env.keys() & _COLOURS:
+            texts = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in texts]
+        problems += of_output(code, *texts)
     return problems
 
 
-def _as_process(case: Case, sandbox: Sandbox, environment: dict[str, str]) -> list[Problem]:
-    words = [_filled(word, sandbox) for word in case.argv]
-    environment |= {"PYTHONIOENCODING": case.encoding} if case.encoding != "utf-8" else {}
-
-    process = subprocess.Popen(
-        command_line(*words), env=environment, cwd=sandbox.work, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
-    peak = Peak()
-    folders = [sandbox.work, sandbox.tmp]
-    watcher = threading.Thread(target=watch, args=(process.pid, folders, peak), daemon=True)
-    watcher.start()
-    try:
-        said = process.communicate(timeout=MOST_WALL_S)
-    except subprocess.TimeoutExpired:
-        return [Problem("it does not end", f"after {MOST_WALL_S:.0f} s")]
-    finally:
-        process.kill()
-        process.communicate()
-        watcher.join()
-    texts = [text.decode(case.encoding, "replace") for text in said]
-    problems = of_output(process.returncode, *texts, is_coloured=is_coloured(case))
-    for what, used in (("memory", peak.memory), ("disk", peak.disk)):
-        if used > MOST_BYTES:
-            problems.append(Problem(f"it takes too much {what}", f"{used >> 20} MiB"))
-    if "refused" in case.options and process.returncode != 2:
-        problems.append(Problem("a bomb is not refused", f"exit code {process.returncode}"))
-    return problems
-
-
-def is_coloured(case: Case) -> bool:
-    """Say whether colours are asked for, whose escapes are then right."""
-    return bool(case.env.keys() & {"FORCE_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"})
-
-
-def of_output(code: object, out: str, err: str, *, is_coloured: bool = False) -> list[Problem]:
+def of_output(code: object, out: str, err: str) -> list[Problem]:
     """Return what is wrong with an exit code and what was printed."""
-    if is_coloured:
-        out, err = (re.sub(r"\x1b\[[0-9;]*m", "", text) for text in (out, err))
     if "Traceback (most recent call last)" in out + err:
-        lines = (out + err).strip().splitlines()
-        places = [
-            line.strip() for line in lines if "wattlaw/" in line and line.strip().startswith("File")
-        ]
-        last = lines[-1][:200]
-        where = _place(places[-1]) if places else ""
-        return [Problem(f"a traceback: {last.partition(':')[0]} {where}", last)]
+        return [Problem("a traceback", (out + err).strip().splitlines()[-1][:200])]
     if code not in CODES:
         return [Problem(f"exit code {code}", err.strip()[-300:])]
     problems = []
@@ -197,10 +136,8 @@ def of_output(code: object, out: str, err: str, *, is_coloured: bool = False) ->
     if code in (2, 3) and not (lines and lines[-1].startswith("wattlaw: ")):
         problems.append(Problem(f"exit code {code} without a line 'wattlaw: '", err[-300:]))
     if found := _BAD.search(out + err):
-        at = found.start()
-        problems.append(
-            Problem("a control character is printed", ascii((out + err)[max(0, at - 60) : at + 20]))
-        )
+        near = (out + err)[max(0, found.start() - 60) : found.start() + 20]
+        problems.append(Problem("a control character is printed", ascii(near)))
     if lines and max(map(len, lines)) > MOST_TEXT:
         problems.append(Problem("a message is too long", max(lines, key=len)[:200]))
     return problems
@@ -215,21 +152,9 @@ def _of_exception(error: BaseException) -> Problem:
     return Problem(f"{type(error).__name__} in {place}", f"line {last.lineno}: {text}")
 
 
-def _place(line: str) -> str:
-    found = re.search(r'wattlaw/([^"]*)", line (\d+), in (\S+)', line)
-    return f"in {found[1]}:{found[3]}" if found else ""
-
-
 def _cpu_s() -> float:
-    own, children = (
-        resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
-    )
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
-
-
-def _reset_peak() -> None:
-    with contextlib.suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def _memory(name: str) -> int:

@@ -41,7 +41,6 @@ class Killer:
     begun_s: float = field(default_factory=time.monotonic)
 
     def note(self, words: str) -> None:
-        """Add a line to what the reproducer tells of the round."""
         self.log.append(f"{time.monotonic() - self.begun_s:7.3f} s  {words}")
 
     def living(self) -> dict[str, list[psutil.Process]]:
@@ -53,7 +52,6 @@ class Killer:
         return found
 
     def kill_one(self, roles: set[str] | None = None) -> str | None:
-        """Kill one process of a role that chance takes; return the role."""
         living = self.living()
         names = sorted(name for name in living if roles is None or name in roles)
         if not names:
@@ -81,7 +79,6 @@ class Killer:
 
 
 def role(line: list[str]) -> str:
-    """Return what a process is, by its command line."""
     for word in line[:6]:
         for sign, name in _ROLES.items():
             if word == sign or word.endswith("/" + sign):
@@ -110,7 +107,6 @@ def started(
 def run(
     sandbox: Sandbox, environment: Mapping[str, str], seconds: float, *words: object
 ) -> tuple[int, str]:
-    """Run wattlaw to its end; return exit code and output."""
     try:
         done = subprocess.run(
             command_line(*words),
@@ -133,7 +129,6 @@ def run(
 
 
 def wait_until(condition: Callable[[], object], seconds: float) -> bool:
-    """Wait until a condition holds; return whether it does."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         if condition():

@@ -34,9 +34,11 @@ class CappedRound:
 
     def _make_boards(self) -> tuple[FakeGpus | AmdMachine, dict[str, str]]:
         boards = self.own.make_boards(
-            2, root=0 if self.by_sudo else 1, limit_mw=self.before_mw, call_us=self.dice.choice([0,
-            2000])
-        )  # fmt: skip
+            2,
+            root=0 if self.by_sudo else 1,
+            limit_mw=self.before_mw,
+            call_us=self.dice.choice([0, 2000]),
+        )
         path = [str(FAKE_BIN)] if self.by_sudo else []
         path += [str(Path(sys.executable).parent), "/usr/bin", "/bin"]
         environment = self.own.environment(path=os.pathsep.join(path))
@@ -136,7 +138,7 @@ class CappedRound:
 
 
 class AmdRound(CappedRound):
-    """The same on AMD GPUs, which AMD SMI limits, or without its library the driver's files."""
+    """The same on AMD GPUs, with and without the library of AMD SMI."""
 
     def _make_boards(self) -> tuple[FakeGpus | AmdMachine, dict[str, str]]:
         self.by_sudo = False

@@ -34,7 +34,6 @@ def token(dice: random.Random) -> str:
 
 
 def value(dice: random.Random, depth: int = 0) -> Any:
-    """Return a plain value that nobody expects."""
     kind = dice.random()
     if kind < 0.35:
         return token(dice)

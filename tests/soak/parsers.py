@@ -49,17 +49,6 @@ def live_run(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     return None
 
 
-def windows(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
-    """Read a damaged live stream."""
-    from wattlaw.store import schema
-    from wattlaw.store.live import read_live
-
-    path = sandbox.inputs / "stream.csv"
-    wanted = getattr(schema, options["schema"])
-    table = read_live(path, wanted, HOST)
-    return None if table.schema == wanted else "another schema: than asked for"
-
-
 def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
     """Read what Slurm's commands print."""
     from wattlaw.running.slurm import commands
@@ -78,54 +67,6 @@ def slurm_texts(_: Sandbox, options: dict[str, Any]) -> str | None:
         if energy_j is not None and not (math.isfinite(energy_j) and energy_j > 0):
             return f"an energy that cannot be: {energy_j!r}"
     return None
-
-
-def slurm_commands(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
-    """Ask Slurm's commands, which are scripts that print something else."""
-    from wattlaw.common.errors import WattlawError
-    from wattlaw.running.slurm import commands
-    from wattlaw.running.slurm.slurm_launcher import record_energies
-    from wattlaw.store.store import Store
-
-    for name in ("squeue", "sacct", "sbatch", "scontrol", "srun", "scancel"):
-        path = sandbox.bin / name
-        path.write_text(
-            f"#!/bin/sh\ncat {sandbox.inputs}/answer\ncat {sandbox.inputs}/error >&2\n"
-            f"exit {options['code']}\n"
-        )
-        path.chmod(0o755)
-    asks: list[Callable[[], object]] = [
-        commands.queue,
-        lambda: commands.submit(["x"]),
-        lambda: commands.cancel(["1"]),
-        lambda: commands.requeue("1"),
-        lambda: commands.accounts(["1", "2"]),
-        lambda: commands.hostnames("n[1-2]"),
-        commands.version,
-        lambda: record_energies(Store(sandbox.inputs / "store")),
-    ]
-    with contextlib.suppress(WattlawError):
-        asks[options["ask"] % len(asks)]()
-    return None
-
-
-def requests(_: Sandbox, options: dict[str, Any]) -> str | None:
-    """Read a request for limits in a job's comment, and write it again."""
-    from wattlaw.common.errors import BadInput
-    from wattlaw.measure.limits.prolog_request import limit_comment, parse_limit_comment
-
-    try:
-        limits = parse_limit_comment(options["text"])
-    except BadInput as error:
-        return None if str(error).isprintable() else "an unprintable message: " + ascii(str(error))
-    for watts in (limits.power_limit_w, limits.clock_limit_mhz):
-        if watts is not None and not 0 <= watts < 10_000:
-            return f"a limit that cannot be: {watts}"
-    return (
-        None
-        if parse_limit_comment(limit_comment(limits)) == limits
-        else "a request changes: when rewritten"
-    )
 
 
 def site(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
@@ -242,9 +183,5 @@ def driver(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
 
 
 PARSERS: dict[str, Callable[[Sandbox, dict[str, Any]], str | None]] = {
-    one.__name__: one
-    for one in (
-        live_run, windows, slurm_texts, slurm_commands, requests, site, saved_limits, energy,
-        driver,
-    )
-}  # fmt: skip
+    one.__name__: one for one in (live_run, slurm_texts, site, saved_limits, energy, driver)
+}

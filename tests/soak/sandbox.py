@@ -29,7 +29,6 @@ BEFORE_MW = 287_500
 
 @cache
 def driver() -> Path:
-    """Return the folder of the fake driver, built before the folder of temporary files changes."""
     return build_library()
 
 
@@ -44,18 +43,17 @@ class Sandbox:
         self.root = root
         self.mark = f"{root.parent.name}/{root.name}"
         self.inputs, self.work, self.tmp = root / "inputs", root / "work", root / "tmp"
-        self.home, self.limits, self.bin = root / "home", root / "limits", root / "bin"
-        for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
+        self.home, self.limits = root / "home", root / "limits"
+        self._folders = (self.inputs, self.work, self.tmp, self.home, self.limits)
+        for folder in self._folders:
             folder.mkdir(parents=True, exist_ok=True)
         self.boards_path = root / "boards"
 
     def make_boards(self, count: int = BOARDS, **changes: object) -> FakeGpus:
-        """Make the sandbox's boards; without changes nobody may limit them."""
         given = {"root": 0, "limit_mw": [BEFORE_MW] * count} | changes
         return FakeGpus.create(self.boards_path, count, **given)
 
     def environment(self, *, path: str | None = None) -> dict[str, str]:
-        """Return the environment of a process in the sandbox, with no variable of the caller's."""
         kept = {n: v for n, v in os.environ.items() if not n.startswith(_OURS) and n != "COLUMNS"}
         search = [str(driver()), kept.get("LD_LIBRARY_PATH")]
         return kept | {
@@ -70,7 +68,7 @@ class Sandbox:
             "XDG_STATE_HOME": str(self.home / "state"),
             "XDG_CACHE_HOME": str(self.home / "cache"),
             "XDG_CONFIG_HOME": str(self.home / "config"),
-            "PATH": path or f"{self.bin}{os.pathsep}/usr/bin{os.pathsep}/bin",
+            "PATH": path or f"/usr/bin{os.pathsep}/bin",
             "PYTHONPATH": str(REPOSITORY / "src"),
             "PYTHONDONTWRITEBYTECODE": "1",
             "OMP_NUM_THREADS": "1",
@@ -83,7 +81,6 @@ class Sandbox:
         return marked(self.mark)
 
     def end_all(self) -> list[str]:
-        """Kill what is left of the sandbox's processes; return their command lines."""
         found = []
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -104,7 +101,7 @@ class Sandbox:
 
     def empty(self) -> None:
         """Remove what an input has left, and make the folders anew."""
-        for folder in (self.inputs, self.work, self.tmp, self.home, self.limits, self.bin):
+        for folder in self._folders:
             for entry in os.scandir(folder):
                 if entry.is_dir(follow_symlinks=False):
                     remove_tree(Path(entry.path))
@@ -181,13 +178,11 @@ def sandbox(name: str, *, in_memory: bool = False) -> Iterator[Sandbox]:
 
 
 def command_line(*words: object) -> list[str]:
-    """Return the line that starts wattlaw as a process."""
     return [sys.executable, "-m", "wattlaw", *map(str, words)]
 
 
 @contextlib.contextmanager
 def changed_environment(environment: Mapping[str, str]) -> Iterator[None]:
-    """Make an environment that of this process for a while."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(environment)

@@ -11,12 +11,12 @@ import yaml
 
 import made_studies
 import made_tables
+from made_runs import made_record, made_spec
 from made_stores import write_store
-from soak import fuzz_bombs
 from soak.sandbox import REPOSITORY
-from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
+from wattlaw.store.record import DeviceReport, Facts, SamplerReport
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure
 from wattlaw.study.setting import Setting
 
 HOST = "node1"
@@ -38,7 +38,6 @@ START_NS = 1_700_000_000_000_000_000
 
 
 def build(folder: Path) -> None:
-    """Write every template."""
     runs, epochs = made_tables.study(source="counter")
     epochs = epochs.assign(gpu_energy_j=epochs["cpu_energy_j"] * 10)
     keep = runs[(runs.global_batch <= 64) & (runs.repeat < 1)]
@@ -53,7 +52,6 @@ def build(folder: Path) -> None:
     (folder / "table.csv").write_text(TABLE)
     (folder / "table.jsonl").write_text(rows.to_json(orient="records", lines=True))
     _bomb(folder / "bomb.parquet")
-    fuzz_bombs.build(folder / "bombs")
     _live_run(folder / "live")
 
 
@@ -66,19 +64,10 @@ def _bomb(path: Path) -> None:
 
 
 def _live_run(folder: Path) -> None:
-    """Write the folder of a run whose attempt has ended well and is to be finished."""
-    spec = RunSpec(
-        workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=1, local_batch=32),
-        repeat=0,
-        measure=Measure(epochs=2, warmup_epochs=1),
-        launch_kind="local",
-    )
+    measure = Measure(epochs=2, warmup_epochs=1)
+    spec = made_spec(Setting(gpus=1, local_batch=32), measure=measure)
     run = RunFolder(folder / RUN_ID)
-    record = RunRecord(
-        run_id=RUN_ID, study="s", spec=spec, seed=0, order_seed=0, attempts=1, status="running"
-    )
-    run.write(record, durable=False)
+    run.write(made_record(RUN_ID, spec, attempts=1, status="running"), durable=False)
     live = run.live(1)
     live.mkdir(parents=True)
     names = "epoch,phase,warmup,start_ns,duration_s,interrupted,from_step,samples,steps,"
@@ -105,18 +94,15 @@ def _live_run(folder: Path) -> None:
     (live / f"facts.{HOST}.json").write_text(facts.model_dump_json())
     (live / f"ended.{HOST}.json").write_text(json.dumps({"code": 0}))
     (live / f"limits.{HOST}.json").write_text("[]")
-    (live / f"clocks.{HOST}.json").write_text("[]")
     run.log_path.write_text("== attempt 1, ==\nline\n")
 
 
 def studies() -> list[str]:
-    """Return the texts of the study files that the project ships."""
     folder = REPOSITORY / "src" / "wattlaw" / "examples"
     texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
     return [text for text in texts if "sweeps" in (yaml.safe_load(text) or {})]
 
 
 def hardware() -> list[str]:
-    """Return the texts of the hardware files that the package ships."""
     folder = REPOSITORY / "src" / "wattlaw" / "hardware" / "files"
     return [path.read_text() for path in sorted(folder.glob("*/*.yaml"))]

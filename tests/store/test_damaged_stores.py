@@ -12,23 +12,25 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from test_store import ID, a_store, record
+from test_store import ID, a_store
 
+from made_runs import made_record, made_spec
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.devices.meter import Facts as DeviceFacts
 from wattlaw.running.finish import finish
+from wattlaw.running.planning import plan_study
 from wattlaw.running.training import failures
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure
 from wattlaw.study.setting import Setting
 
 HOST = "a"
-SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json", f"clocks.{HOST}.json",
+SIDE_FILES = (f"sampler.{HOST}.json", f"facts.{HOST}.json",
               f"limits.{HOST}.json", f"telemetry.{HOST}.csv")  # fmt: skip
 
 
@@ -57,7 +59,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
     "endless": _replaced(lambda path: path.symlink_to("/dev/zero")),
 }
 #: A sample, for commands that read them all alike; ``make soak`` tries more of each.
-SOME = ("cut", "another type", "deep", "huge", "a pipe")
+SOME = ("another type", "huge", "a pipe")
 
 
 @pytest.fixture
@@ -76,13 +78,8 @@ def in_time() -> Iterator[None]:
 
 def trained(folder: Path) -> tuple[RunRecord, RunFolder]:
     """Return a run whose training has ended well, and which is still to be finished."""
-    spec = RunSpec(
-        workload=WorkloadSpec(name="digits-cnn"),
-        setting=Setting(gpus=1, local_batch=8),
-        repeat=0,
-        measure=Measure(epochs=2, warmup_epochs=0, evaluate=False),
-        launch_kind="local",
-    )
+    measure = Measure(epochs=2, warmup_epochs=0, evaluate=False)
+    spec = made_spec(Setting(gpus=1, local_batch=8), measure=measure)
     run = RunFolder(folder / ID)
     live = run.live(1)
     live.mkdir(parents=True)
@@ -102,10 +99,7 @@ def trained(folder: Path) -> tuple[RunRecord, RunFolder]:
     (live / f"telemetry.{HOST}.csv").write_text(
         "device,kind,t_ns,cpu_cores\ncpu,cpu,1500000000,1\n"
     )
-    started = RunRecord(
-        run_id=ID, study="x", spec=spec, seed=0, order_seed=0, status="running", attempts=1
-    )
-    return started, run
+    return made_record(ID, spec, status="running", attempts=1), run
 
 
 @pytest.mark.usefixtures("in_time")
@@ -144,7 +138,7 @@ def test_damaged_windows_fail_their_run_and_are_named(tmp_path, damage):
     assert str(after.reason).isprintable()
 
 
-@pytest.mark.parametrize("value", ["", "nan", "-1", "1e300"])
+@pytest.mark.parametrize("value", ["", "-1"])
 def test_a_window_without_a_time_is_ignored(tmp_path, value):
     before, run = trained(tmp_path)
     path = run.live(1) / f"windows.{HOST}.csv"
@@ -206,11 +200,12 @@ def assert_one_line(capsys: pytest.CaptureFixture[str], path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("energy_verdict", None), ("energy_verdict", "fine"), ("energy_source", None),
-        ("phase", None), ("host", None), ("run_id", None), ("duration_s", float("nan")),
-        ("duration_s", -1.0), ("start_ns", 2**63 - 1),
+        ("energy_verdict", "fine"),
+        ("run_id", None),
+        ("duration_s", float("nan")),
+        ("start_ns", 2**63 - 1),
     ],
-)  # fmt: skip
+)
 def test_a_value_that_no_run_writes_names_its_file(
     store, column, value, capsys, tmp_path, monkeypatch
 ):
@@ -250,7 +245,6 @@ def test_every_verdict_that_a_run_writes_can_be_read(store, tmp_path):
         assert main(["export", str(store.path), "metrics", "-o", str(metrics)]) == 0
         (run,) = map(json.loads, metrics.read_text().splitlines())
         assert run["energy_verdict"] == verdict
-    assert main(["report", str(store.path), "-o", str(tmp_path / "report.html")]) == 0
 
 
 def test_a_number_too_large_for_its_column_names_its_record(store, capsys):
@@ -272,40 +266,18 @@ def simulated(write_study: Callable[..., Path], **changes: object) -> Path:
 
 
 @pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("damage", ["cut", "a pipe"])
-def test_a_damaged_run_is_left_alone_by_run_and_the_others_are_done(
-    tmp_path, write_study, damage, capsys
-):
+def test_a_damaged_run_is_left_alone_by_run_and_the_others_are_done(tmp_path, write_study, capsys):
     study, store = simulated(write_study), Store(tmp_path / "store")
     assert main(["run", str(study), "--store", str(store.path)]) == 0
     damaged, other = store.folders()
     shutil.rmtree(other.path)
-    DAMAGES[damage](damaged.record_path)
+    DAMAGES["a pipe"](damaged.record_path)
     before = damaged.record_path.lstat()
     assert main(["run", str(study), "--store", str(store.path)]) == 1
     assert str(damaged.record_path) in capsys.readouterr().out
     after = damaged.record_path.lstat()
     assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
     assert store.folder(other.run_id).read().status == "done"
-
-
-@pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("make", [Path.touch, os.mkfifo])
-def test_something_else_in_the_place_of_a_run_fails_that_run_alone(
-    tmp_path, write_study, make, capsys
-):
-    study, store = simulated(write_study), Store(tmp_path / "store")
-    assert main(["run", str(study), "--store", str(store.path)]) == 0
-    place, other = (folder.path for folder in store.folders())
-    shutil.rmtree(place)
-    make(place)
-    assert main(["run", str(study), "--store", str(store.path)]) == 1
-    assert str(place) in capsys.readouterr().out
-    lock = other / "lock"
-    lock.unlink()
-    (lock.mkdir if make is Path.touch else lambda: make(lock))()
-    with pytest.raises(BadInput, match=str(lock)):
-        RunLock(RunFolder(other)).acquire()
 
 
 WRITER = """
@@ -337,36 +309,39 @@ def waiting(code: str, *words: object) -> "subprocess.Popen[str]":
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
 
-def test_the_next_run_removes_temporary_files_of_killed_writers_only(tmp_path, write_study):
-    study, store = simulated(write_study), Store(tmp_path / "store")
-    assert main(["run", str(study), "--store", str(store.path)]) == 0
+def test_temporary_files_of_killed_writers_are_removed_and_others_stay(store):
     first, second = store.folders()
     live = second.live(3)
     live.mkdir(parents=True)
-    places = [store.path / "cancelled.json", first.checkpoint_path, first.epochs_path,
-              live / "facts.a.json", second.record_path]  # fmt: skip
-    writers = [waiting(WRITER, path) for path in places]
+    writers = [waiting(WRITER, path) for path in (live / "facts.a.json", second.record_path)]
     try:
-        made = [Path(writer.stdout.readline().strip()) for writer in writers]
+        dead, living = (Path(writer.stdout.readline().strip()) for writer in writers)
         (first.path / ".nfs0000000001").touch()
         (first.path / ".mine.txt").touch()
-        for writer in writers[:-1]:
-            writer.kill()
-            writer.wait()
-        second.write(second.read().model_copy(update={"status": "failed", "reason": "x"}))
-        with RunLock(second) as held:  # of a campaign that has this run
-            assert held.acquire()
-            store.remove_abandoned()
-        assert [path.exists() for path in made] == [False] * 4 + [True]
+        writers[0].kill()
+        writers[0].wait()
+        store.remove_abandoned()
+        assert (dead.exists(), living.exists()) == (False, True)
         assert {path.name for path in first.path.glob(".*")} == {".nfs0000000001", ".mine.txt"}
-        for path in places[:-1]:
-            path.unlink(missing_ok=True)
     finally:
         for writer in writers:
             writer.kill()
             writer.communicate()
-    assert main(["run", str(study), "--store", str(store.path)]) == 0
-    assert not [*store.path.rglob(".run.json.*")]
+
+
+def test_a_pipe_in_the_place_of_a_run_fails_that_run_alone(tmp_path, write_study, capsys):
+    study, store = simulated(write_study), Store(tmp_path / "store")
+    place = store.path / "runs" / plan_study(study).runs[0].run_id
+    store.create()
+    os.mkfifo(place)
+    assert main(["run", str(study), "--store", str(store.path)]) == 1
+    assert str(place) in capsys.readouterr().out
+    (other,) = store.folders()
+    lock = other.path / "lock"
+    lock.unlink()
+    os.mkfifo(lock)
+    with pytest.raises(BadInput, match=str(lock)):
+        RunLock(RunFolder(other.path)).acquire()
 
 
 def test_the_next_run_removes_the_folder_of_a_killed_import(store):
@@ -402,31 +377,3 @@ def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied
     assert not (first.path / "live").exists()
     assert not first.checkpoint_path.exists()
     assert second.live(1).exists()
-
-
-def test_a_writer_recreates_a_temporary_file_that_was_removed(tmp_path):
-    """Two processes tidy up without a pause while one writes: every write arrives."""
-    code = (
-        "import sys\nfrom pathlib import Path\nfrom wattlaw.common.files import *\n"
-        "print(1, flush=True)\n"
-        "while True: remove_abandoned(Path(sys.argv[1]))\n"
-    )
-    from wattlaw.common.files import write_text
-
-    tidiers = [waiting(code, tmp_path) for _ in range(2)]
-    try:
-        for tidier in tidiers:
-            tidier.stdout.readline()
-        for number in range(300):
-            write_text(tmp_path / "file", str(number), durable=False)
-            assert (tmp_path / "file").read_text() == str(number)
-    finally:
-        for tidier in tidiers:
-            tidier.kill()
-            tidier.communicate()
-
-
-def test_a_record_of_the_present_is_not_stricter_than_the_past(tmp_path):
-    folder = RunFolder(tmp_path / ID)
-    folder.write(record(notes=("x",), facts=Facts(parameters=5, flops_per_sample=1e9)))
-    assert folder.read().facts.parameters == 5

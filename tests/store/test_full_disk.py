@@ -15,7 +15,6 @@ from ranks import spec_of
 from wattlaw.cli.main import main
 from wattlaw.running.finish import failure_reason
 from wattlaw.running.training.environment import DISK_FULL
-from wattlaw.store.live import LiveWriter
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.identity import run_id
 
@@ -121,12 +120,3 @@ def test_every_command_names_what_it_could_not_write(
         assert "No space left on device" in line
     left = {path.name for path in {*disk.rglob("*")} - before if path.is_file()}
     assert left <= {"lock"}
-
-
-def test_a_stream_on_a_full_disk_names_its_file(disk: Path):
-    path = disk / "windows.a.csv"
-    stream = LiveWriter(path, ("a",))
-    fill(disk)
-    with pytest.raises(OSError, match="No space left") as error:
-        stream.append([["x" * 8000]])
-    assert error.value.filename == str(path)

@@ -95,15 +95,6 @@ def test_a_stream_whose_tail_is_garbage_keeps_every_row_before_it(tmp_path_facto
     assert len(table.to_pylist()) == len(table)
 
 
-def test_it_can_be_read_while_it_is_written(tmp_path):
-    with LiveWriter(tmp_path / "stream", COLUMNS) as stream:
-        assert read_live(tmp_path / "stream", SAMPLES, "here").equals(SAMPLES.empty_table())
-        for n in range(3):
-            stream.append([])
-            stream.append([Sample("x", "cpu", n)])
-            assert times(read_live(tmp_path / "stream", SAMPLES, "here")) == [*range(n + 1)]
-
-
 def test_an_existing_stream_is_not_overwritten(tmp_path):
     written(tmp_path / "stream")
     with pytest.raises(FileExistsError):

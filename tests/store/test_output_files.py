@@ -16,13 +16,14 @@ NOBODY, US = 65534, 4321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
 
 COMMANDS: dict[str, tuple[str, ...]] = {
-    "out.html": ("report", "STORE", "-o", "OUT"),
     "out.csv": ("export", "STORE", "runs", "-o", "OUT"),
     "out.parquet": ("export", "STORE", "epochs", "-o", "OUT"),
-    "out.jsonl": ("export", "STORE", "runs", "-o", "OUT"),
+    "out.html": ("report", "STORE", "-o", "OUT"),
     "out.zip": ("export", "STORE", "bundle", "-o", "OUT"),
     "out.json": ("measure", "--json", "OUT", "--", "true"),
 }
+#: A report takes long: it is tried once, behind a link.
+FAST = [name for name in COMMANDS if name != "out.html"]
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def link_of_nobody(path: Path, target: Path) -> None:
 
 
 @root_only
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", FAST)
 def test_a_command_does_not_follow_a_link_of_another_user(name, store, shared, tmp_path, capsys):
     ours = tmp_path / "ours"
     ours.write_text("ours")
@@ -121,7 +122,7 @@ def test_links_of_others_in_a_folder_of_its_own_are_followed(tmp_path):
     assert (tmp_path / "target").read_text() == "new"
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", FAST)
 def test_a_replaced_file_has_no_wider_mode_than_before(name, store, tmp_path):
     path = tmp_path / name
     assert written(name, store, path) == 0

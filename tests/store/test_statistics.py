@@ -2,44 +2,33 @@
 
 from pathlib import Path
 
-import duckdb
 import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from made_runs import made_record, made_spec
 from made_tables import window_row
 from wattlaw.common.errors import BadInput
-from wattlaw.store import parquet
-from wattlaw.store.parquet import connection, literal
-from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
-from wattlaw.store.statistics import joint_utilisation, statistics
+from wattlaw.store.statistics import _connection, joint_utilisation, statistics
 from wattlaw.store.store import Store
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.setting import Setting
 
 RUN = "0123456789abcdef"
 S = 10**9
 T0 = 1_700_000_000 * S
-COLUMNS = ("sm_util", "mem_util", "power_w", "sm_clock_mhz", "temperature_c")
 
 
 def add_run(
     store: Store, windows: list[dict], samples: list[dict], run_id: str = RUN, status: str = "done"
 ) -> None:
-    spec = RunSpec(
-        workload=WorkloadSpec(name="w"),
-        setting=Setting(gpus=1),
-        repeat=0,
-        measure=Measure(),
-        launch_kind="local",
-    )
+    spec = made_spec(Setting(gpus=1), workload=WorkloadSpec(name="w"))
     store.create()
-    record = RunRecord(run_id=run_id, study="s", spec=spec, seed=0, order_seed=0, status=status)
+    record = made_record(run_id, spec, status=status)
     store.folder(run_id).write(record, durable=False)
     store.folder(run_id).write_tables(
         pa.Table.from_pylist([window_row(run_id, 0) | one for one in windows], schema=EPOCHS),
@@ -114,7 +103,7 @@ SAMPLES = st.lists(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=8)
 @given(SAMPLES)
 def test_statistics_are_those_of_numpy_over_all_samples_of_a_run(tmp_path_factory, drawn):
     store = Store(tmp_path_factory.mktemp("stores") / "store")
@@ -186,16 +175,6 @@ def store_with_nothing(store: Store) -> Store:
     return empty
 
 
-def test_many_short_windows_join_as_few_long_ones(store):
-    """The stretches of time are of one length in a store, whatever its windows' are."""
-    short = [window(at, 0.4) for at in range(200)]
-    add_run(store, short, [sample(at / 10) for at in range(2000)])
-    add_run(store, [window(0, 100_000)], [sample(at) for at in range(0, 100_001, 1000)], "e" * 16)
-    table = statistics(store)
-    runs = table[table["part"] == "run"].set_index("run_id")["samples"]
-    assert runs.to_dict() == {RUN: 200 * 5, "e" * 16: 101}
-
-
 def test_joint_utilisation_is_the_histogram_of_numpy(store):
     dice = np.random.default_rng(1)
     pairs = np.vstack([dice.uniform(0, 1, (300, 2)), [[1, 1], [0, 0], [1, 0.5]]])
@@ -216,7 +195,7 @@ def test_joint_utilisation_is_the_histogram_of_numpy(store):
         assert str(error.value).isprintable()
 
 
-NAMES = ("store[1]", "store1", "lr=0.1", "a*", "a?", "ab", "it's", "ü {a,b}", "**", "b\\c", "~")
+NAMES = ("store[1]", "store1", "lr=0.1", "a*", "ab", "it's", "b\\c")
 
 
 def test_a_store_is_queried_where_its_name_looks_like_a_pattern_or_a_partition(tmp_path):
@@ -232,30 +211,8 @@ def test_a_path_that_cannot_be_queried_is_named(tmp_path):
         statistics(Store(tmp_path / "b\\[c"))
 
 
-@pytest.mark.parametrize("table", ["epochs", "telemetry"])
-def test_many_files_are_read_at_once_as_they_are_one_by_one(store, table, monkeypatch):
-    for number in range(5):
-        windows = [window(at, 1.5, loss=float("nan")) for at in range(number + 1)]
-        add_run(store, windows, [sample(at) for at in range(number)], f"{number:016}")
-    one_by_one = store.arrow(table)
-    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
-    monkeypatch.setattr(parquet, "read_checked", None)  # so that it cannot be done one by one
-    at_once = store.arrow(table)
-    assert at_once.schema == one_by_one.schema
-    assert str(at_once.to_pylist()) == str(one_by_one.to_pylist())
-
-
-def test_a_file_of_another_run_among_many_is_named(store, monkeypatch):
-    monkeypatch.setattr(parquet, "_MIN_FILES_FOR_DUCKDB", 1)
-    add_run(store, [window(0, 1)], [sample(0)])
-    add_run(store, [window(0, 1)], [sample(0)], "e" * 16)
-    store.folder(RUN).epochs_path.write_bytes(store.folder("e" * 16).epochs_path.read_bytes())
-    with pytest.raises(BadInput, match=f"it is of run '{'e' * 16}', not {RUN}"):
-        Store(store.path, strict=True).arrow("epochs")
-
-
 def test_queries_have_bounded_memory_and_install_nothing():
-    with connection() as database:
+    with _connection() as database:
         limit, threads, installs = database.execute(
             "select current_setting('memory_limit'), current_setting('threads'), "
             "current_setting('autoinstall_known_extensions')"
@@ -263,19 +220,3 @@ def test_queries_have_bounded_memory_and_install_nothing():
     assert limit == "2.7 GiB"  # 3 GB
     assert 1 <= threads <= 8
     assert installs is False
-
-
-@given(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1,
-               max_size=20).filter(lambda name: name not in (".", "..")))  # fmt: skip
-@settings(max_examples=40)
-def test_any_file_name_is_read_as_that_file_or_refused(tmp_path_factory, name):
-    path = tmp_path_factory.mktemp("names") / name / "t.parquet"
-    path.parent.mkdir()
-    pq.write_table(pa.table({"x": [7]}), path)
-    try:
-        written = literal(path)
-    except BadInput:
-        assert "\\" in name
-        return
-    query = "select x from read_parquet($files, hive_partitioning = false)"
-    assert duckdb.execute(query, {"files": [written]}).fetchall() == [(7,)]

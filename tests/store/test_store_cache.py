@@ -17,7 +17,6 @@ from hypothesis import strategies as st
 
 from made_stores import write_store
 from made_studies import mit
-from wattlaw.common.errors import DamagedFileWarning
 from wattlaw.store import cache
 from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
@@ -98,26 +97,6 @@ def test_an_edited_run_is_read_again_even_with_its_old_size_and_time(store):
     assert [row["order_seed"] for row in rows] == [7] + [0] * 11
 
 
-def test_a_removed_run_is_in_no_table(store):
-    tables(store.path)
-    folder = next(store.folders())
-    shutil.rmtree(folder.path)
-    assert Store(store.path).arrow("runs").num_rows == 11
-    assert folder.run_id not in set(Store(store.path).arrow("epochs")["run_id"].to_pylist())
-    assert folder.run_id not in set(statistics(Store(store.path))["run_id"])
-
-
-def test_a_table_that_is_cut_after_it_was_cached_is_damage(store):
-    tables(store.path)
-    folder = next(store.folders())
-    with folder.epochs_path.open("r+b") as file:
-        file.truncate(100)
-    opened = Store(store.path)
-    with pytest.warns(DamagedFileWarning, match="truncated or overwritten"):
-        rows = opened.arrow("runs").to_pylist()
-    assert [row["status"] for row in rows] == ["damaged"] + ["done"] * 11
-
-
 def damaged(content: bytes, how: str, at: float) -> bytes:
     place = int(at * (len(content) - 1))
     if how == "cut":
@@ -127,7 +106,7 @@ def damaged(content: bytes, how: str, at: float) -> bytes:
     return b"x" * place if how == "other" else b""
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(st.sampled_from(["cut", "flip", "other", "empty"]), st.floats(0, 1),
        st.sampled_from(["runs", "epochs", "statistics"]))  # fmt: skip
 def test_a_damaged_cache_is_never_believed(made, how, at, name):
@@ -136,15 +115,6 @@ def test_a_damaged_cache_is_never_believed(made, how, at, name):
     path.write_bytes(damaged(path.read_bytes(), how, at))
     assert tables(made) == expected
     assert tables(made) == expected
-
-
-def test_a_cache_with_other_columns_is_replaced(store):
-    expected = tables(store.path)
-    path = store.path / cache.FOLDER / "runs.parquet"
-    for table in (cached(store.path).drop_columns("gpus"), pa.table({"run_id": ["x"], "key": [1]})):
-        pq.write_table(table, path)
-        assert tables(store.path) == expected
-        assert cached(store.path).num_rows == 12
 
 
 def test_a_link_in_the_place_of_the_cache_is_not_followed(store, tmp_path):
@@ -181,7 +151,7 @@ from wattlaw.store import cache
 from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 cache._MIN_RUNS = 1
-for _ in range(4):
+for _ in range(2):
     opened = Store(Path(sys.argv[1]))
     rows = [opened.arrow(name).num_rows for name in ("runs", "epochs")]
     print(*rows, len(statistics(opened)))
@@ -193,13 +163,13 @@ def test_many_processes_read_and_write_one_cache(store):
     rows = [opened.arrow(name).num_rows for name in ("runs", "epochs")]
     expected = " ".join(map(str, [*rows, len(statistics(opened))]))
     line = [sys.executable, "-c", READER, str(store.path)]
-    readers = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    readers = [subprocess.Popen(line, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     while any(reader.poll() is None for reader in readers):
         for path in (store.path / cache.FOLDER).glob("*.parquet"):
             path.unlink(missing_ok=True)
         time.sleep(0.05)
-    assert [reader.communicate()[0].splitlines() for reader in readers] == [[expected] * 4] * 3
-    assert [reader.returncode for reader in readers] == [0, 0, 0]
+    assert [reader.communicate()[0].splitlines() for reader in readers] == [[expected] * 2] * 2
+    assert [reader.returncode for reader in readers] == [0, 0]
     assert not [*(store.path / cache.FOLDER).glob(".*")]
 
 
@@ -245,7 +215,7 @@ def change(path: Path, made: Path, what: str, number: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::wattlaw.common.errors.DamagedFileWarning")
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(CHANGES)
 def test_tables_are_the_same_with_and_without_cache_after_any_changes(made, changes):
     with tempfile.TemporaryDirectory() as folder:

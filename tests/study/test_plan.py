@@ -1,7 +1,6 @@
 """From a study to its runs: grids united, duplicates merged, the order drawn, nodes counted."""
 
 import json
-import time
 from fractions import Fraction
 
 import pytest
@@ -22,7 +21,6 @@ def parsed(**changes: object) -> Study:
 
 
 def points(runs: list[PlannedRun]) -> list[tuple[int, int, int]]:
-    """Return GPUs, global batch and repeat of each run."""
     return [(r.spec.setting.gpus, r.spec.setting.global_batch, r.spec.repeat) for r in runs]
 
 
@@ -82,11 +80,6 @@ def test_nodes_follow_from_gpus_per_node_but_a_local_run_has_one():
         assert {r.spec.setting.gpus: r.spec.nodes for r in expand(study)} == expected
 
 
-def test_a_launcher_without_gpus_per_node_requires_it():
-    study = parsed(sweeps=[{"gpus": [16], "local_batch": [8]}], launch={"kind": "slurm"})
-    assert [run.spec.nodes for run in expand(study)] == [1]
-
-
 def test_more_runs_than_a_study_may_have_are_refused_at_once():
     most = {"gpus": [*range(1, 101)], "local_batch": [*range(1, 101)]}
     study = parsed(sweeps=[most], repeats=MAX_RUNS // 10_000 + 1)
@@ -99,36 +92,15 @@ def test_more_runs_than_a_study_may_have_are_refused_at_once():
 
 def test_huge_grids_are_refused_before_they_are_expanded(tmp_path):
     """24,000 x 24,000 pairs took minutes to check one by one; now each list is gone through once"""
-    ones = ",".join("1" * 24_000)
     path = tmp_path / "study.yaml"
-    for batch in ("global_batch", "local_batch"):
+    for count, refused in ((24_000, "given 576,000,000 runs"), (49_000, "more than 50,000 values")):
+        ones = ",".join("1" * count)
         path.write_text(
-            f"name: x\nworkloads: [{{name: a}}]\nsweeps: [{{gpus: [{ones}], {batch}: [{ones}]}}]\n"
+            f"name: x\nworkloads: [{{name: a}}]\n"
+            f"sweeps: [{{gpus: [{ones}], global_batch: [{ones}]}}]\n"
         )
-        began_s = time.process_time()
-        with pytest.raises(BadInput, match="given 576,000,000 runs; allowed: at most 20,000"):
+        with pytest.raises(BadInput, match=refused):
             expand(read_study(path))
-        assert time.process_time() - began_s < 10
-    many = ",".join("1" * 49_000)
-    path.write_text(
-        f"name: x\nworkloads: [{{name: a}}]\nsweeps: [{{gpus: [{many}], global_batch: [{many}]}}]\n"
-    )
-    began_s = time.process_time()
-    with pytest.raises(BadInput, match=r"study\.yaml: more than 50,000 values"):
-        read_study(path)
-    assert time.process_time() - began_s < 3
-
-
-def test_workloads_times_sweeps_are_counted_and_planned_without_trying_every_pair():
-    names = [f"w{number}" for number in range(4_000)]
-    workloads = [{"name": name} for name in names]
-    own = [{"gpus": [1], "local_batch": [1], "workloads": [name]} for name in names]
-    began_s = time.process_time()
-    assert len(expand(parsed(workloads=workloads, sweeps=own))) == 4_000
-    for_all = [{"gpus": [1], "local_batch": [1]}] * 4_000
-    with pytest.raises(BadInput, match="given 16,000,000 runs"):
-        expand(parsed(workloads=workloads, sweeps=for_all))
-    assert time.process_time() - began_s < 3
 
 
 def test_a_global_batch_that_one_count_of_many_does_not_divide_is_named():
@@ -166,43 +138,6 @@ def test_a_planned_run_is_the_run_that_validation_would_make():
         assert run.run_id == run_id(again)
 
 
-@given(
-    st.lists(st.integers(1, 6), min_size=1, max_size=4),
-    st.lists(st.integers(1, 64), min_size=1, max_size=4),
-    st.integers(1, 3),
-)
-def test_every_point_and_repeat_is_there_once(gpus, batches, repeats):
-    runs = expand(parsed(sweeps=[{"gpus": gpus, "local_batch": batches}], repeats=repeats))
-    points = {(r.spec.setting.gpus, r.spec.setting.local_batch, r.spec.repeat) for r in runs}
-    assert len(runs) == len(points) == len(set(gpus)) * len(set(batches)) * repeats
-
-
-fractions = st.lists(st.sampled_from([0.25, 0.5, 1, 1.0]), min_size=1, max_size=3)
-caps = st.lists(st.sampled_from([None, 200, 200.0, 300]), min_size=1, max_size=3)
-batches = st.lists(st.sampled_from([12, 24, 36]), min_size=1, max_size=2)
-grids = st.tuples(
-    st.sampled_from(["local_batch", "global_batch"]),
-    batches,
-    st.lists(st.sampled_from([1, 2, 3, 4, 6]), min_size=1, max_size=3),
-    caps,
-    fractions,
-).map(
-    lambda grid: {
-        grid[0]: grid[1], "gpus": grid[2], "power_limit_w": grid[3], "dataset_fraction": grid[4],
-    }
-)  # fmt: skip
-
-
-@given(st.lists(grids, min_size=1, max_size=3), st.integers(1, 2), st.integers(0, 3))
-def test_every_run_has_an_identity_of_its_own(sweeps, repeats, seed):
-    runs = expand(parsed(sweeps=sweeps, repeats=repeats, order_seed=seed))
-    assert len({run.run_id for run in runs}) == len({run.spec.model_dump_json() for run in runs})
-    assert len({run.run_id for run in runs}) == len(runs)
-    assert all(run.run_id == run_id(run.spec) for run in runs)
-    in_order = expand(parsed(sweeps=sweeps, repeats=repeats, order="as_written"))
-    assert {run.run_id for run in runs} == {run.run_id for run in in_order}
-
-
 def test_a_sweep_is_for_the_workloads_it_names_and_for_all_if_it_names_none():
     runs = expand(
         parsed(
@@ -234,12 +169,6 @@ def test_the_epochs_of_a_sweep_are_those_of_its_runs_alone():
     assert {(r.spec.measure.warmup_epochs, r.spec.measure.sample_hz) for r in runs} == {(1, 5)}
 
 
-def test_a_sweep_with_the_epochs_of_the_study_gives_the_same_run():
-    (plain,) = expand(parsed(sweeps=[{"gpus": [1], "local_batch": [8]}]))
-    (said,) = expand(parsed(sweeps=[{"gpus": [1], "local_batch": [8], "epochs": 2}]))
-    assert plain == said
-
-
 def test_a_rule_gives_each_gpu_count_its_fraction():
     runs = expand(
         parsed(
@@ -260,33 +189,10 @@ def test_a_rule_means_the_nearest_number_to_its_fraction(gpus, other):
     assert evaluate_fraction(parse_fraction(f"{other}/gpus"), gpus) == float(Fraction(other, gpus))
 
 
-@given(st.floats(0, 1, exclude_min=True) | st.just(1), st.integers(1, 10**6))
-def test_a_number_as_fraction_does_not_depend_on_the_gpus(given_fraction, gpus):
-    found = evaluate_fraction(parse_fraction(given_fraction), gpus)
-    assert found == given_fraction
-    assert isinstance(found, float)
-
-
-@given(st.text() | st.floats() | st.integers() | st.none() | st.booleans())
-def test_every_accepted_fraction_is_a_rule_or_between_0_and_1(anything):
-    try:
-        taken = parse_fraction(anything)
-    except ValueError:
-        return
-    assert evaluate_fraction(taken, 1) > 0
-    assert isinstance(taken, str) or 0 < taken <= 1
-
-
 plain_words = st.text(st.characters(exclude_characters="{}"))
 values = st.fixed_dictionaries(
     dict.fromkeys(PLACEHOLDERS, st.none() | st.integers() | st.floats(allow_nan=False) | st.text())
 )
-
-
-@given(st.text(), values)
-def test_a_word_with_its_braces_doubled_is_filled_to_itself(word, values):
-    doubled = word.replace("{", "{{").replace("}", "}}")
-    assert substitute(doubled, values) == word
 
 
 @given(plain_words, st.sampled_from(PLACEHOLDERS), plain_words, values)
@@ -323,11 +229,6 @@ def test_braces_are_escaped_as_in_str_format(word):
         assert substitute(word, {"gpus": 2}) == expected
 
 
-@given(values)
-def test_a_value_with_braces_in_it_is_not_filled_again(values):
-    assert substitute("{precision}", values | {"precision": "{gpus}"}) == "{gpus}"
-
-
 def test_a_command_is_named_after_its_script():
     def name(*words: str) -> str:
         (run,) = expand(parsed(workloads=[{"command": list(words)}]))
@@ -339,10 +240,3 @@ def test_a_command_is_named_after_its_script():
     assert name("python", ".py") == "py"
     assert name("{gpus}") == "gpus-"
     assert name("...", "x") == "command"
-
-
-def test_commands_of_one_name_with_different_arguments_are_different_runs():
-    commands = [["python", "t.py", "--a", "--b"], ["python", "t.py", "--b", "--a"]]
-    runs = expand(parsed(workloads=[{"command": words} for words in commands]))
-    assert {run.spec.workload.name for run in runs} == {"t"}
-    assert len({run.run_id for run in runs}) == 2

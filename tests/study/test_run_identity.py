@@ -36,18 +36,6 @@ KNOWN = {
         '"setting":{"global_batch":64,"gpus":2,"local_batch":32},'
         '"workload":{"name":"digits-cnn"}}',
     ),
-    "2d7e6ba43657ac51": (
-        spec(setting=Setting(gpus=4, local_batch=64, power_limit_w=200.0)),
-        '{"launch_kind":"local","measure":{},"repeat":0,'
-        '"setting":{"global_batch":256,"gpus":4,"local_batch":64,"power_limit_w":200},'
-        '"workload":{"name":"digits-cnn"}}',
-    ),
-    "26f2794584665af2": (
-        spec(measure=Measure(epochs=10, warmup_epochs=2, assume_cpu_w=15.0), repeat=2),
-        '{"launch_kind":"local","measure":{"assume_cpu_w":15,"epochs":10,"warmup_epochs":2},'
-        '"repeat":2,"setting":{"global_batch":64,"gpus":2,"local_batch":32},'
-        '"workload":{"name":"digits-cnn"}}',
-    ),
     "03918cae620c5225": (
         spec(
             workload=WorkloadSpec(name="digits-cnn", options={"lr": 0.1}), hardware="H200", nodes=2

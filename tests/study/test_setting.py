@@ -1,14 +1,14 @@
 """A setting checks itself, places its GPUs, and is the same after it was written."""
 
 import json
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from made_runs import made_spec
 from wattlaw.common.errors import BadInput
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import RunSpec
 from wattlaw.study.setting import RECORDED, Setting
 
 
@@ -54,13 +54,6 @@ def test_results_name_a_setting_and_leave_out_a_layout_that_is_none():
     }  # fmt: skip
     assert Setting(8, pipeline_parallel=2).to_dict()["pipeline_parallel"] == 2
     assert Setting(8).global_batch is None
-    assert Setting(8, local_batch=8, gradient_accumulation=2).micro_batch == 4
-
-
-def test_versions_of_software_are_facts_that_do_not_tell_settings_apart():
-    known = Setting(8, software=(("torch", "2.11"),))
-    assert known == Setting(8)
-    assert known.to_record() == Setting(8).to_record()
 
 
 @given(
@@ -86,10 +79,7 @@ def test_a_record_gives_the_same_setting(setting):
     [{"global_batch": 65}, {"local_batch": 3.5}, {"gpus": "2"}, {"surprise": 1}, {"gpus": None}],
 )
 def test_a_record_that_contradicts_itself_is_refused(changed):
-    spec = RunSpec(
-        workload=WorkloadSpec(name="a"), setting=Setting(2, local_batch=32), repeat=0,
-        measure=Measure(), launch_kind="local",
-    )  # fmt: skip
+    spec = made_spec(Setting(2, local_batch=32))
     record = spec.model_dump(mode="json")
     assert RunSpec.model_validate(record | {"measure": spec.measure, "train": spec.train,
                                             "workload": spec.workload}) == spec  # fmt: skip
@@ -98,6 +88,7 @@ def test_a_record_that_contradicts_itself_is_refused(changed):
         RunSpec.model_validate_json(json.dumps(record))
 
 
-def test_another_number_of_gpus_needs_another_placement():
-    with pytest.raises(BadInput, match="gpus_per_node"):
-        replace(Setting.packed(8, 4), gpus=4)
+def test_versions_of_software_are_facts_that_do_not_tell_settings_apart():
+    known = Setting(8, software=(("torch", "2.11"),))
+    assert known == Setting(8)
+    assert known.to_record() == Setting(8).to_record()

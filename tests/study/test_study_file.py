@@ -1,5 +1,7 @@
 """Study files that are wrong, in many ways: one line each, never a traceback."""
 
+import re
+
 import pytest
 
 from conftest import wattlaw
@@ -23,127 +25,82 @@ CAP, NET = "power_limit_w: [null]", "{name: digits-cnn, options: {}}"
 # What to replace in the valid file, by what, and what the error must say.
 CHANGES = {
     "text for a count": ("gpus: [1, 2], l", 'gpus: ["1"], l', "gpus[0]"),
-    "a word for a count": ("gpus: [1, 2], l", "gpus: [two], l", "whole numbers >= 1"),
     "a count of zero": ("gpus: [1, 2], l", "gpus: [0], l", "given 0"),
-    "a negative count": ("gpus: [1, 2], l", "gpus: [-1], l", "given -1"),
-    "a broken count": ("gpus: [1, 2], l", "gpus: [1.5], l", "given 1.5"),
     "true as a count": ("gpus: [1, 2], l", "gpus: [true], l", "given true"),
-    "null as a count": ("gpus: [1, 2], l", "gpus: [null], l", "given null"),
-    "a count without a list": ("gpus: [1, 2], l", "gpus: 2, l", "a list of whole numbers"),
     "no counts": ("gpus: [1, 2], l", "gpus: [], l", "sweeps[0].gpus"),
     "counts missing": ("gpus: [1, 2], l", "l", "given nothing"),
-    "a huge count": ("gpus: [1, 2], l", "gpus: [99999999999], l", "gpus[0]"),
     "both batches": ("local_batch: [32]", "local_batch: [32], global_batch: [64]", "both"),
     "neither batch": ("local_batch: [32], ", "", "neither"),
-    "an empty batch": ("local_batch: [32]", "local_batch: []", "neither"),
-    "a batch of zero": ("local_batch: [32]", "local_batch: [0]", "local_batch[0]"),
     "a batch too large": ("local_batch: [32]", "local_batch: [9999999]", "19,999,998"),
     "a batch not divided": ("global_batch: [64]", "global_batch: [63]", "63 with 2 gpus"),
     "a cap of zero": ("power_limit_w: [null]", "power_limit_w: [0]", "power_limit_w[0]"),
     "an infinite cap": ("power_limit_w: [null]", "power_limit_w: [.inf]", "finite"),
-    "a cap that is no number": ("power_limit_w: [null]", "power_limit_w: [.nan]", "finite"),
     "a cap in words": ("power_limit_w: [null]", "power_limit_w: [200 W]", "or null"),
     "a fraction above one": ("power_limit_w: [null]", "dataset_fraction: [1.5]", "<= 1"),
     "a fraction of zero": ("power_limit_w: [null]", "dataset_fraction: [0]", "<= 1"),
     "an unknown precision": ("power_limit_w: [null]", "precision: [fp8]", "fp32"),
-    "a fraction that is true": (CAP, "dataset_fraction: [true]", "given true"),
     "a fraction that is no list": (CAP, "dataset_fraction: gpus/2", 'given "gpus/2"; allowed'),
-    "no fractions": (CAP, "dataset_fraction: []", "dataset_fraction: given []"),
-    "a rule with blanks": (CAP, "dataset_fraction: [gpus / 2]", 'fraction[0]: given "gpus / 2"'),
     "a rule without GPUs": (CAP, "dataset_fraction: [1/256]", "rules such as gpus/256 or 1/gpus"),
-    "a rule by zero": (CAP, "dataset_fraction: [1, gpus/0]", "sweeps[0].dataset_fraction[1]"),
-    "a rule of none": (CAP, "dataset_fraction: [0/gpus]", 'given "0/gpus"'),
     "a rule that is code": (CAP, "dataset_fraction: ['gpus**-1']", "rules such as"),
     "a rule too large": (CAP, "dataset_fraction: [1/gpus, gpus/1]",
                          "sweeps[0].dataset_fraction[1]: given gpus/1, with 2 gpus more than 1"),
     "a sweep for none": (CAP, "workloads: []", "workloads' names, or null for all"),
-    "a sweep for a word": (CAP, "workloads: digits-cnn", "sweeps[0].workloads: given"),
     "a sweep for a stranger": (CAP, "workloads: [digits-cnn, vgg61]",
                                'sweeps[0].workloads[1]: given "vgg61"; allowed: digits-cnn'),
     "a sweep's epochs in a list": (CAP, "epochs: [4]", "sweeps[0].epochs: given [4]"),
-    "a sweep without epochs": (CAP, "epochs: 0", "or null for measure's"),
     "a sweep of too many epochs": (CAP, "epochs: 200000", "<= 100,000"),
     "a sweep that only warms up": (CAP, "epochs: 1",
                                    "sweeps[0].epochs: given 1 with measure.warmup_epochs"),
     "an unknown train key": ("repeats: 3", "train: {accumulate: 2}", "train.accumulate: unknown"),
-    "null for the training": ("repeats: 3", "train: null", "train: given null"),
     "a truth in words": ("repeats: 3", "train: {compile: 'yes'}", "true or false"),
-    "no pieces": ("repeats: 3", "train: {gradient_accumulation: 0}", "accumulation: given 0"),
-    "buckets of no size": ("repeats: 3", "train: {bucket_mb: 0}", "> 0 and <= 100,000"),
-    "loaders below none": ("repeats: 3", "train: {loader_workers: -1}", "0 to 256"),
-    "nothing ready": ("repeats: 3", "train: {prefetch: 0}", ">= 1 and <= 1000"),
-    "checkpoints of no epoch": ("repeats: 3", "train: {checkpoint_every: 0}", "null for no check"),
     "a seed too large": ("repeats: 3", "train: {seed: 4294967296}", "<= 2^31"),
     "a command in a text": (NET, "{command: python train.py}",
                             'workloads[0].command: given "python train.py"; allowed: a list of'),
     "a command of no words": (NET, "{command: []}", "workloads[0].command: given []"),
     "a number in a command": (NET, "{command: [python, a.py, 3]}", "command[2]: given 3; allowed"),
-    "a zero in a command": (NET, '{command: [python, "\\0"]}', "workloads[0].command[1]"),
     "an unknown word in braces": (NET, "{command: [python, '{batch}']}",
                                   "command[1]: given '{batch}'; allowed in braces: gpus, global"),
-    "a second word in braces": (NET, "{command: [python, '{gpus}{lr}']}", "given '{gpus}{lr}'"),
     "a word of code in braces": (NET, "{command: [python, '{gpus.real}']}", "{{ is a brace"),
     "an open brace": (NET, "{command: [python, '{\"a\": 1']}", "{{ is a brace"),
-    "a closing brace": (NET, "{command: [python, 'a}']}", "workloads[0].command[1]"),
     "a command with options": (NET, "{command: [python], options: {lr: 1}}", "given command and"),
     "a command of an odd name": (NET, "{command: [python], name: a b}", "or of a command"),
     "neither name nor command": (NET, "{command: null}", "workloads[0].name: given nothing"),
     "an unknown sweep key": ("power_limit_w", "power_cap", "unknown key"),
     "an unknown key": ("repeats", "repeat", "unknown key; allowed: name"),
-    "an unknown measure key": ("sample_hz", "hz", "measure.hz"),
-    "an unknown launch key": ("timeout_s", "timeout", "launch.timeout"),
     "no name": ("name: digits-scaling\n", "", "given nothing"),
     "a name that is a path": ("name: digits-scaling", "name: ../../etc", "name"),
-    "a name with a space": ("name: digits-scaling", "name: a b", "name"),
-    "a name of markup": ("name: digits-scaling", "name: <script>", "name"),
     "a name that is a number": ("name: digits-scaling", "name: 3", "given 3"),
-    "an empty name": ("name: digits-scaling", 'name: ""', "name"),
-    "no workloads": ("[{name: digits-cnn, options: {}}]", "[]", "workloads"),
     "a workload in a word": ("[{name: digits-cnn, options: {}}]", "digits-cnn", "workloads"),
     "options in a list": ("options: {}", "options: [lr]", "options"),
     "a date among options": ("options: {}", "options: {lr: 2026-01-01}", "quote a date"),
     "no repeats": ("repeats: 3", "repeats: 0", "repeats: given 0"),
-    "repeats in words": ("repeats: 3", "repeats: three", "whole number >= 1"),
     "an unknown order": ("order: random", "order: sorted", "random or as_written"),
-    "no epochs": ("epochs: 3", "epochs: 0", "measure.epochs"),
     "only warm-up": ("warmup_epochs: 1", "warmup_epochs: 3", "fewer warm-up epochs"),
-    "negative warm-up": ("warmup_epochs: 1", "warmup_epochs: -1", "warmup_epochs"),
     "no sampling": ("sample_hz: 10", "sample_hz: 0", "sample_hz"),
-    "too much sampling": ("sample_hz: 10", "sample_hz: 1e9", "sample_hz"),
     "a word for a truth": ("evaluate: true", "evaluate: maybe", "true or false"),
-    "negative watts": ("evaluate: true", "assume_cpu_w: -15", "assume_cpu_w"),
-    "a negative time limit": ("timeout_s: 600", "timeout_s: -1", "timeout_s"),
     "a launcher in a list": ("kind: local", "kind: [local]", "launch.kind"),
     "a mapping for a list": ("[{name: digits-cnn, options: {}}]", "{name: x}", "workloads: given"),
     "null for a section": ("launch: {kind: local", "launch: null #", "launch: given null"),
-    "a list for a section": ("measure: {", "measure: [] # {", "measure: given []"),
     "a name that ends in a new line": ("name: digits-scaling", 'name: "x\\n"', "name: given"),
-    "a seed below zero": ("repeats: 3", "order_seed: -1", "order_seed: given -1"),
     "a seed that no column holds": ("repeats: 3", "order_seed: 99999999999999999999", "63 bits"),
     "a number without end": ("repeats: 3", "repeats: 0x" + "f" * 5000, "is not a valid int"),
-    "such a number among options": ("options: {}", "options: {a: 0x" + "f" * 5000 + "}", "a valid"),
     "a truth that is none": ("repeats: 3", "repeats: !!bool x", '"x" is not a valid bool'),
     "a number that is none": ("repeats: 3", 'repeats: !!int ""', "is not a valid int"),
     "a moment that is none": ("repeats: 3", "repeats: !!timestamp x", "a valid timestamp"),
     "a thirteenth month": ("order: random", "order: 2026-13-45", "is not a valid timestamp"),
     "half a character": ("order: random", 'order: "\\ud800"', "not valid YAML"),
     "digits of another script": ("repeats: 3", 'repeats: !!int "\u0663"', "is not a valid int"),
-    "such a broken number": ("options: {}", 'options: {a: !!float "\uff11.5"}', "a valid float"),
-    "a number of base 60": ("repeats: 3", "repeats: 1" + ":1" * 50_000, "is not a valid int"),
     "a set": ("order: random", "order: !!set {random}", "order: given"),
     "bytes for a word": ("order: random", "order: !!binary aGVsbG8=", "order: given"),
     "an unknown tag": ("order: random", "order: !mine random", "not valid YAML"),
-    "an endless tag": ("order: random", "order: !" + "x" * 90_000 + " 3", "not valid YAML"),
     "a merge with a number": ("kind: local", "<<: 3, kind: local", "not valid YAML"),
     "a key of control characters": ("order: random", '"a\\n\\e[31m": 1', "a??[31m: unknown key"),
     "an endless key": ("order: random", "? " + "k" * 90_000 + "\n: 1", "unknown key"),
     "an endless key twice": ("order", "? " + "k" * 900 + "\n: 1\n? " + "k" * 900 + "\n: 1\norder",
                              "given twice"),
     "a date as a key": ("order: random", "2026-01-01: 1", "quote the key 2026-01-01"),
-    "null as a key": ("order: random", "~: 1", "quote the key None"),
     "a key twice": ("repeats: 3", "repeats: 3\nrepeats: 4", "given twice"),
     "a key that is no text": ("repeats: 3", "repeats: 3\n1: 2", "keys that are text"),
-    "a key that is a list": ("repeats: 3", "? [a, b]\n: 3", "not valid YAML"),
     "a key that is a mapping": ("repeats: 3", "? {a: b}\n: 3", "a key is not text"),
     "brackets not closed": ("gpus: [1, 2], l", "gpus: [1, 2, l", "not valid YAML"),
     "a tab": ("repeats: 3", "repeats:\n\t- 3", "not valid YAML"),
@@ -213,14 +170,7 @@ def test_a_wrong_study_file_gives_one_line_with_file_key_and_allowed_values(name
     assert line.startswith(f"wattlaw: {path}")
     assert expected in line
     assert len(line) < len(str(path)) + 400
-
-
-@pytest.mark.parametrize("name", CHANGES)
-def test_an_error_has_the_line_of_the_wrong_value(name, tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_bytes(WRONG[name][0])
-    with pytest.raises(BadInput, match=r"study\.yaml:[1-9][0-9]*: "):
-        read_study(path)
+    assert name not in CHANGES or re.match(r":[1-9][0-9]*: ", line.removeprefix(f"wattlaw: {path}"))
 
 
 BLOCK = """\
@@ -273,16 +223,6 @@ def test_contradicting_parts_give_the_line_to_change(line, old, new, expected, t
     assert str(error.value).startswith(f"{path}:{line}: {expected}")
 
 
-def test_an_error_reads_like_this(tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_bytes(WRONG["text for a count"][0])
-    with pytest.raises(BadInput) as error:
-        read_study(path)
-    assert str(error.value) == (
-        f'{path}:4: sweeps[0].gpus[0]: given "1"; allowed: a list of whole numbers >= 1'
-    )
-
-
 def test_the_first_of_several_errors_is_printed_and_others_counted(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(VALID.replace("repeats: 3", "repeats: 0").replace("random", "sorted"))
@@ -291,8 +231,7 @@ def test_the_first_of_several_errors_is_printed_and_others_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"),
-    [("check", "text for a count"), ("check", "a file of very deep"), ("run", "a file of bytes")],
+    ("command", "name"), [("check", "a file of very deep"), ("run", "a file of bytes")]
 )
 def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp_path):
     path = tmp_path / "study.yaml"
@@ -323,12 +262,11 @@ def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp
             "launch.kind: unknown launcher 'telepathy'; allowed: local",
         ),
         (
-            {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}],
-             "repeats": 3},
+            {"sweeps": [{"gpus": [*range(1, 300)], "local_batch": [*range(1, 300)]}], "repeats": 3},
             "given 268,203 runs; allowed: at most 20,000",
         ),
     ],
-)  # fmt: skip
+)
 def test_an_unrunnable_study_is_rejected_before_it_starts(change, expected, write_study, capsys):
     path = write_study(**change)
     assert main(["check", str(path)]) == 2

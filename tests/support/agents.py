@@ -28,21 +28,14 @@ def record_of(spec: RunSpec, folder: RunFolder, attempts: int) -> RunRecord:
 
 
 def environment(**more: str) -> dict[str, str]:
-    """Return the environment of agents: one thread each, the workload with dropout installed."""
     path = os.pathsep.join(filter(None, [str(PLUGIN), os.environ.get("PYTHONPATH")]))
-    return {
-        **os.environ,
-        "PYTHONPATH": path,
-        "OMP_NUM_THREADS": "1",
-        "PYTHONUNBUFFERED": "1",
-        "GLOO_SOCKET_IFNAME": "lo",
-        **more,
-    }
+    local = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **local, **more}
 
 
 def several(nodes: int) -> list[list[str]]:
     """Return the options of each of several agents that meet on this machine."""
-    where = ["--nodes", nodes, "--port", free_port(), "--clock-port", free_port()]
+    where = ["--nodes", nodes, "--port", free_port()]
     return [[str(word) for word in (*where, "--node", node)] for node in range(nodes)]
 
 
@@ -61,7 +54,6 @@ def agent(
 
 
 def free_port() -> int:
-    """Return a port that nobody listens on."""
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
         return int(found.getsockname()[1])

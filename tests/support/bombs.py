@@ -1,14 +1,12 @@
 """Small files of foreign formats that unpack, decode or expand to gigabytes."""
 
 import io
-import json
 import struct
 import subprocess
 import sys
 import threading
 import time
-import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +16,6 @@ import numpy as np
 import psutil
 import pyarrow as pa
 import pyarrow.parquet as pq
-
-from wattlaw.store.schema import TABLES
-from wattlaw.store.version import SCHEMA_VERSION
 
 MIB = 2**20
 _TABLE = "import", "BOMB", "--map", "gpus=n,step_time_s=t,workload=s", "--store", "store"
@@ -32,59 +27,7 @@ def _parquet(table: pa.Table, **settings: object) -> bytes:
     return buffer.getvalue()
 
 
-def _repeated(text: str, rows: int) -> pa.DictionaryArray:
-    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), [text])
-
-
-def _nulls(table: str, rows: int, **columns: object) -> pa.Table:
-    """Return a table of a store in which all columns but some are null."""
-    return pa.table({
-        field.name: columns.get(field.name, pa.nulls(rows, field.type)) for field in TABLES[table]
-    })  # fmt: skip
-
-
-def _bundle(path: Path, members: Mapping[str, bytes], kind: int = zipfile.ZIP_DEFLATED) -> None:
-    version = {"bundle_version": 1, "schema_version": SCHEMA_VERSION}
-    tables = {f"{name}.parquet": _parquet(_nulls(name, 0)) for name in TABLES}
-    with zipfile.ZipFile(path, "w", kind) as file:
-        version_of = {"bundle.json": json.dumps(version).encode()}
-        for name, content in {**version_of, **tables, **members}.items():
-            file.writestr(name, content)
-
-
-def bundle_of_documents(path: Path) -> None:
-    """3 study files of 60 MiB, in a kilobyte."""
-    zeros = bytes(60 * MIB)
-    _bundle(path, {f"studies/s{number}.yaml": zeros for number in range(3)}, zipfile.ZIP_BZIP2)
-
-
-def bundle_of_deflated_documents(path: Path) -> None:
-    """6 study files of 50 MiB."""
-    zeros = bytes(50 * MIB)
-    _bundle(path, {f"studies/s{number}.yaml": zeros for number in range(6)})
-
-
-def bundle_of_texts(path: Path) -> None:
-    """A text of 64 kB in each of 80,000 windows."""
-    rows = _nulls("epochs", 80_000, phase=_repeated("x" * 2**16, 80_000))
-    _bundle(path, {"epochs.parquet": _parquet(rows)})
-
-
-def bundle_of_lists(path: Path) -> None:
-    """A list of 3 million texts in each of 10 runs."""
-    lists = pa.ListArray.from_arrays(
-        pa.array(np.arange(11, dtype=np.int32) * 3 * 10**6), pa.nulls(3 * 10**7, pa.string())
-    )
-    _bundle(path, {"runs.parquet": _parquet(_nulls("runs", 10, notes=lists))})
-
-
-def bundle_of_a_manifest(path: Path) -> None:
-    """A manifest of 15 million lists."""
-    _bundle(path, {"bundle.json": b"[" + b"[]," * (15 * 10**6) + b"1]"})
-
-
 def table_of_texts(path: Path) -> None:
-    """Long texts, which each batch of rows has again."""
     texts = pa.array([f"{number}" * 2**20 for number in range(10, 60)])
     indices = pa.array(np.arange(150_000, dtype=np.int32) % 50)
     table = {"n": [1] * 150_000, "t": [1.0] * 150_000,
@@ -107,8 +50,6 @@ def _hdf5(path: Path, fill: Callable[[Any], None]) -> None:
 
 
 def hdf5_of_fill_values(path: Path) -> None:
-    """60 lists of 8 million numbers, of which none is stored."""
-
     def fill(file: Any) -> None:
         for number in range(60):
             file.create_dataset(f"a/d{number}", (8 * 10**6,), "f8", chunks=(10**5,), fillvalue=1.0)
@@ -117,8 +58,6 @@ def hdf5_of_fill_values(path: Path) -> None:
 
 
 def hdf5_of_links(path: Path) -> None:
-    """One compressed list under 300 names."""
-
     def fill(file: Any) -> None:
         ones = np.ones(10**6)
         file.create_dataset("a/d", data=ones, compression="gzip", chunks=(10**6,))
@@ -129,8 +68,6 @@ def hdf5_of_links(path: Path) -> None:
 
 
 def hdf5_of_compressed(path: Path) -> None:
-    """10 compressed lists of 4 million zeros."""
-
     def fill(file: Any) -> None:
         for number in range(10):
             zeros = np.zeros(4 * 10**6)
@@ -141,8 +78,6 @@ def hdf5_of_compressed(path: Path) -> None:
 
 
 def hdf5_of_a_chunk(path: Path) -> None:
-    """One number in a compressed chunk of 1 GiB."""
-
     def fill(file: Any) -> None:
         data = file.create_dataset("a/d", (1,), "f8", maxshape=(None,), chunks=(2**27 - 1,),
                                    compression="gzip", compression_opts=1)  # fmt: skip
@@ -168,7 +103,6 @@ _VERSION = _record(struct.pack("<Bd", 9, 1.7e9) + b"\x1a\x0dbrain.Event:2")
 
 
 def events_of_empty_values(path: Path) -> None:
-    """An event with 12 million scalars without a value."""
     values = b"\x0a\x00" * (12 * 10**6)
     size, length = b"", len(values)
     while length > 127:
@@ -183,7 +117,6 @@ def events_of_empty_values(path: Path) -> None:
 
 
 def events_of_a_huge_record(path: Path) -> None:
-    """A record that says that it has 8 GiB."""
     from tensorboardX.record_writer import masked_crc32c
 
     head = struct.pack("<Q", 8 * 2**30)
@@ -191,7 +124,6 @@ def events_of_a_huge_record(path: Path) -> None:
 
 
 def study_of_aliases(path: Path) -> None:
-    """Lists of aliases of lists of aliases: a billion values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
     for number in range(1, 10):
         aliases = ", ".join([f"*a{number - 1}"] * 10)
@@ -200,28 +132,20 @@ def study_of_aliases(path: Path) -> None:
 
 
 def json_of_lists(path: Path) -> None:
-    """A JSON file of 15 million lists."""
     path.write_bytes(b'{"log_history": [' + b"[]," * (15 * 10**6) + b"1]}")
 
 
 @dataclass(frozen=True)
 class Bomb:
-    """A file, the command that reads it, and whether something of it can be read."""
-
     make: Callable[[Path], None]
     name: str
     command: tuple[str, ...]
 
 
-_EXPORT = ("export", "BOMB", "epochs", "-o", "epochs.csv")
 _IMPORT = ("import", "BOMB", "--map", "gpus=@1", "--store", "store")
 BOMBS = {
     each.make.__name__: each
     for each in (
-        *(Bomb(make, "b.zip", _EXPORT) for make in (
-            bundle_of_documents, bundle_of_deflated_documents, bundle_of_texts, bundle_of_lists,
-            bundle_of_a_manifest,
-        )),
         *(Bomb(make, "b.parquet", _TABLE) for make in (table_of_texts, table_of_prefixes)),
         *(Bomb(make, "b.hdf5", _IMPORT) for make in (
             hdf5_of_fill_values, hdf5_of_links, hdf5_of_compressed, hdf5_of_a_chunk,
@@ -244,10 +168,7 @@ class Peak:
 
 
 def run_watched(line: list[str], work: Path, tmp: Path, timeout_s: float) -> tuple[int, str, Peak]:
-    """Run a wattlaw command; return its exit code, what it said on stderr, and its peak.
-
-    ``tmp`` is its folder of temporary files.
-    """
+    """Run a command with ``tmp`` for temporary files; return exit code, stderr and peak."""
     import os
 
     process = subprocess.Popen(
@@ -266,7 +187,6 @@ def run_watched(line: list[str], work: Path, tmp: Path, timeout_s: float) -> tup
 
 
 def watch(pid: int, folders: list[Path], peak: Peak) -> None:
-    """Note the memory of a process and its children, and the size of folders, until it ends."""
     while True:
         with suppress(psutil.Error):
             root = psutil.Process(pid)

@@ -52,10 +52,9 @@ class Lab:
                     )
                 )  # fmt: skip
                 took_s = self._noisy((time_s or law(0.8))(n), noise)
-                window: dict[str, object] = {
-                    "duration_s": took_s, "samples": int(SAMPLES * share),
-                    "steps": int(SAMPLES * share / batch),
-                }  # fmt: skip
+                samples = int(SAMPLES * share)
+                window: dict[str, object] = {"duration_s": took_s, "samples": samples}
+                window["steps"] = int(SAMPLES * share / batch)
                 if watts is not None:
                     power_w = self._noisy(_at(watts, n), noise / 2)
                     window |= {"gpu_energy_j": power_w * n * took_s, "energy_source": "counter",
@@ -64,9 +63,8 @@ class Lab:
                     window |= {"cpu_energy_j": 0.9 * host_watts * n * took_s,
                                "dram_energy_j": 0.1 * host_watts * n * took_s}  # fmt: skip
                 if util is not None:
-                    window["sm_util_mean"] = window["mem_util_mean"] = self._noisy(
-                        _at(util, n), noise
-                    )
+                    mean = self._noisy(_at(util, n), noise)
+                    window |= {"sm_util_mean": mean, "mem_util_mean": mean}
                 if cv is not None:
                     window["sm_util_cv"] = self._noisy(_at(cv, n), noise)
                     window["mem_util_cv"] = self._noisy(_at(cv, n), noise)
@@ -77,7 +75,6 @@ class Lab:
         return self
 
     def findings(self, footprint: Footprint | None = None) -> Measurements:
-        """Return what claims look at."""
         return Measurements.of(*frames(self.runs, self.epochs), OUTERMOST, footprint=footprint)
 
     def _noisy(self, value: float, noise: float) -> float:

@@ -4,7 +4,6 @@ from conftest import records
 from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
 from wattlaw.running.campaign import Campaign
-from wattlaw.running.choosing import Selection
 from wattlaw.store.store import Store
 
 QUESTION = {"minimize": "gpu_hours"}
@@ -17,10 +16,8 @@ def run_with(study, store, launcher):
     opened.create()
     decider = StoreDecider(loaded.plan.study, loaded.plan.runs, store)
     plan = loaded.plan
-    selection = Selection(plan.runs, opened, decider)
-    return Campaign(plan.study, plan.runs, opened, launcher, [], None, selection).run()
+    return Campaign(plan.study, plan.runs, opened, launcher, [], None, decider).run()
 
 
 def statuses(store):
-    """Return the status and the reason of each run."""
     return sorted((record.status, record.reason or "") for record in records(store).values())

@@ -37,12 +37,10 @@ class Text:
         )
 
     def outside(self, width: float, height: float) -> bool:
-        """Say whether a part of the text is cut off by the picture's edge."""
         return self.left < 0 or self.top < 0 or self.right > width or self.bottom > height
 
 
 def size(svg: str) -> tuple[float, float]:
-    """Return a picture's width and height in pixels."""
     root = ElementTree.fromstring(svg)  # noqa: S314 - drawn by ourselves
     return float(root.attrib["width"]), float(root.attrib["height"])
 

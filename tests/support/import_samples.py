@@ -178,7 +178,6 @@ def dcgm_text() -> bytes:
 
 
 def dcgm_json() -> bytes:
-    """Return the answer to a range query, ``/api/v1/query_range``."""
     values = [[1_769_860_000 + second, "300.5"] for second in range(60)]
     labels = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "Hostname": "n1", "modelName": "NVIDIA A100"}
     result = [{"metric": labels | {"UUID": f"GPU-{gpu}"}, "values": values} for gpu in range(2)]
@@ -187,7 +186,6 @@ def dcgm_json() -> bytes:
 
 
 def dcgm_values(content: bytes) -> int:
-    """Count the pairs of time and value of an answer to a range query."""
     data = json.loads(content)
     results = data.get("data", data)["result"]
     values = [each.get("values", 0) if isinstance(each, dict) else 0 for each in results]
@@ -241,23 +239,8 @@ def slurm_json() -> bytes:
 
 
 def count_jobs(content: bytes) -> int:
-    """Count the entries of ``jobs``."""
     text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
     return len(json.loads(text)["jobs"])
-
-
-def lightning() -> bytes:
-    """Return ``metrics.csv``: ThroughputMonitor's seconds and batches, and validations."""
-    head = (
-        "epoch,step,train/batches,train/device/samples_per_sec,train/samples,train/time,val_acc,"
-        "val_loss"
-    )
-    rows = []
-    for step in range(10, 101, 10):
-        rows.append(f"{step // 51},{step},{step},640.0,{64 * step},{step / 10 + 2},,")
-        if step % 50 == 0:
-            rows.append(f"{step // 51},{step - 1},,,,,0.{step + 400},{1.5 - step / 100}")
-    return "\n".join([head, *rows, ""]).encode()
 
 
 def tensorboard() -> bytes:
@@ -279,7 +262,6 @@ def tensorboard() -> bytes:
 
 
 def huggingface() -> bytes:
-    """Return ``trainer_state.json``: 20 steps of 8 samples in 10 s, with 2 s of evaluations."""
     log = [
         {"epoch": 1.0, "loss": 0.7, "step": 10},
         {"epoch": 1.0, "eval_accuracy": 0.6, "eval_loss": 0.65, "eval_runtime": 1.0, "step": 10},
@@ -312,15 +294,15 @@ def perun(wrap_uj: int = 2**32) -> bytes:
             for device, name, kind, unit, mag, most, values in (
                 ("cpu", "CPU_package-0", "cpu", "J", 1e-6, wrap_uj, counter),
                 ("cpu", "CPU_core_0", "cpu", "J", 1e-6, wrap_uj, counter),
-                ("gpu", "CUDA:0_POWER", "gpu", "W", 1e-3, 400_000,
-                 np.full(61, 300_000, np.uint32)),
+                ("gpu", "CUDA:0_POWER", "gpu", "W", 1e-3, 400_000, np.full(61, 300_000, np.uint32)),
                 ("cpu", "CPU_USAGE_0", "cpu", "%", 1.0, 100, np.full(61, 50, np.float32)),
-            ):  # fmt: skip
+            ):
                 sensor = one.create_group(f"nodes/host1/nodes/{device}/nodes/{name}")
                 sensor.attrs["device_type"] = kind
                 for key, data, of, by, greatest in (
-                    ("timesteps", seconds, "s", 1.0, 3e38), ("values", values, unit, mag, most),
-                ):  # fmt: skip
+                    ("timesteps", seconds, "s", 1.0, 3e38),
+                    ("values", values, unit, mag, most),
+                ):
                     dataset = sensor.create_dataset(f"raw_data/{key}", data=data)
                     dataset.attrs["unit"] = of
                     dataset.attrs["mag"] = by
@@ -329,12 +311,10 @@ def perun(wrap_uj: int = 2**32) -> bytes:
 
 
 def count_log_entries(content: bytes) -> int:
-    """Count the records of a ``trainer_state.json``."""
     return len(json.loads(content)["log_history"])
 
 
 def masked_crc32c(data: bytes) -> int:
-    """Return the checksum of TFRecords, bit by bit."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc ^= byte
@@ -365,10 +345,11 @@ def count_datasets(content: bytes) -> int:
     def count(group: Any) -> int:
         links = [name for name in group if isinstance(group.get(name, getlink=True), h5py.HardLink)]
         return sum(
-            count(group[name]) if isinstance(group[name], h5py.Group)
+            count(group[name])
+            if isinstance(group[name], h5py.Group)
             else isinstance(group[name], h5py.Dataset)
             for name in links
-        )  # fmt: skip
+        )
 
     with h5py.File(io.BytesIO(content), "r") as file:
         return count(file)
@@ -380,30 +361,18 @@ def table() -> bytes:
     return "\n".join([*rows[:5], *rows[6:], "# the last one", '8,"1,234.5",a', ""]).encode()
 
 
+TWO = {"map": "gpus=@2"}
 SAMPLES = (
     Sample("nvidia-smi", "dmon.log", nvidia_dmon),
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
     Sample("dcgm", "dcgm.json", dcgm_json, count_rows=dcgm_values),
-    Sample(
-        "huggingface",
-        "trainer_state.json",
-        huggingface,
-        {"map": "gpus=@2"},
-        count_rows=count_log_entries,
-    ),
-    Sample("lightning", "metrics.csv", lightning, {"map": "gpus=@2"}),
+    Sample("huggingface", "trainer_state.json", huggingface, TWO, count_rows=count_log_entries),
     Sample("perun", "app.hdf5", perun, count_rows=count_datasets),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
-    Sample(
-        "tensorboard",
-        "events.out.tfevents.1.host",
-        tensorboard,
-        {"map": "gpus=@2"},
-        count_rows=count_events,
-    ),
+    Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=count_events),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "tasks.csv", codecarbon_tasks, runs=2),

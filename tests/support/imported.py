@@ -21,7 +21,6 @@ def a_file(path: Path, content: bytes | str) -> Path:
 
 
 def made(folder: Path, name: str, *lines: str, encoding: str = "utf-8") -> Path:
-    """Write a file of lines."""
     return a_file(folder / name, "".join(f"{line}\n" for line in lines).encode(encoding))
 
 
@@ -38,7 +37,6 @@ def windows(read: Import, *phases: str) -> list[dict[str, Any]]:
 
 
 def joules(read: Import, column: str = "gpu_energy_j") -> list[float]:
-    """Return the energy of each run, the sum of its windows."""
     return [sum(row.get(column) or 0.0 for row in run.windows) for run in read.runs]
 
 

@@ -32,7 +32,6 @@ INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
 
 
 def settings_of(sample: Sample, folder: Path) -> tuple[list[Path], dict]:
-    """Return the files and settings with which a sample can be imported."""
     files, settings = [sample.write(folder)], dict(sample.settings)
     if sample.format in MARKS:
         files.append(BY_FORMAT["nvidia-smi"].write(folder))
@@ -75,7 +74,6 @@ def rows_in(sample: Sample, content: bytes) -> int | None:
 
 
 def options_of(sample: Sample) -> Options:
-    """Return the options with which ``wattlaw import`` reads a sample."""
     mapping, settings = sample.settings.get("map"), sample.settings
     constants = {} if sample.format == "table" else parse_constants(mapping, {})
     return Options(
@@ -111,7 +109,7 @@ def damaged(dice: random.Random, content: bytes) -> bytes:
 class ImporterSuite:
     """The tests; a subclass is parametrized with ``sample``."""
 
-    def test_an_importer_detects_its_own_samples_only(self, tmp_path, sample) -> None:
+    def test_an_importer_detects_its_own_samples_only(self, tmp_path, sample):
         path, options = sample.write(tmp_path), Options("s", mapping=sample.settings.get("map"))
         head = path.read_bytes()[:HEAD_BYTES]
         detected = {name for name, each in importers().items() if each.detect(path, head)}
@@ -119,9 +117,7 @@ class ImporterSuite:
         if sample.format not in NAMED:
             assert importer_of(path, options).name == sample.format
 
-    def test_an_import_gives_valid_runs_and_says_what_the_file_is(
-        self, tmp_path, capsys, sample
-    ) -> None:
+    def test_an_import_gives_valid_runs_and_says_what_the_file_is(self, tmp_path, capsys, sample):
         files, settings = settings_of(sample, tmp_path)
         read = read_import(files, **settings)
         assert len(read.runs) == sample.runs
@@ -145,7 +141,7 @@ class ImporterSuite:
         if store.arrow("telemetry").num_rows == 0:
             assert all(row["energy_verdict"] != "ok" for row in windows)
 
-    def test_reading_twice_gives_equal_runs(self, tmp_path, sample) -> None:
+    def test_reading_twice_gives_equal_runs(self, tmp_path, sample):
         files, settings = settings_of(sample, tmp_path)
         one, other = read_import(files, **settings), read_import(files, **settings)
         assert [run.record for run in one.runs] == [run.record for run in other.runs]
@@ -159,15 +155,15 @@ class ImporterSuite:
             path.write_bytes(hostile)
             assert_one_line(tmp_path, capsys, sample, path)
 
-    def test_a_missing_file_and_a_folder_are_named(self, tmp_path, sample) -> None:
+    def test_a_missing_file_and_a_folder_are_named(self, tmp_path, sample):
         for path in (tmp_path / "none.csv", tmp_path):
             with pytest.raises(BadInput, match=path.name):
                 read_import(path, format=sample.format, **sample.settings)
 
-    def test_damaged_files_are_read_or_refused(self, tmp_path, sample, monkeypatch) -> None:
+    def test_damaged_files_are_read_or_refused(self, tmp_path, sample, monkeypatch):
         """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
         # A file of perun is read by a process of its own.
-        inputs = INPUTS or (10 if sample.format == "perun" else 50)
+        inputs = INPUTS or (6 if sample.format == "perun" else 20)
         content, refused = sample.content(), 0
         files, settings = settings_of(sample, tmp_path)
         dice = random.Random(zlib.crc32(sample.file.encode()))
@@ -188,9 +184,9 @@ class ImporterSuite:
                 assert run.record.model_validate_json(run.record.model_dump_json()) == run.record
         assert 0 < refused < inputs
 
-    def test_each_row_is_read_or_left_out_with_a_reason(self, tmp_path, sample) -> None:
+    def test_each_row_is_read_or_left_out_with_a_reason(self, tmp_path, sample):
         """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
-        inputs = INPUTS or (5 if sample.format == "perun" else 30)
+        inputs = INPUTS or (5 if sample.format == "perun" else 12)
         path, options = sample.write(tmp_path), options_of(sample)
         importer, content = importers()[sample.format], sample.content()
         dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0

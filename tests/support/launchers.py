@@ -3,10 +3,9 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from wattlaw.running import slots
 from wattlaw.running.campaign import Campaign, Outcome
 from wattlaw.running.launcher import Ended, Launcher
-from wattlaw.running.slots import SlotLease
+from wattlaw.running.local import SlotLease, acquire_slots
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -42,7 +41,7 @@ class ScriptedLauncher(Launcher):
         return None
 
     def allocate(self, spec: RunSpec) -> SlotLease | None:
-        return slots.acquire([self._slot], 1)
+        return acquire_slots([self._slot], 1)
 
     def start(self, record: RunRecord, folder: RunFolder, lease: SlotLease) -> ScriptedAttempt:
         measure = record.spec.measure
@@ -58,7 +57,6 @@ class ScriptedLauncher(Launcher):
 
 
 def execute(study: Study, store: Path, launcher: object) -> Outcome:
-    """Execute a study's plan in this process."""
     opened = Store(store)
     opened.create()
     return Campaign(study, expand(study), opened, launcher, []).run()

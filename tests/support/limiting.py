@@ -17,11 +17,15 @@ from conftest import heard, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from wattlaw.common.errors import BadInput
+from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import StaleLimit, restore_stale
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
 SET = "nvmlDeviceSetPowerManagementLimit"
+#: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
+HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}
+CAP = Limits(power_limit_w=150)
 #: Limits the boards of its arguments, says so, and does nothing else.
 OWNER = """
 import sys, time
@@ -38,9 +42,9 @@ time.sleep(60)
 
 def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
     """Restore the limits that ended processes have left; raise an error for damaged files."""
-    stale, contents = restore_stale(folder, include_kept=include_kept)
-    if contents.damaged:
-        raise BadInput("; ".join(contents.damaged))
+    stale, damaged = restore_stale(folder, include_kept=include_kept)
+    if damaged:
+        raise BadInput("; ".join(damaged))
     return stale
 
 
@@ -59,23 +63,19 @@ class Place:
 
     @property
     def devices(self) -> list[str]:
-        """Return the ids of the boards."""
         return self.boards.ids
 
     @property
     def limits_w(self) -> list[float]:
-        """Return the limits that the boards have now."""
         return [board.limit_mw / 1000 for board in self.boards]
 
     @property
     def files(self) -> list[str]:
-        """Return the files of the folder, except locks."""
         found = self.folder.path.iterdir() if self.folder.path.exists() else []
         return [path.name for path in found if path.suffix != ".lock"]
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        """Return the watchdogs that live."""
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
             line = process.info["cmdline"] or []
@@ -84,12 +84,10 @@ class Place:
         return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
 
     def is_clean(self) -> bool:
-        """Say whether no saved states, locks or watchdogs remain."""
         held = any(self.folder.lock_owner(device) for device in self.devices)
         return not (held or self.files or self.watchdogs)
 
     def wait_until_clean(self) -> None:
-        """Wait until all limits are restored."""
         wait_for(self.is_clean, "everything to be given back", 20)
 
     @contextmanager
@@ -106,11 +104,26 @@ class Place:
 
     @contextmanager
     def measured(self, *line: object, **options: object) -> Iterator["Child"]:
-        """Start ``wattlaw measure``."""
         store = self.folder.path.parent / "store"
         start = [sys.executable, "-m", "wattlaw", "measure", "-o", str(store)]
         with child([*start, *map(str, line)], stderr=subprocess.PIPE, **options) as process:
             yield process
+
+
+def places(
+    path: Path, fake_gpus: Callable[..., FakeGpus], patch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Place]]:
+    """Give a function that makes boards with a folder of limits; in the end no watchdog remains."""
+    made: list[Place] = []
+
+    def make(count: int = 1, **changes: object) -> Place:
+        made.append(Place(path, fake_gpus(count, **(HARDWARE | changes)), patch))
+        return made[-1]
+
+    yield make
+    for place in made:
+        place.boards.clear_faults()
+        wait_for(lambda place=place: not place.watchdogs, "the watchdogs to end", 20)
 
 
 Child = subprocess.Popen[str]
@@ -118,7 +131,6 @@ Child = subprocess.Popen[str]
 
 @contextmanager
 def child(line: Sequence[str], **options: object) -> Iterator[Child]:
-    """Start a process in a session of its own; at the end all of its group is killed."""
     with heard():
         process = subprocess.Popen(line, text=True, start_new_session=True, **options)
     try:
@@ -130,7 +142,6 @@ def child(line: Sequence[str], **options: object) -> Iterator[Child]:
 
 
 def kill(process: Child) -> None:
-    """Kill a process, and only it."""
     process.kill()
     process.wait()
 
@@ -142,19 +153,13 @@ def kill_group(process: Child) -> None:
 
 
 def kill_tree(process: Child) -> None:
-    """Kill a process with all its descendants."""
     for member in [*psutil.Process(process.pid).children(recursive=True), process]:
         with contextlib.suppress(psutil.NoSuchProcess):
             member.kill()
     process.wait()
 
 
-KILLS: tuple[Callable[[Child], None], ...] = (kill, kill_group, kill_tree)
-
-
 def child_named(process: Child, name: str) -> psutil.Process:
-    """Wait for a program among the children of a process, and return it."""
-
     def found() -> psutil.Process | None:
         for one in psutil.Process(process.pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -166,7 +171,6 @@ def child_named(process: Child, name: str) -> psutil.Process:
 
 
 def stays(condition: Callable[[], object], seconds: float) -> bool:
-    """Say whether a condition holds for a while."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         if not condition():

@@ -17,7 +17,6 @@ IDEAL = Parameters(
 
 
 def profile(**changed: object) -> WorkloadProfile:
-    """Return profile of a net of 25 million parameters and 24 GFLOP per sample."""
     forward = Kernels(
         phase="forward", count=160, flops_per_sample=5e7, bytes_per_sample=1.5e6, bytes_fixed=6e5
     )
@@ -49,7 +48,6 @@ def job(gpus: int = 1, **changed: object) -> SimulatedJob:
 
 
 def with_links(cluster: Cluster, **changed: float) -> Cluster:
-    """Return a cluster with both its links changed."""
     node = cluster.node.model_copy(update={"link": cluster.node.link.model_copy(update=changed)})
     network = cluster.network.model_copy(update=changed)
     return cluster.model_copy(update={"node": node, "network": network})

@@ -39,8 +39,7 @@ def write_store(path: Path, runs: pd.DataFrame, epochs: pd.DataFrame, *, samples
 
 
 def record(row: dict[Any, Any]) -> RunRecord:
-    """Return the record of a row of ``runs``."""
-    known = {name: value for name, value in row.items() if _known(value)}
+    known = {n: v for n, v in row.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
     setting = {name: known[name] for name in SETTING if name in known}
     for name in ("gpus", "global_batch", "local_batch"):
         setting[name] = int(setting[name])
@@ -96,7 +95,3 @@ def telemetry(windows: pd.DataFrame, samples: int, dice: np.random.Generator) ->
     )  # fmt: skip
     frame = frame.reindex(columns=TELEMETRY.names)
     return pa.Table.from_pandas(frame, TELEMETRY, preserve_index=False)
-
-
-def _known(value: Any) -> bool:
-    return not (pd.api.types.is_scalar(value) and pd.isna(value))

@@ -61,7 +61,6 @@ class Caps:
 
 def mit(
     *,
-    seed: int = 0,
     models: dict[str, Model] | None = None,
     counts: tuple[int, ...] = COUNTS,
     repeats: int = 3,
@@ -69,17 +68,14 @@ def mit(
     caps: Caps | None = None,
     clocks: bool = True,
     power_falls: float = 0.05,
-    util_falls: float = 0.08,
-    cv_rises: float = 0.15,
     energy: bool = True,
-    epochs: int = 3,
 ) -> Made:
     """Return a study of GPUs, power caps and clocks at constant local batch on a V100 cluster.
 
-    ``power_falls``, ``util_falls`` and ``cv_rises`` are the changes of ln power, ln utilisation
-    and ln coefficient of variation per ln N (falls count downward).
+    Per ln N, ln power falls by ``power_falls``, ln utilisation by 0.08, and ln coefficient of
+    variation rises by 0.15.
     """
-    dice, caps, made = np.random.default_rng(seed), caps or Caps(), _Tables()
+    dice, caps, made = np.random.default_rng(0), caps or Caps(), _Tables()
     limits: list[tuple[float | None, float | None]] = [(None, None)]
     limits += [(cap, None) for cap in caps.slower]
     limits += [(None, clock) for clock in caps.clock_slower] if clocks else []
@@ -92,12 +88,12 @@ def mit(
             for gpus in counts:
                 reach = min(gpus, model.breakpoint or gpus)
                 time_s = model.alpha_s * slower * reach**-beta + model.floor_s
-                spread = (gpus / counts[0]) ** -util_falls
+                spread = (gpus / counts[0]) ** -0.08
                 made.cell(
-                    dice, repeats, noise, epochs, name, model, gpus, time_s,
+                    dice, repeats, noise, 3, name, model, gpus, time_s,
                     power_w=model.power_w * draws * (gpus / counts[0]) ** -power_falls,
                     sm_util=model.sm_util * spread, mem_util=model.mem_util * spread,
-                    cv=0.1 * (gpus / counts[0]) ** cv_rises, energy=energy,
+                    cv=0.1 * (gpus / counts[0]) ** 0.15, energy=energy,
                     power_limit_w=cap, clock_limit_mhz=clock,
                     global_batch=model.local_batch * gpus, local_batch=model.local_batch,
                     hardware="V100-32GB", nodes=max(1, gpus // 2),
@@ -107,46 +103,38 @@ def mit(
 
 def kit(
     *,
-    seed: int = 0,
-    workload: str = "resnet50",
     counts: tuple[int, ...] = (1, 2, 4, 8, 16),
     batches: tuple[int, ...] = (256, 512, 1024),
-    local_batch: int = 64,
-    beta: float = 0.97,
-    alpha_s: float = 5000.0,
     watts: dict[str, float] | None = None,
     repeats: int = 5,
-    noise: float = 0.02,
-    falls_beyond: int = 512,
-    quality: float = 0.76,
     growing: bool = True,
-    energy: bool = True,
     epochs: int = 3,
 ) -> Made:
     """Return a study of strong scaling, constant local batch and growing data sets on two boards.
 
-    Quality is ``quality`` up to a global batch of ``falls_beyond``, and falls by 4 % per doubling
-    beyond. Where the data set grows with N, at constant global batch every epoch has N times as
-    many steps, each a little dearer.
+    Quality is 0.76 up to a global batch of 512, and falls by 4 % per doubling beyond. Where the
+    data set grows with N, at constant global batch every epoch has N times as many steps, each a
+    little dearer.
     """
-    dice, made = np.random.default_rng(seed), _Tables()
-    model = Model(alpha_s, beta, local_batch)
+    dice, made = np.random.default_rng(0), _Tables()
+    model = Model(5000.0, 0.97, 64)
     for board, watt in (watts or {"A100": 300.0, "H100": 480.0}).items():
         quick = 1.0 if board == "A100" else 0.55
         strong = [(n, batch, batch // n, 1.0) for batch in batches for n in counts]
-        weak = [(n, local_batch * n, local_batch, 1.0) for n in counts]
+        weak = [(n, 64 * n, 64, 1.0) for n in counts]
         settings = strong + weak
         if growing:
             settings += [(n, batches[0], batches[0] // n, n / counts[-1]) for n in counts]
-            settings += [(n, local_batch * n, local_batch, n / counts[-1]) for n in counts]
+            settings += [(n, 64 * n, 64, n / counts[-1]) for n in counts]
         for n, batch, local, fraction in dict.fromkeys(settings):
             steps = SAMPLES * fraction / batch
-            time_s = quick * (fraction * alpha_s * n**-beta + 0.0005 * steps * np.log2(2 * n))
-            lost = max(0.0, float(np.log2(batch / falls_beyond)))
+            scaled_s = fraction * model.alpha_s * n**-model.beta
+            time_s = quick * (scaled_s + 0.0005 * steps * np.log2(2 * n))
+            lost = max(0.0, float(np.log2(batch / 512)))
             made.cell(
-                dice, repeats, noise, epochs, workload, model, n, time_s,
-                power_w=watt * (batch / 256) ** 0.02 * n**-0.02, energy=energy, cpu_w=80.0,
-                sm_util=0.95, mem_util=0.6, cv=0.05, metric=quality * 0.96**lost,
+                dice, repeats, 0.02, epochs, "resnet50", model, n, time_s,
+                power_w=watt * (batch / 256) ** 0.02 * n**-0.02, energy=True, cpu_w=80.0,
+                sm_util=0.95, mem_util=0.6, cv=0.05, metric=0.76 * 0.96**lost,
                 global_batch=batch, local_batch=local, dataset_fraction=fraction, hardware=board,
                 nodes=-(-n // 4),
             )  # fmt: skip
@@ -207,8 +195,9 @@ class _Tables:
             counts, _, _ = np.histogram2d(
                 np.clip(dice.normal(sm, cv * sm, 300), 0, 1),
                 np.clip(dice.normal(memory, 1.5 * cv * memory, 300), 0, 1),
-                bins=20, range=[[0, 1], [0, 1]],
-            )  # fmt: skip
+                bins=20,
+                range=[[0, 1], [0, 1]],
+            )
             self.joint += [
                 {"run_id": run_id, "sm_bin": int(i), "mem_bin": int(j), "samples": counts[i, j]}
                 for i, j in np.argwhere(counts > 0)

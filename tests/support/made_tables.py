@@ -8,7 +8,6 @@ from wattlaw.store.schema import EPOCHS, RUNS
 
 
 def run_row(run_id: str, **changes: object) -> dict[str, object]:
-    """Return a done run."""
     row: dict[str, object] = {
         "run_id": run_id, "study": "s", "workload": "digits-cnn", "options": "{}",
         "metric_name": "accuracy", "gpus": 1, "global_batch": 64, "local_batch": 64,
@@ -32,7 +31,6 @@ def window_row(run_id: str, epoch: int, **changes: object) -> dict[str, object]:
 def frames(
     runs: list[dict[str, object]], epochs: list[dict[str, object]]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the tables as a store gives them."""
     return (
         pa.Table.from_pylist(runs, schema=RUNS).to_pandas(),
         pa.Table.from_pylist(epochs, schema=EPOCHS).to_pandas(),

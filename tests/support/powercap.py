@@ -11,20 +11,11 @@ WATTS = {
     "intel-rapl:1:0": 80.0,
     "intel-rapl:1:1": 30.0,
 }
-NAMES = {
-    "intel-rapl:0": "package-0",
-    "intel-rapl:0:0": "core",
-    "intel-rapl:0:1": "dram",
-    "intel-rapl:1": "package-1",
-    "intel-rapl:1:0": "core",
-    "intel-rapl:1:1": "dram",
-}
+NAMES = dict(zip(WATTS, ("package-0", "core", "dram", "package-1", "core", "dram"), strict=True))
 RANGE_UJ = 262_143_328_850
 
 
 class Powercap:
-    """A fake powercap tree; tests set its counters."""
-
     def __init__(self, root: Path) -> None:
         self.root = root
         (root / "intel-rapl").mkdir(parents=True)  # the driver itself: no zone
@@ -36,11 +27,9 @@ class Powercap:
             self.set(zone, 0)
 
     def file(self, zone: str) -> Path:
-        """Return where a counter is."""
         return self.root / zone / "energy_uj"
 
     def set(self, zone: str, energy_uj: int) -> None:
-        """Set one counter."""
         self.file(zone).write_text(f"{energy_uj}\n")
 
     def advance(self, seconds: float) -> None:

@@ -17,7 +17,6 @@ ORIGINS = ("generated", "public")
 
 SOURCES = {
     "power_caps.csv": "Zeus NSDI'23 traces",
-    "epochs_to_target.csv": "Zeus NSDI'23 traces",
     "pollux_t4.csv": "Pollux OSDI'21 artifact",
     "scaling_series.csv": "MLPerf Training, Pollux, llm-foundry, DLPerf and JUBench",
     "node_power_1x8gpu.csv": "MLPerf Training v4.0 power logs",
@@ -101,28 +100,6 @@ def _power_caps() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _epochs_to_target() -> pd.DataFrame:
-    """Return five runs per batch: epochs rise beyond a batch, stay, or the target is missed."""
-    dice, rows = np.random.default_rng(0), []
-    series = [  # data set, network, optimizer, batches, targets: least epochs, critical batch, most
-        ("cifar100", "shufflenetv2", "adadelta", [2**i for i in range(3, 13)],
-         {0.4: (12, 550, 4096), 0.65: (40, 550, 128)}),
-        ("squad", "bert_base_uncased", "adamw", [8, 16, 32, 56], {84.0: (2, 1e9, 56)}),
-        ("movielens-1m", "ncf", "adam", [64], {0.41: (5, 1000, 64)}),
-        ("imagenet", "resnet50", "adadelta", [64, 128, 256], {0.9: (90, 1000, 0)}),
-    ]  # fmt: skip
-    for dataset, network, optimizer, batches, targets in series:
-        for batch, run, (target, (least, critical, most)) in product(
-            batches, range(1, 6), targets.items()
-        ):
-            epochs = np.ceil(least * (1 + batch / critical) * np.exp(dice.normal(0, 0.08)))
-            reached = float(epochs) if batch <= most else np.nan
-            rows.append((dataset, network, batch, optimizer, 0.1, run, target, reached))
-    columns = ("dataset", "network", "batch_size", "optimizer", "learning_rate", "run",
-               "target_metric", "target_epoch")  # fmt: skip
-    return pd.DataFrame(rows, columns=columns)
-
-
 def _scaling_series() -> pd.DataFrame:
     """Return series of several shapes, units and lengths, two of them of one name, one repeated."""
     shapes: dict[str, Callable[[float], float]] = {
@@ -189,7 +166,6 @@ def _node_power() -> pd.DataFrame:
 
 _GENERATED: dict[str, Callable[[], pd.DataFrame]] = {
     "power_caps.csv": _power_caps,
-    "epochs_to_target.csv": _epochs_to_target,
     "pollux_t4.csv": _pollux,
     "scaling_series.csv": _scaling_series,
     "node_power_1x8gpu.csv": _node_power,

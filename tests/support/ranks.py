@@ -49,12 +49,8 @@ def spec_of(
     evaluate: bool = True,
     **train: Any,
 ) -> RunSpec:
-    """Return a run of a workload."""
     setting = Setting(
-        gpus=gpus,
-        local_batch=global_batch // gpus,
-        precision=precision,
-        dataset_fraction=fraction,
+        gpus=gpus, local_batch=global_batch // gpus, precision=precision, dataset_fraction=fraction
     )
     return RunSpec(
         workload=WorkloadSpec(name=name, options=options),
@@ -112,13 +108,11 @@ def trained(
 
 
 def windows_of(folder: Path, attempt: int = 1) -> list[dict[str, Any]]:
-    """Return the windows that an attempt has written so far."""
     path = RunFolder(folder).live(attempt) / f"windows.{_HOST}.csv"
     return read_live(path, WINDOWS, _HOST).to_pylist() if path.exists() else []
 
 
 def losses(windows: list[dict[str, Any]], phase: str = "train") -> list[float]:
-    """Return the losses of a phase, epoch by epoch."""
     return [window["loss"] for window in windows if window["phase"] == phase]
 
 
@@ -132,7 +126,6 @@ class _Looks:
         """Do nothing at an epoch's begin."""
 
     def now(self) -> bool:
-        """Look."""
         self._left -= 1
         return self._left <= 0
 

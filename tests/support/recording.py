@@ -32,7 +32,6 @@ def machine(boards: FakeGpus | None = None) -> dict[str, str]:
 
 
 def started(folder: Path, boards: FakeGpus, hz: float) -> "subprocess.Popen[bytes]":
-    """Start a sampler on boards."""
     folder.mkdir()
     line = sampler.command(folder, HOST, Target(os.getpid(), 1 / hz))
     return subprocess.Popen(line, env=machine(boards))
@@ -48,11 +47,9 @@ class Recording:
     calls: int  # of the driver, while it was sampled
 
     def of(self, board: int) -> pa.Table:
-        """Return the samples of one board."""
         return self.samples.filter(pc.field("device") == self.boards[board].uuid.decode())
 
     def facts(self, board: int) -> dict[str, object]:
-        """Return what was found out about a board."""
         uuid = self.boards[board].uuid.decode()
         return dict(next(one.facts for one in self.report.devices if one.id == uuid))
 
@@ -80,17 +77,14 @@ def samples_of(folder: Path) -> pa.Table:
 
 
 def report_of(folder: Path) -> SamplerReport:
-    """Return the report of a sampler that has ended."""
     return SamplerReport.model_validate_json(sampler.report_path(folder, HOST).read_text())
 
 
 def calls_of(boards: FakeGpus) -> int:
-    """Return how often the driver was called, whatever for."""
     return sum(count.calls for count in boards.header.counts)
 
 
 def errors(rows: list[Row], column: str) -> list[float]:
-    """Return the relative error of each energy."""
     return [abs(row[column] - row["true_j"]) / row["true_j"] for row in rows]
 
 
@@ -120,11 +114,6 @@ def record(
     if any(codes):
         raise RuntimeError(f"samplers ended with {codes}")
     return [
-        Recording(
-            boards,
-            samples_of(folder),
-            report_of(folder),
-            calls=after[place] - before[place],
-        )
+        Recording(boards, samples_of(folder), report_of(folder), calls=after[place] - before[place])
         for place, (folder, boards) in enumerate(folders.items())
     ]

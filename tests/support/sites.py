@@ -46,33 +46,27 @@ class Node:
         self.slurmd = subprocess.Popen(name, executable="/bin/bash", stdin=subprocess.PIPE)
 
     def kill_slurmd(self) -> None:
-        """Let there be no slurmd any more."""
         self.slurmd.kill()
         self.slurmd.communicate()
 
     def allow(self, text: str) -> None:
-        """Write the site's file."""
         self.config.write_text(text)
         self.config.chmod(0o644)
 
     @property
     def devices(self) -> list[str]:
-        """Return the ids of the boards."""
         return [board.uuid.decode() for board in self.boards]
 
     @property
     def limits_w(self) -> list[float]:
-        """Return the limits that the boards have now."""
         return [board.limit_mw / 1000 for board in self.boards]
 
     @property
     def states(self) -> list[str]:
-        """Return the devices with saved states."""
         return sorted(path.stem for path in self.state.glob("*.json"))
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        """Return the watchdogs that live."""
         found = []
         for process in psutil.process_iter(["cmdline", "status"]):
             line = process.info["cmdline"] or []
@@ -81,11 +75,9 @@ class Node:
         return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
 
     def is_clean(self) -> bool:
-        """Say whether nothing is left of any job."""
         return not (self.states or self.watchdogs or list(self.reports.glob("*")))
 
     def report(self, job: int) -> dict[str, object] | None:
-        """Return the report to a job."""
         path = self.reports / f"{job}.{NODE}.json"
         return json.loads(path.read_text()) if path.exists() else None
 
@@ -98,7 +90,6 @@ class Node:
         return told | self.boards.environment() | self.more_environment
 
     def line(self, command: str) -> list[str]:
-        """Return the arguments of a hook."""
         return [command, f"--config={self.config}", f"--state={self.state}",
                 f"--reports={self.reports}"]  # fmt: skip
 

@@ -6,11 +6,9 @@ Layouts are those of the kernel's documentation and drivers, and of public scrip
 - Grace: hwmon/acpi_power_meter.rst, acpi_power_meter.c (names and sensors in the ACPI device), and
   the channels of NVIDIA's ACPI tables (edk2-nvidia, "Module Power Socket 0" and others).
 - pm_counters: Cray-HPE/docs-csm, "User Access to Compute Node Power Data"; GEOPM's CNLIOGroup.
-- ipmitool: ipmi_dcmi_pwr_rd of lib/ipmi_dcmi.c.
 """
 
 import os
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -29,13 +27,11 @@ def put(path: Path, value: object) -> Path:
 
 
 def link(path: Path, target: Path) -> None:
-    """Make a link as the kernel does, relative to its folder."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.symlink_to(os.path.relpath(target, path.parent))
 
 
 def increase(path: Path, by: int) -> None:
-    """Increase the number in a file."""
     put(path, int(path.read_text().split()[0]) + by)
 
 
@@ -75,11 +71,9 @@ class IntelCards:
                 put(device / f"hwmon/hwmon{3 * index + 1 + tile}/energy1_input", 4 * 10**11)
 
     def energy(self, index: int = 0) -> Path:
-        """Return the file of a card's counter."""
         return self.folders[index] / f"energy{self.sensor}_input"
 
     def limit(self, index: int = 0) -> Path:
-        """Return the file of a card's power limit."""
         return self.folders[index] / f"power{self.sensor}_max"
 
     def advance(self, seconds: float) -> None:
@@ -153,23 +147,6 @@ class PmCounters:
         increase(self.folder / "freshness", 1)
 
 
-class Ipmi:
-    """A server whose kernel reaches its management controller, and a fake ``ipmitool``."""
-
-    def __init__(self, root: Path, programs: Path, mode: str = "normal") -> None:
-        (root / "class/ipmi/ipmi0").mkdir(parents=True)
-        programs.mkdir()
-        for name in ("ipmitool", "sudo"):
-            shutil.copy(FAKE_BIN / name, programs / name)
-        self.programs = programs
-        self.set(mode)
-
-    def set(self, mode: str, watts: int = 412) -> None:
-        """Choose what ipmitool prints: a mode of the script, and the power."""
-        put(self.programs / "watts", watts)
-        put(self.programs / "mode", mode)
-
-
 def nvidia_x86(root: Path, _: Path) -> None:
     """Make a node with two sockets and NVIDIA GPUs, whose driver has no files here."""
     Powercap(root / "class/powercap")
@@ -197,12 +174,6 @@ def grace_hopper(root: Path, _: Path) -> None:
     AcpiMeters(root, grace_names(4))
 
 
-def dcmi_server(root: Path, programs: Path) -> None:
-    """Make a server without GPUs that has a management controller."""
-    Powercap(root / "class/powercap")
-    Ipmi(root, programs)
-
-
 def virtual_machine(root: Path, _: Path) -> None:
     """Make a virtual machine: no counter, and a hwmon chip that has no power."""
     put(root / "class/hwmon/hwmon0/name", "acpitz")
@@ -214,6 +185,5 @@ MACHINES: dict[str, Callable[[Path, Path], None]] = {
     "lumi": lumi,
     "aurora": aurora,
     "grace-hopper": grace_hopper,
-    "dcmi-server": dcmi_server,
     "virtual-machine": virtual_machine,
 }

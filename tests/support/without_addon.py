@@ -9,10 +9,7 @@ _HIDING = Path(__file__).parent / "hidden_addon"
 
 
 def python_without(addon: str, *arguments: str, **options: object) -> subprocess.CompletedProcess:
-    """Run Python in which a package such as ``wattlaw_simulator`` and its entry points are hidden.
-
-    Processes that it starts do not have them either.
-    """
+    """Run Python, and what it starts, with a package and its entry points hidden."""
     paths = os.pathsep.join(filter(None, [str(_HIDING), os.environ.get("PYTHONPATH")]))
     env = os.environ | {"PYTHONPATH": paths, "WATTLAW_TEST_HIDDEN": addon}
     given = {"env": env, "capture_output": True, "text": True, "timeout": 300} | options
@@ -20,5 +17,4 @@ def python_without(addon: str, *arguments: str, **options: object) -> subprocess
 
 
 def wattlaw_without(addon: str, *arguments: str, **options: object) -> subprocess.CompletedProcess:
-    """Run ``wattlaw`` without an add-on."""
     return python_without(addon, "-m", "wattlaw", *arguments, **options)

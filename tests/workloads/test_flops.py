@@ -20,26 +20,24 @@ class Given:
         return model(data[0]).abs().sum()
 
 
-def test_a_linear_layer_has_two_operations_per_weight_forward_and_two_more_backward():
-    samples = InMemory((torch.randn(4, 30),))
-    assert flops_per_sample(Given(), nn.Linear(30, 7), samples) == 2 * 30 * 7 * 2
-
-
-def test_layers_after_the_first_need_the_gradient_of_their_input():
-    net = nn.Sequential(nn.Linear(30, 7), nn.ReLU(), nn.Linear(7, 5))
-    samples = InMemory((torch.randn(4, 30),))
-    assert flops_per_sample(Given(), net, samples) == 2 * (2 * 30 * 7 + 3 * 7 * 5)
-
-
-def test_a_convolution_is_counted_by_its_positions():
-    net = nn.Conv2d(3, 8, 5, padding=2)
-    samples = InMemory((torch.randn(2, 3, 16, 16),))
-    assert flops_per_sample(Given(), net, samples) == 2 * (2 * 3 * 8 * 25 * 16 * 16)
+@pytest.mark.parametrize(
+    ("net", "shape", "flops"),
+    [
+        (nn.Linear(30, 7), (4, 30), 2 * 30 * 7 * 2),
+        # layers after the first need the gradient of their input
+        (
+            nn.Sequential(nn.Linear(30, 7), nn.ReLU(), nn.Linear(7, 5)),
+            (4, 30),
+            2 * (2 * 30 * 7 + 3 * 7 * 5),
+        ),
+        (nn.Conv2d(3, 8, 5, padding=2), (2, 3, 16, 16), 2 * (2 * 3 * 8 * 25 * 16 * 16)),
+    ],
+)
+def test_operations_are_two_per_weight_and_position_in_each_pass(net, shape, flops):
+    assert flops_per_sample(Given(), net, InMemory((torch.randn(*shape),))) == flops
 
 
 class Spectrum(nn.Module):
-    """Multiplies the spectrum of a field."""
-
     def __init__(self) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(()))

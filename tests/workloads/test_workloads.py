@@ -13,10 +13,10 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.workloads import catalogue
 
-NAMES = sorted(WORKLOADS)
+NAMES = sorted(entry.name for entry in catalogue.entries())
 EPOCHS = 5
 #: Of runs whose losses are compared with the first ones of a run of ``EPOCHS``.
-COMPARED = 3
+COMPARED = 2
 #: fp32 sums in another order: a relative step of 1e-7 grows with the steps that follow it.
 TOLERANCE = 2e-3
 
@@ -27,7 +27,6 @@ def compared_epochs(name: str) -> int:
 
 
 def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: object) -> RunSpec:
-    """Return a run of a workload on one rank."""
     reduced = WORKLOADS[name]
     return spec_of(
         name,
@@ -41,7 +40,6 @@ def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: 
 
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory):
-    """Return a function that trains a workload on one rank, once."""
     kept: dict[tuple[str, bool], list] = {}
 
     def train(name: str, *, calm: bool = False) -> list:
@@ -53,10 +51,6 @@ def alone(tmp_path_factory: pytest.TempPathFactory):
         return kept[name, calm]
 
     return train
-
-
-def test_every_registered_workload_is_here():
-    assert sorted(entry.name for entry in catalogue.entries()) == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,11 +122,7 @@ def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
 
     def with_pieces(pieces: int) -> list[float]:
         spec = spec_of(
-            "digits-cnn",
-            reduced.options,
-            gpus=2,
-            global_batch=250,
-            gradient_accumulation=pieces,
+            "digits-cnn", reduced.options, gpus=2, global_batch=250, gradient_accumulation=pieces
         )
         return losses(trained(spec, tmp_path / str(pieces)))
 
@@ -157,22 +147,16 @@ def test_mixed_precision_learns_as_single_precision_does(precision, alone, tmp_p
 def test_options_of_the_loop_change_speed_not_results(alone, tmp_path):
     reduced = WORKLOADS["digits-cnn"]
     options = {"channels_last": True, "fused_optimizer": True, "bucket_mb": 0.01}
-    spec = spec_of(
-        "digits-cnn",
-        reduced.options,
-        gpus=2,
-        global_batch=reduced.global_batch,
-        epochs=EPOCHS,
-        **options,
-    )
+    batch = reduced.global_batch
+    spec = spec_of("digits-cnn", reduced.options, gpus=2, global_batch=batch, epochs=2, **options)
     found = trained(spec, tmp_path / "run")
-    assert losses(found) == pytest.approx(losses(alone("digits-cnn")), rel=TOLERANCE)
+    assert losses(found) == pytest.approx(losses(alone("digits-cnn"))[:2], rel=TOLERANCE)
 
 
 def test_loader_processes_bring_the_same_batches(alone, tmp_path):
     reduced = WORKLOADS["vgg16"]
-    spec = spec_of("vgg16", reduced.options, epochs=EPOCHS, loader_workers=2, prefetch=3)
-    assert losses(trained(spec, tmp_path / "run")) == losses(alone("vgg16"))
+    spec = spec_of("vgg16", reduced.options, epochs=2, loader_workers=2, prefetch=3)
+    assert losses(trained(spec, tmp_path / "run")) == losses(alone("vgg16"))[:2]
 
 
 def test_a_compiled_model_follows_the_same_losses(tmp_path):
@@ -194,15 +178,11 @@ def test_a_kept_model_is_that_of_the_end(tmp_path):
 
     reduced = WORKLOADS["digits-cnn"]
     spec = spec_of("digits-cnn", reduced.options, global_batch=256, save_model=True)
-    trained(spec, tmp_path / "run")
+    trained(spec, tmp_path / "run", seed=2**31)
     state = torch.load(RunFolder(tmp_path / "run").model_path, weights_only=True)["model"]
     model = catalogue.build(spec.workload).model()
     model.load_state_dict(state)
     assert not any(bool(weights.isnan().any()) for weights in state.values())
-
-
-def test_the_largest_seed_there_is_trains(tmp_path):
-    assert trained(spec_of("digits-cnn", {}, global_batch=64, epochs=1), tmp_path, seed=2**31)
 
 
 def test_a_rank_without_a_single_sample_is_refused(tmp_path):

@@ -8,42 +8,41 @@ from functools import cached_property
 
 import pandas as pd
 
-from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
-from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_drift, factor_model
+from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_model
+from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_comparison import LimitComparison, compare_limits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
-from wattlaw.analysis.laws.series import (
-    fit_table,
-    law_refusals,
-    scaling_series,
-    varying_columns,
-)
-from wattlaw.analysis.laws.series_fits import SeriesFits
+from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
-from wattlaw.analysis.metrics import metrics
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import aggregate, groups, join_energy_kinds
-from wattlaw.analysis.metrics.result import Caution
-from wattlaw.analysis.metrics.scheduler_energy import Sites, summarise_sites
+from wattlaw.analysis.metrics.metrics import (
+    HOUR_S,
+    measured_windows,
+    run_metrics,
+    training_windows,
+    with_sampled_utilisation,
+)
+from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.predict.overview import Overview, overviews
-from wattlaw.common import formatting
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
+_COSTS = ("co2_kg", "cost", "counted")
+
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
 class Findings:
-    """Tables and laws; frames have the columns of the functions that made them."""
-
     stored: pd.DataFrame  # all runs, as in the stores
     statuses: dict[str, int]
     not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
@@ -54,7 +53,7 @@ class Findings:
     epochs: pd.DataFrame  # as in the stores
     settings: pd.DataFrame  # metrics.groups.aggregate
     series: pd.DataFrame  # laws.series.scaling_series
-    fits: SeriesFits
+    fits: Fits
     speedups: pd.DataFrame  # laws.speedup.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
     varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
@@ -65,12 +64,10 @@ class Findings:
     limit_effects: pd.DataFrame  # laws.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # laws.energy_laws.energy_laws, of limit_effects.without_limits
     factor_model: FactorModel | None
-    factor_drift: pd.DataFrame  # laws.energy_laws.factor_drift
     quality: tuple[BatchQuality, ...]  # laws.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
-    sites: Sites
     cautions: tuple[Caution, ...]  # about runs that do not compare
     decisions: tuple[Decision, ...] = ()  # of studies with ``decide``, at most one of each store
 
@@ -89,6 +86,12 @@ class Findings:
         return sources_label(self.runs["launcher"])
 
     @cached_property
+    def unlimited_series(self) -> pd.DataFrame:
+        """The series of a constant data set, without cap and clock (or with the highest)."""
+        fixed = self.series[self.series["fraction_per_gpu"].isna()]
+        return without_limits(fixed, ["family"])
+
+    @cached_property
     def predictions(self) -> tuple[Overview, ...]:
         return overviews(self.runs)
 
@@ -103,16 +106,13 @@ class Findings:
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
         advice, refused = [], []
+        question = Question(footprint=self.footprint)
         for workload in sorted(self.runs["workload"].dropna().unique()):
+            without = runs_without_result(self.stored, self.runs["run_id"], workload)
             try:
                 advice.append(
-                    advise(
-                        self.runs, self.epochs, workload, Question(footprint=self.footprint),
-                        without_result=runs_without_result(
-                            self.stored, self.runs["run_id"], workload
-                        ),
-                    )
-                )  # fmt: skip
+                    advise(self.runs, self.epochs, workload, question, without_result=without)
+                )
             except Refused as refusal:
                 refused.append((str(workload), str(refusal)))
         return tuple(advice), tuple(refused)
@@ -124,7 +124,6 @@ def analyse(
     *,
     statistics: pd.DataFrame | None = None,
     joint: pd.DataFrame | None = None,
-    accounting_windows: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
     target: float | None = None,
@@ -134,14 +133,13 @@ def analyse(
     """Return all findings of the tables.
 
     ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
-    ``store.statistics``, where there is telemetry of GPUs; ``accounting_windows`` of
-    ``report.stores``, to compare with a scheduler's accounting. ``footprint``, ``reference`` and
-    ``target`` are those of ``footprint``, ``speedup.speedups`` and ``to_target.analyse_targets``.
+    ``store.statistics``, where there is telemetry of GPUs. ``reference`` and ``target`` are those
+    of ``speedup.speedups`` and ``to_target.analyse_targets``.
     ``decisions`` has the last one of each store that has one, ``energy_scope`` is that of
     ``metrics.run_metrics``.
     """
-    table = metrics.run_metrics(runs, epochs, energy_scope)
-    table = metrics.with_sampled_utilisation(table, statistics)
+    table = run_metrics(runs, epochs, energy_scope)
+    table = with_sampled_utilisation(table, statistics)
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
@@ -174,25 +172,19 @@ def analyse(
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
         factor_model=of_factor,
-        factor_drift=factor_drift(series),
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
-        sites=summarise_sites(table, runs, epochs, accounting_windows),
         cautions=tuple(_cautions(table)),
         decisions=tuple(decisions),
     )
 
 
 def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
-    """Yield what must be known of runs that are in no law and no comparison with others."""
     alone = table[uncooperative(table)]
     if len(alone):
-        yield Caution(
-            UNCOOPERATIVE,
-            uncooperative_text(len(alone), set(alone["workload"])),
-        )
+        yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
     yield from batch_cautions(table)
     yield from scope_cautions(table)
     for reason, rows in table.groupby(law_refusals(table)):
@@ -210,18 +202,18 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
 
 
 def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    """Return the done runs that ``run_metrics`` left out, each with the reason."""
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    windows_of_untimed = metrics.training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
-    after_warmup = windows_of_untimed[~windows_of_untimed["warmup"].astype(bool)]
-    timed = metrics.measured_windows(windows_of_untimed)
-    known = timed[timed["duration_s"].notna()]
+    training = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
+    timed = measured_windows(training)
     reason = pd.Series("no training window", index=untimed.index)
     for windows, why in (
-        (windows_of_untimed, "all training windows are warm-up"),
-        (after_warmup, "all training windows after warm-up were interrupted"),
+        (training, "all training windows are warm-up"),
+        (
+            training[~training["warmup"].astype(bool)],
+            "all training windows after warm-up were interrupted",
+        ),
         (timed, "the duration of the training windows is unknown"),
-        (known, "the training windows have no duration above 0 s"),
+        (timed[timed["duration_s"].notna()], "the training windows have no duration above 0 s"),
     ):
         reason = reason.mask(untimed["run_id"].isin(windows["run_id"]), why)
     chosen = untimed[["run_id", "workload", "gpus"]].assign(reason=reason)
@@ -245,32 +237,35 @@ def _comparisons(
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:
     """Return the totals of the done runs, without warm-up, interrupted windows and evaluation.
 
-    Runs of different sources are never added up. Columns ``workload, hardware, source, energy_is,
-    runs, gpu_hours, energy_j`` and, with a footprint, ``co2_kg, cost, counted``.
+    Runs of different sources are never added up, and a sum with a missing energy is missing.
+    Columns ``workload, hardware, source, energy_is, runs, gpu_hours, energy_j`` and, with a
+    footprint, ``co2_kg, cost, counted``.
     """
-    by, costs = ["workload", "hardware", "source", "energy_is"], ["co2_kg", "cost", "counted"]
-    table = table.assign(source=table["launcher"].map(source_of))
+    by = ["workload", "hardware", "source", "energy_is"]
+    table = table.assign(
+        source=table["launcher"].map(source_of),
+        gpu_hours=table["gpus"] * table["train_time_s"] / HOUR_S,
+    )
     rows = []
-    for group, rows_of_group in groups(table, by):
-        energies = rows_of_group["train_energy_j"]
-        energy_j = float(energies.sum()) if energies.notna().all() else None
-        hours = float(
-            (rows_of_group["gpus"] * rows_of_group["train_time_s"]).sum() / metrics.HOUR_S
-        )
-        row = {**group, "runs": len(rows_of_group), "gpu_hours": hours, "energy_j": energy_j}
+    for group, of_group in groups(table, by):
+        energy_j = plain(of_group["train_energy_j"].sum(skipna=False))
+        hours = float(of_group["gpu_hours"].sum())
+        row = {**group, "runs": len(of_group), "gpu_hours": hours, "energy_j": energy_j}
         if footprint is not None:
             cost = footprint.of(energy_j, hours, group["energy_is"])
-            row |= {name: getattr(cost, name) for name in costs}
+            row |= {name: getattr(cost, name) for name in _COSTS}
         rows.append(row)
-    columns = [*by, "runs", "gpu_hours", "energy_j", *(costs if footprint else [])]
+    columns = [*by, "runs", "gpu_hours", "energy_j", *(_COSTS if footprint else ())]
     return pd.DataFrame(rows, columns=columns)
 
 
 def facts(runs: pd.DataFrame) -> dict[str, str]:
-    """Return workloads, hardware, settings and dates of the done runs; unknown ones are omitted."""
     done = runs[runs["status"] == "done"]
     dated = done[done["launcher"].map(origin_of) != "replayed"]  # those are on a virtual clock
     started, ended = dated["started_at"].min(), dated["finished_at"].max()
+    ran = ""
+    if not (pd.isna(started) or pd.isna(ended)):
+        ran = f"{started:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC"
     facts_by_name = {
         "Studies": _listed(runs["study"]),
         "Workloads": _listed(done["workload"]),
@@ -283,9 +278,7 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
         "Options": _options(done),
         "Launcher": _listed(done["launcher"]),
         "Partitions": _listed(done["partition"]),
-        "Ran": ""
-        if pd.isna(started) or pd.isna(ended)
-        else f"{started:%Y-%m-%d %H:%M} to {ended:%Y-%m-%d %H:%M} UTC",
+        "Ran": ran,
         "Software": _software(done["software"]),
         "Git commit": _listed(done["git_commit"]),
     }
@@ -293,7 +286,6 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return the notes of the runs, the most frequent first, with the number of runs."""
     counted = runs["notes"].explode().dropna().value_counts()
     return tuple(f"{note} ({count} runs)" for note, count in counted.items())
 
@@ -309,9 +301,7 @@ def _software(texts: pd.Series) -> str:
 def _options(done: pd.DataFrame) -> str:
     texts = []
     for workload, options in done["options"].groupby(done["workload"]):
-        labels = (
-            formatting.setting_label("options", text) for text in sorted(options.dropna().unique())
-        )
+        labels = (setting_label("options", text) for text in sorted(options.dropna().unique()))
         if shown := "; ".join(filter(None, labels)):
             texts.append(f"{workload}: {shown}")
     return " | ".join(texts)

@@ -6,8 +6,9 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.advise.run_options import needed_epochs, options_of_runs
+from wattlaw.analysis.advise.possible_options import options_of_runs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS
@@ -83,15 +84,10 @@ class Proposal:
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
-    Of several kinds of hardware, the runs on the kind with the most runs count. Batch and limits
-    are those of most runs.
-
-    Raises
-    ------
-    Refused
-        No run is done or can be predicted, or the time of a training is not known.
-    BadInput
-        The runs do not name their nodes, or the nodes or trainings are not at least 1.
+    Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
+    most runs. ``Refused`` if no run is done or can be predicted, or the time of a training is not
+    known; ``BadInput`` if the runs do not name their nodes, or nodes or trainings are not at least
+    1.
     """
     if campaign.nodes < 1 or campaign.runs < 1:
         raise BadInput("--nodes and --runs: allowed: whole numbers from 1")
@@ -104,14 +100,14 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
             "for nodes"
         )
     comparable = comparable_runs(findings.runs, workload)
-    needed = needed_epochs(comparable, findings.epochs, campaign.epochs, None)
-    amount = needed.for_setting({}) or Quantity(1.0, 1.0, 1.0)
+    amounts, _ = needed_epochs(comparable, findings.epochs, campaign.epochs, None)
+    amount = next(iter(amounts.values()))
     rows = comparable.rows
     rows = rows[
         rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
     ]
     settings = _settings(job, campaign.nodes)
-    options = options_of_runs(replace(comparable, rows=rows), lambda _: amount)
+    options = options_of_runs(replace(comparable, rows=rows), amounts)
     ran = dict(_of_runs(options, settings))
     if not ran:
         raise Refused(f"{workload}: no run has the batch and the limits of most runs")
@@ -124,12 +120,12 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
 
 
 def _quality(rows: pd.DataFrame, setting: Setting) -> str:
-    """Return what runs show of the quality at the global batch of a setting."""
     batch = setting.global_batch
     if batch is None or rows["metric"].isna().all():
         return "not known: " + ("no run has a metric" if batch else "the batch is not known")
-    found = [item for item in quality_by_batch(rows)
-             if item.group["precision"] == setting.precision]  # fmt: skip
+    found = [
+        item for item in quality_by_batch(rows) if item.group["precision"] == setting.precision
+    ]
     if texts := [text for item in found if (text := item.warning(batch))]:
         return texts[0]
     known = [item.known_to for item in found if item.known_to and batch <= item.known_to]
@@ -158,7 +154,8 @@ _MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
 def _of_runs(
     options: Sequence[Option], settings: Sequence[Setting]
 ) -> Iterator[tuple[Setting, Point]]:
-    ran = {tuple(item.setting[name] for name in _MATCHED): item for item in reversed(options)}
+    columns = [(item.columns, item) for item in reversed(options)]
+    ran = {tuple(values[name] for name in _MATCHED): item for values, item in columns}
     for setting in settings:
         if item := ran.get(tuple(getattr(setting, name) for name in _MATCHED)):
             values = item.source, item.repeats, item.train_time_s, item.train_energy_j

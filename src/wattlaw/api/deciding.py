@@ -14,8 +14,7 @@ from wattlaw.api.questions import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
 from wattlaw.report.topics.decision_course import decision_text
-from wattlaw.running.choosing import Choice
-from wattlaw.running.early_stop import StepTime
+from wattlaw.running.campaign import Choice, StepTime
 from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store, read_stores
@@ -33,7 +32,7 @@ def question_of_study(study: Study) -> Question:
     """
     decide = decide_of(study)
     is_in_epochs = decide.total_samples is None
-    needs_samples = decide.has_length and study.measure.is_by_steps == is_in_epochs
+    needs_samples = bool(decide.lengths) and study.measure.is_by_steps == is_in_epochs
     if needs_samples and _epoch_samples(study) is None:
         raise BadInput(
             "decide: the samples of an epoch are not known; set dataset_samples of the workload"
@@ -60,7 +59,6 @@ def evidence_of(
 
 
 def _epoch_samples(study: Study) -> float | None:
-    """Return the samples of an epoch as far as they are known before a run."""
     workload, share = study.workloads[0], study.sweeps[0].dataset_fraction[0]
     work = catalogue.work(workload)
     samples = work.samples if work is not None else workload.dataset_samples

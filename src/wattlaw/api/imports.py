@@ -12,8 +12,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, quote
 from wattlaw.importing.account import Account, LeftOut
-from wattlaw.importing.detection import read_file, with_notes
-from wattlaw.importing.folders import MAX_FILES, InputFile, find_files
+from wattlaw.importing.detection import MAX_FILES, InputFile, find_files, read_file, with_notes
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.marks import parse_window
 from wattlaw.importing.runs import slug
@@ -22,7 +21,6 @@ from wattlaw.store.field_map import parse_constants
 from wattlaw.store.import_tables import ImportedRun, write_runs
 from wattlaw.store.store import Store
 
-_TABLE = "table"
 #: At most this number of files is named in the last line of an import.
 _NAMED_FILES = 5
 
@@ -55,12 +53,19 @@ class Import:
 
         Raises ``BadInput`` if there is no run; nothing is written.
         """
+        first = self.files[0].path
         if not self.runs:
-            raise BadInput(self._nothing())
+            left_out = [each for file in self.files for each in file.left_out]
+            rejected = [row for file in self.files for row in file.rejected]
+            rows = len(rejected) + sum(each.count for each in left_out)
+            why = "; ".join([*map(str, left_out[:3]), *rejected[:1]])
+            what = "its" if len(self.files) == 1 else f"the {len(self.files):,} files'"
+            text = f"{first}: none of {what} {rows:,} rows can be imported"
+            raise BadInput(f"{text}: {why}" if why else text)
         target = Store(Path(store))
         target.create()
         counts = write_runs(target, self.runs)
-        unit = "row" if self.files[0].path.suffix.lower() == ".parquet" else "line"
+        unit = "row" if first.suffix.lower() == ".parquet" else "line"
         changed = tuple(
             f"{unit} {row.line}: {row.reason}" if row.line else row.reason
             for row in counts.rejected
@@ -68,15 +73,6 @@ class Import:
         return ImportResult(
             Path(store), self, counts.added, counts.unchanged, changed, counts.other_runs
         )
-
-    def _nothing(self) -> str:
-        left_out = [each for file in self.files for each in file.left_out]
-        rejected = [row for file in self.files for row in file.rejected]
-        rows = len(rejected) + sum(each.count for each in left_out)
-        why = "; ".join([*map(str, left_out[:3]), *rejected[:1]])
-        what = "its" if len(self.files) == 1 else f"the {len(self.files):,} files'"
-        text = f"{self.files[0].path}: none of {what} {rows:,} rows can be imported"
-        return f"{text}: {why}" if why else text
 
 
 @dataclass(frozen=True)
@@ -193,19 +189,14 @@ def read_import(
         )
     zone = _zone(timezone)
     options = Options(
-        study=study or "imported",
-        mapping=map,
-        timezone=zone,
-        timezone_is_assumed=timezone is None,
-        windows=tuple(parse_window(text, zone) for text in windows),
-        pattern=pattern,
+        study=study or "imported", mapping=map, timezone=zone, timezone_is_assumed=timezone is None,
+        windows=tuple(parse_window(text, zone) for text in windows), pattern=pattern,
         devices=tuple(devices),
-    )
+    )  # fmt: skip
     found, left_out = find_files(paths, options, format)
-    formats = [file.importer for file in found]
+    has_table = any(file.importer.name == "table" for file in found)
+    mapped = {field for file in found for field in getattr(file.importer, "mapped", ())}
     names = {"workload": workload, "hardware": hardware}
-    has_table = any(importer.name == _TABLE for importer in formats)
-    mapped = {field for importer in formats for field in getattr(importer, "mapped", ())}
     constants = parse_constants(None if has_table else map, names, mapped)
     parts = []
     for file in found:
@@ -213,14 +204,25 @@ def read_import(
         own = replace(
             options, study=study or stem or "imported", constants=constants, source=file.source
         )
-        if has_table and file.importer.name != _TABLE:
+        if has_table and file.importer.name != "table":
             own = replace(own, mapping=None)  # the columns are those of the table
         parts.append(_read_part(file, own))
-    runs, notes, of_series = _assembled(parts, options)
+    # Readings and windows belong together if they are in one folder or were named themselves.
+    folders = {part.file.folder for part in parts} - {None}
+    groups: dict[Path | None, list[_Part]] = {}
+    for part in parts:
+        groups.setdefault(part.file.folder if len(folders) > 1 else None, []).append(part)
+    runs, notes = list[ImportedRun](), list[str]()
+    for group in groups.values():
+        of_group, marked, of_series = _assembled(group, options)
+        runs += of_group
+        notes += marked
+        left_out += of_series
     if len({run.record.run_id for run in runs}) < len(runs):
         raise BadInput("two of the files have one name and an equal run; rename one of them")
-    read = tuple(part.summary() for part in parts)
-    return Import(read, tuple(runs), tuple(notes), (*left_out, *of_series))
+    return Import(
+        tuple(_summary(part) for part in parts), tuple(runs), tuple(notes), tuple(left_out)
+    )
 
 
 @dataclass(frozen=True)
@@ -232,16 +234,6 @@ class _Part:
     imported: Imported
     account: Account
     fault: str | None = None
-
-    def summary(self) -> ImportedFile:
-        account, unit = self.account, self.account.unit
-        rows = sorted(account.rejected, key=lambda row: row.line)
-        rejected = [f"{unit} {row.line}: {row.reason}" for row in rows]
-        return ImportedFile(
-            self.file.path, self.file.importer.name, self.imported.description,
-            tuple(self.imported.notes), account.rows_read, account.left_out,
-            tuple(rejected if self.fault is None else [self.fault]),
-        )  # fmt: skip
 
 
 def _read_part(file: InputFile, options: Options) -> _Part:
@@ -255,33 +247,29 @@ def _read_part(file: InputFile, options: Options) -> _Part:
         return _Part(file, options, Imported("not imported"), Account(), fault)
 
 
-def _assembled(
-    parts: Sequence[_Part], options: Options
-) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Return the runs of all files, how their windows were marked, and what is left out.
+def _summary(part: _Part) -> ImportedFile:
+    account = part.account
+    rejected = [] if part.fault is None else [part.fault]
+    if part.fault is None:
+        rows = sorted(account.rejected, key=lambda row: row.line)
+        rejected = [f"{account.unit} {row.line}: {row.reason}" for row in rows]
+    return ImportedFile(
+        part.file.path, part.file.importer.name, part.imported.description,
+        tuple(part.imported.notes), account.rows_read, account.left_out, tuple(rejected),
+    )  # fmt: skip
 
-    Readings and windows belong together if they are in one folder or were named themselves.
-    """
-    groups: dict[Path | None, list[_Part]] = {}
-    folders = {part.file.folder for part in parts} - {None}
-    for part in parts:
-        groups.setdefault(part.file.folder if len(folders) > 1 else None, []).append(part)
-    runs: list[ImportedRun] = []
-    notes, left_out = list[str](), list[str]()
-    for group in groups.values():
-        series = next((each.options for each in group if each.imported.readings), options)
-        files = [(each.file.path, each.imported) for each in group]
-        of_group, how, of_series = assemble(files, series)
-        of_group = with_notes(of_group, [*how, *of_series])
-        for each in group:
-            if not each.imported.runs:  # its readings or windows are part of all runs
-                texts = (*each.imported.notes, *each.account.texts())
-                name = each.file.path.name
-                of_group = with_notes(of_group, [f"{name}: {text}" for text in texts])
-        runs += of_group
-        notes += how
-        left_out += of_series
-    return runs, notes, left_out
+
+def _assembled(
+    group: Sequence[_Part], options: Options
+) -> tuple[list[ImportedRun], list[str], list[str]]:
+    series = next((part.options for part in group if part.imported.readings), options)
+    runs, marked, left_out = assemble([(part.file.path, part.imported) for part in group], series)
+    notes = [*marked, *left_out]
+    for part in group:
+        if not part.imported.runs:  # its readings or windows are part of all runs
+            texts = (*part.imported.notes, *part.account.texts())
+            notes += [f"{part.file.path.name}: {text}" for text in texts]
+    return with_notes(runs, notes), marked, left_out
 
 
 def _zone(text: str | None) -> tzinfo:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.campaign import Observer
@@ -20,29 +21,26 @@ class Tally:
     def __init__(self, runs: int, *, decides: bool = False) -> None:
         self._runs, self._decides = runs, decides
         self._started_s = self._last_s = time.monotonic()
-        self.count = {"done": 0, "failed": 0, "skipped": 0}
+        self._count = {"done": 0, "failed": 0, "skipped": 0}
         self._worked = 0
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
         """Count a run."""
-        if record.state in self.count:
-            self.count[record.state] += 1
+        if record.state in self._count:
+            self._count[record.state] += 1
         self._worked += is_new and record.status != "skipped"
         self._last_s = time.monotonic()
 
-    @property
-    def left(self) -> int:
-        """The number of runs that have not ended."""
-        return self._runs - sum(self.count.values())
-
     def __str__(self) -> str:
-        left = f"at most {self.left} left" if self._decides else f"{self.left} left"
-        skipped = f"{self.count['skipped']} skipped, " if self.count["skipped"] else ""
-        text = f"{self.count['done']} done, {self.count['failed']} failed, {skipped}{left}"
-        if self._worked and self.left and not self._decides:
+        left = self._runs - sum(self._count.values())
+        counts = [f"{count} {state}" for state, count in self._count.items()]
+        if not self._count["skipped"]:
+            counts.pop()
+        text = ", ".join([*counts, f"at most {left} left" if self._decides else f"{left} left"])
+        if self._worked and left and not self._decides:
             per_run_s = (self._last_s - self._started_s) / self._worked
-            remaining_s = per_run_s * self.left - (time.monotonic() - self._last_s)
-            text += f", about {_clock(max(0.0, remaining_s))} to go"
+            remaining_s = per_run_s * left - (time.monotonic() - self._last_s)
+            text += f", about {timedelta(seconds=round(max(0.0, remaining_s)))} to go"
         return text
 
 
@@ -85,20 +83,12 @@ class LineProgress(Observer):
 
 def title(record: RunRecord) -> str:
     """Return the name of a run: workload, size, limits, repeat and id."""
-    spec, setting = record.spec, record.spec.setting
-    return run_title(
-        record.run_id, spec.workload.name, spec.repeat, setting.gpus, spec.local_batch,
-        spec.nodes, setting.emulated_gpus, setting.power_limit_w, setting.clock_limit_mhz,
-        setting.power_profile,
-    )  # fmt: skip
+    spec = record.spec
+    names = {"workload": spec.workload.name, "repeat": spec.repeat, "nodes": spec.nodes}
+    values = vars(spec.setting) | names | {"local_batch": spec.local_batch}
+    return run_title(record.run_id, values)
 
 
 def waiting_text(runs: int) -> str:
     """Return why a campaign waits."""
     return f"waiting: another wattlaw run uses this machine or one of the {runs} remaining runs"
-
-
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

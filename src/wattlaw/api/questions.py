@@ -1,11 +1,11 @@
 """Questions from what users give: numbers, or texts such as ``6h``, ``DE``, ``0.21 EUR``."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
-from wattlaw.common.reference.electricity import electricity_price, grid_intensity
+from wattlaw.common.reference.electricity import RegionalAverage, electricity_price, grid_intensity
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import POWER_PROFILES
 from wattlaw.study.footprint import Footprint
@@ -13,6 +13,7 @@ from wattlaw.study.question import KEYS, PRICES, Question
 
 #: The currency of a price without one.
 _UNNAMED_CURRENCY = "currency units"
+_PRICES = ("price_per_kwh", "price_per_gpu_hour")
 
 
 def read_question(asked: Mapping[str, Any]) -> Question:
@@ -104,55 +105,45 @@ def footprint_of(
     """
     if pue is None and grid is None and price is None and price_per_gpu_hour is None:
         return None
-    intensity, grid_source = (None, None) if grid is None else _intensity(str(grid))
-    amount, currency, price_source = (
-        (None,) * 3 if price is None else _electricity(price_name, str(price))
-    )
-    gpu_amount, gpu_currency = (
-        (None, None)
-        if price_per_gpu_hour is None
-        else _money("price_per_gpu_hour", str(price_per_gpu_hour))
-    )
-    sources = {"grid_g_per_kwh": grid_source, "price_per_kwh": price_source}
-    named = sorted({name for name in (currency, gpu_currency) if name is not None})
-    if len(named) > 1:
+    values: dict[str, float] = {}
+    currencies: set[str] = set()
+    sources: dict[str, str] = {}
+    if grid is not None and (intensity := _number(str(grid))) is not None:
+        values["grid_g_per_kwh"] = intensity
+    elif grid is not None:
+        known = _of_region("grid", grid_intensity, str(grid))
+        values["grid_g_per_kwh"], sources["grid_g_per_kwh"] = known.value, known.cited
+    for name, given, field in (
+        (price_name, price, _PRICES[0]),
+        ("price_per_gpu_hour", price_per_gpu_hour, _PRICES[1]),
+    ):
+        if given is None:
+            continue
+        if field == _PRICES[0] and not any(letter.isdigit() for letter in str(given)):
+            known = _of_region(name, electricity_price, str(given))
+            values[field], currency, sources[field] = known.value, known.currency, known.cited
+        else:
+            values[field], currency = _money(name, str(given))
+        currencies |= set() if currency is None else {currency}
+    if len(currencies) > 1:
         raise BadInput(
-            f"{price_name} and price_per_gpu_hour: prices in {' and '.join(named)}; allowed: one "
-            "currency"
+            f"{price_name} and price_per_gpu_hour: prices in {' and '.join(sorted(currencies))}; "
+            "allowed: one currency"
         )
     return Footprint(
-        pue=pue,
-        grid_g_per_kwh=intensity,
-        price_per_kwh=amount,
-        price_per_gpu_hour=gpu_amount,
-        currency=named[0] if named else _UNNAMED_CURRENCY,
-        sources={name: source for name, source in sources.items() if source is not None},
-    )
+        pue, values.get("grid_g_per_kwh"), values.get(_PRICES[0]), values.get(_PRICES[1]),
+        currency=min(currencies, default=_UNNAMED_CURRENCY), sources=sources,
+    )  # fmt: skip
 
 
-def _intensity(grid: str) -> tuple[float, str | None]:
-    value = _number(grid)
-    if value is not None:
-        return value, None
+def _of_region(name: str, find: Callable[[str], RegionalAverage], region: str) -> RegionalAverage:
     try:
-        known = grid_intensity(grid)
-    except BadInput as error:
-        raise BadInput(f"grid: {error}") from None
-    return known.value, known.cited
-
-
-def _electricity(name: str, price: str) -> tuple[float, str | None, str | None]:
-    if any(letter.isdigit() for letter in price):
-        return *_money(name, price), None
-    try:
-        known = electricity_price(price)
+        return find(region)
     except BadInput as error:
         raise BadInput(f"{name}: {error}") from None
-    return known.value, known.currency, known.cited
 
 
 def _money(name: str, text: str) -> tuple[float, str | None]:
-    """Return an amount and its currency, None without a currency."""
     words = text.split()
     amount = _number(words[0]) if words else None
     if amount is None or len(words) > 2 or (len(words) == 2 and not words[1].isalpha()):

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
-from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.caveats import runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
-from wattlaw.analysis.laws.series_fits import SeriesFits
-from wattlaw.api.fits import fit_metrics
+from wattlaw.analysis.laws.fitting import Fits
+from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.questions import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput
@@ -36,7 +35,7 @@ class Results(StoreReports):
         by: str | Sequence[str] | None = None,
         *,
         energy_scope: str | None = None,
-    ) -> SeriesFits:
+    ) -> Fits:
         """Fit the power law y = alpha * x^-beta, and other laws, to each scaling series.
 
         Parameters
@@ -238,11 +237,10 @@ class Results(StoreReports):
 
 
 def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
-    """Open one or several stores, or bundles that ``Results.export`` wrote.
+    """Open one or several stores.
 
-    ``BadInput`` names a folder that is not a store, or a file that is not a bundle. A run with a
-    missing or damaged file is left out, with a ``DamagedFileWarning``; it is ``BadInput`` too if
-    ``strict``.
+    ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
+    out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
 
     Examples
     --------
@@ -253,7 +251,7 @@ def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     [1, 2, 4, 8]
     """
     if not stores:
-        raise BadInput("open: given no store; allowed: one or more folders or bundles")
+        raise BadInput("open: given no store; allowed: one or more folders")
     paths = tuple(Path(store) for store in stores)
     results = Results(paths, strict)
     _ = results._stores

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import tee
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.api.fits import fit_metrics
+from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.questions import read_question
 from wattlaw.api.store_tables import StoreTables, checked_scope
 from wattlaw.common import registry
@@ -19,7 +18,7 @@ from wattlaw.common.quantities import finite
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
-from wattlaw.report.notebook import as_html
+from wattlaw.report.tables import as_html
 from wattlaw.store.schema import TABLES
 from wattlaw.store.table_files import KINDS, write_table
 from wattlaw.study.question import PRICES, asks
@@ -60,9 +59,9 @@ class StoreReports(StoreTables):
     @property
     def figures(self) -> tuple[str, ...]:
         """The names of the figures that ``plot`` draws."""
-        from wattlaw.report.figures import GALLERY
+        from wattlaw.report.core_sections import gallery
 
-        return tuple(figure.name for figure in GALLERY)
+        return tuple(figure.name for figure in gallery())
 
     def plot(
         self,
@@ -100,19 +99,17 @@ class StoreReports(StoreTables):
         """
         import altair as alt
 
-        from wattlaw.report.figures import GALLERY
-        from wattlaw.report.layouts import figure_scope
-        from wattlaw.report.pictures import chart_of
+        from wattlaw.report.core_sections import figure_scope, gallery
 
-        if figure not in self.figures:
-            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(self.figures)}")
-        drawn = GALLERY[self.figures.index(figure)]
+        figures = {each.name: each for each in gallery()}
+        if figure not in figures:
+            raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(figures)}")
         scope = checked_scope(energy_scope) or figure_scope(figure)
         findings = self._findings(reference=reference, target=target, energy_scope=scope)
-        chart = chart_of(drawn, findings)
-        if chart is None:
+        picture = figures[figure].picture(findings)
+        if picture is None:
             raise Refused(f"figure {figure}: these runs do not have what it shows")
-        return alt.ConcatChart.from_dict(chart.spec)
+        return alt.ConcatChart.from_dict(picture.spec)
 
     @asks(PRICES)
     def report(
@@ -155,9 +152,9 @@ class StoreReports(StoreTables):
         >>> wattlaw.open("results").report("report.html").page.name
         'report.html'
         """
-        from wattlaw.report.layouts import layout
+        from wattlaw.report.core_sections import figures_of, layout
         from wattlaw.report.page import write_report
-        from wattlaw.report.pictures import figure_kinds, make_charts, write_figures
+        from wattlaw.report.pictures import draw_pictures, figure_kinds, write_figures
 
         page, chosen = Path(path), layout(template, ["claims"] if claims else [])
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
@@ -168,9 +165,9 @@ class StoreReports(StoreTables):
             target=finite("target", target),
             energy_scope=scope or chosen.energy_scope,
         )
-        for_page, for_files = tee(make_charts(findings, chosen))
-        write_report(findings, page, chosen, for_page, energy_scope=scope, interactive=interactive)
-        files = [] if figures is None else write_figures(for_files, Path(figures), file_kinds)
+        pictures = [*draw_pictures(findings, figures_of(chosen))]
+        write_report(findings, page, chosen, pictures, energy_scope=scope, interactive=interactive)
+        files = [] if figures is None else write_figures(pictures, Path(figures), file_kinds)
         return Report(page, tuple(files))
 
     @asks(PRICES)
@@ -260,16 +257,16 @@ class StoreReports(StoreTables):
         if what in TABLES:
             rows = self.arrow(what)
         else:
-            frame = self._fits() if what == "fits" else getattr(self, what)
+            frame = fit_metrics(self.metrics).to_frame() if what == "fits" else getattr(self, what)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
         write_table(output, rows, raw=raw)
         return Exported((output,), len(rows))
 
-    def _fits(self) -> pd.DataFrame:
-        return fit_metrics(self.metrics, "gpus", "time_s", None).to_frame()
-
     def _findings(self, **options: Any) -> "Findings":
-        from wattlaw.report.stores import read_findings
+        from wattlaw.analysis.findings import analyse
+        from wattlaw.store.statistics import read_telemetry
 
         options["decisions"] = tuple(self._decisions())
-        return read_findings(self._stores, *self._tables, **options)
+        runs, epochs = self._tables
+        statistics, joint = read_telemetry(self._stores, runs)
+        return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

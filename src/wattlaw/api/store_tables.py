@@ -16,8 +16,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
-from wattlaw.report.notebook import as_html
-from wattlaw.store.bundle import open_store
+from wattlaw.report.tables import as_html
 from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores
 from wattlaw.study.sources import origins_label
@@ -168,7 +167,7 @@ class StoreTables:
 
     @cached_property
     def _stores(self) -> tuple[Store, ...]:
-        return tuple(open_store(path, strict=self.strict) for path in self.paths)
+        return tuple(Store.existing(path, strict=self.strict) for path in self.paths)
 
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:

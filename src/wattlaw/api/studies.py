@@ -11,14 +11,13 @@ from wattlaw.api.progress_lines import LineProgress
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
-from wattlaw.report.notebook import as_html
+from wattlaw.report.tables import as_html
 from wattlaw.running import planning
-from wattlaw.running.campaign import Campaign, Observer, Receiver
-from wattlaw.running.choosing import Selection
+from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
-from wattlaw.running.stop import CANCELLED
+from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import RECORDED
@@ -102,9 +101,7 @@ class Study:
         """
         if not 0 < assume_tflops < float("inf"):
             raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
-        results = Store(Path(store))
-        records = results.records_by_id({run.run_id for run in self.plan.runs})
-        statuses = planning.statuses(results, self.plan.runs, records)
+        results, records, statuses = self._stored(store)
         left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
         before = planning.forecast(self.plan, left)
         runnable = [run for run in left if run.run_id not in before.skipped]
@@ -112,17 +109,11 @@ class Study:
             statuses |= dict.fromkeys(before.skipped, "skipped")
             left = runnable
         known = [record for record in records.values() if record is not None]
-        queue = _launcher(self).queue
-        return Preview(
-            self,
-            statuses,
-            gpu_hours(left, known, assume_tflops * 1e12),
-            queue.submission_command(self.plan.study.launch, runnable[0], results)
-            if queue and runnable
-            else None,
-            before.skipped,
-            (*before.missing, *before.warnings),
-        )
+        hours, job = gpu_hours(left, known, assume_tflops * 1e12), None
+        if (queue := _launcher(self).queue) and runnable:
+            job = queue.submission_command(self.plan.study.launch, runnable[0], results)
+        warnings = (*before.missing, *before.warnings)
+        return Preview(self, statuses, hours, job, before.skipped, warnings)
 
     def forecast(self, store: str | PathLike[str] | None = None) -> planning.Forecast:
         """Return why runs will be skipped, and what may be wrong; nothing is started.
@@ -137,10 +128,9 @@ class Study:
         wattlaw.common.errors.BadInput
             ``store`` is a file.
         """
-        runs, ids = self.plan.runs, {run.run_id for run in self.plan.runs}
-        records = {} if store is None else Store(Path(store)).records_by_id(ids)
-        done = {run_id for run_id, record in records.items() if record and record.status == "done"}
-        return planning.forecast(self.plan, [run for run in runs if run.run_id not in done])
+        states = {} if store is None else self._stored(store)[2]
+        left = [run for run in self.plan.runs if states.get(run.run_id) != "done"]
+        return planning.forecast(self.plan, left)
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10
@@ -165,13 +155,26 @@ class Study:
         from wattlaw.api.deciding import StoreDecider
 
         decide_of(self.plan.study)
-        path = Path(store)
-        results = Store(path)
-        records = results.records_by_id({run.run_id for run in self.plan.runs})
-        states = planning.statuses(results, self.plan.runs, records)
+        _, _, states = self._stored(store)
         ended = ("done", "running", "damaged")
         pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
-        return StoreDecider(self.plan.study, self.plan.runs, path).next_measurements(pending, count)
+        decider = StoreDecider(self.plan.study, self.plan.runs, Path(store))
+        return decider.next_measurements(pending, count)
+
+    def _stored(
+        self, path: str | PathLike[str]
+    ) -> tuple[Store, dict[str, RunRecord | None], dict[str, str]]:
+        """Return a store, its records of these runs (None: damaged), and the status of each run."""
+        store = Store(Path(path))
+        states = {run.run_id: "planned" for run in self.plan.runs}
+        records = store.records_by_id(set(states))
+        for run_id, record in records.items():
+            folder = store.folder(run_id)
+            if record is None or folder.damage(record) is not None:
+                states[run_id] = "damaged"
+            else:
+                states[run_id] = folder.state(record)
+        return store, records, states
 
     def _repr_html_(self) -> str:
         line = f"Study {self.name}: {len(self)} runs, launcher {self.launcher}"
@@ -227,38 +230,30 @@ class Preview:
         return as_html(self.to_frame(), [f"Study {self.study.name}: {counts}"])
 
 
-@dataclass(frozen=True)
-class RunOutcome:
+@dataclass(frozen=True, kw_only=True)
+class RunOutcome(Outcome):
     """How the runs of a study ended.
 
     Parameters
     ----------
-    store
-        The folder of results.
     done, failed, skipped, left
         Numbers of runs of the study.
     interrupted_by
         What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
-    has_jobs
-        Whether jobs of the study continue in a queue.
     warnings
         Sentences about runs that are done but do not show what the study compares.
     not_needed
         The number of planned runs that the decision of the study does without.
     stopped_because
         Why they are not needed; None in a study without ``decide``.
+    store
+        The folder of results.
+    has_jobs
+        Whether jobs of the study continue in a queue.
     """
 
     store: Path
-    done: int
-    failed: int
-    skipped: int
-    left: int
-    interrupted_by: str | None = None
     has_jobs: bool = False
-    warnings: tuple[str, ...] = ()
-    not_needed: int = 0
-    stopped_because: str | None = None
 
     @property
     def is_success(self) -> bool:
@@ -378,50 +373,51 @@ def run(
     >>> outcome.done, outcome.failed
     (18, 0)
     """
-    command = None if notify is None else command_words(notify)
     if not isinstance(study, Study):
         study = load_study(study)
     plan, path = study.plan, Path(store)
+    command = None if notify is None else command_words(notify)
     results = Store(path)
     if missing := _launcher(study).examine(plan.study.launch).missing(plan.study):
         raise NotAvailable("; ".join(missing))
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
     results.keep_study(plan.study.name, study.path)
+    decide = plan.study.decide
     if progress is None or callable(progress):
-        decides = plan.study.decide is not None
-        progress = LineProgress(progress or (lambda _: None), len(plan.runs), decides=decides)
-    commit = planning.git_commit(Path.cwd())
+        write = progress or (lambda _: None)
+        progress = LineProgress(write, len(plan.runs), decides=decide is not None)
+    observers = [progress]
+    decider = metrics = notifications = None
     with closing(launcher), ExitStack() as stack:
-        receivers: list[Receiver] = []
-        decider = selection = None
-        if command is not None:
-            receivers.append(stack.enter_context(Notifications(command, path)))
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 
             metrics = MetricsFile(Path(openmetrics), study.name, results, len(study))
-            receivers.append(stack.enter_context(metrics))
-        if plan.study.decide is not None:
+            observers.append(stack.enter_context(metrics))
+        if command is not None:
+            notifications = stack.enter_context(Notifications(command, path))
+            observers.append(notifications)
+        if decide is not None:
             from wattlaw.api.deciding import StoreDecider
 
-            at_once = plan.study.decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
+            at_once = decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
             decider = StoreDecider(plan.study, plan.runs, path, at_once)
-            selection = Selection(plan.runs, results, decider)
-        observers = [progress, *receivers]
-        campaign = Campaign(plan.study, plan.runs, results, launcher, observers, commit, selection)
-        outcome = campaign.run()
+        commit = planning.git_commit(Path.cwd())
+        outcome = Campaign(
+            plan.study, plan.runs, results, launcher, observers, commit, decider
+        ).run()
+        if notifications is not None:
+            notifications.over(outcome)
+    warnings = list(outcome.warnings)
+    for source in (decider, metrics, notifications):
+        warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
-    values = asdict(outcome) | {"has_jobs": has_jobs}
-    if decider is not None:
-        values["warnings"] += decider.warnings
-    for receiver in reversed(receivers):
-        values["warnings"] += receiver.warnings
-    ended = RunOutcome(path, **values)
-    if not (ended.failed and ended.is_success):
-        return ended
-    failed = f"{plural(ended.failed, 'run')} failed; the decision is certain without them"
-    return replace(ended, warnings=(*ended.warnings, f"{failed} (wattlaw status {path})"))
+    ended = RunOutcome(**vars(outcome), store=path, has_jobs=has_jobs)
+    if ended.failed and ended.is_success:
+        failed = f"{plural(ended.failed, 'run')} failed; the decision is certain without them"
+        warnings.append(f"{failed} (wattlaw status {path})")
+    return replace(ended, warnings=tuple(warnings))
 
 
 def _launcher(study: Study) -> type[Launcher]:

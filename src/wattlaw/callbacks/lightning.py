@@ -1,5 +1,5 @@
 """The callback for Lightning: ``Trainer(callbacks=[WattlawCallback("my-run")])``."""
-# ruff: noqa: ARG002 - the trainer's arguments
+# ruff: noqa: ARG002, D102 - the trainer's methods and arguments
 
 from typing import Any
 
@@ -8,7 +8,10 @@ try:
 except ImportError:
     from pytorch_lightning.callbacks import Callback
 
-from wattlaw.callbacks.training_callback import TrainingRecorder, precision_of, rows_of
+from wattlaw.callbacks.training_callback import TrainingRecorder, rows_of
+
+#: By the begin of a trainer's name, such as ``bf16-mixed``.
+_PRECISIONS = {"16": "fp16", "bf16": "bf16"}
 
 
 class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
@@ -19,8 +22,7 @@ class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
     _known: frozenset[str] = frozenset()  # results before the first evaluation
     _results: frozenset[str] = frozenset()  # results of evaluations
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the run, after the sanity check."""
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:  # after the sanity check
         self._updates, self._results = trainer.global_step, frozenset()
         if trainer.local_rank != 0:
             return
@@ -30,18 +32,16 @@ class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
             batch=None if is_parallel else getattr(loader, "batch_size", None),
             accumulation=trainer.accumulate_grad_batches,
             loader=loader,
-            precision=precision_of(str(trainer.precision)),
+            precision=_PRECISIONS.get(str(trainer.precision).partition("-")[0], "fp32"),
             epochs=trainer.max_epochs,
         )
 
     def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the window of an epoch's training."""
         self._begin_epoch(int(trainer.current_epoch))
 
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """End an optimizer step, if this batch is its last."""
         loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
         if trainer.lightning_module.automatic_optimization and hasattr(loss, "detach"):
             loss = loss * trainer.accumulate_grad_batches  # Lightning has divided it
@@ -51,36 +51,28 @@ class WattlawCallback(TrainingRecorder, Callback):  # type: ignore[misc]
             self._end_step(trainer.num_devices)
 
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin the window of a validation, which interrupts that of the training."""
         self._evaluated, self._known = 0, frozenset(trainer.callback_metrics) - self._results
         self._begin_evaluation(trainer.current_epoch)
 
     def on_validation_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, *_: Any
     ) -> None:
-        """Count the samples of a validation."""
         rows = rows_of(batch)
         is_known = self._evaluated is not None and rows is not None
         self._evaluated = (self._evaluated or 0) + (rows or 0) if is_known else None
 
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """End the window of a validation, with the results that it has logged."""
         self._results = frozenset(trainer.callback_metrics) - self._known
         results = {n: v for n, v in trainer.callback_metrics.items() if n in self._results}
-        samples = self._evaluated and self._evaluated * trainer.num_devices
-        self._end_evaluation(samples, results)
+        self._end_evaluation(self._evaluated and self._evaluated * trainer.num_devices, results)
 
     def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
-        """End the window of an epoch's training."""
-        if self._track is not None:
-            self._track.leave()
+        self._leave()
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """End the run."""
         self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """End the run as failed."""
         self._end(type(exception), exception)
 
 

@@ -3,11 +3,9 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from wattlaw.running.tracker import EVALUATE, TRAIN, Track
-from wattlaw.running.tracking import track
+from wattlaw.running.tracker import EVALUATE, TRAIN, Track, track
 
 _MAX_EPOCHS = 100_000
-_PRECISIONS = {"16": "fp16", "bf16": "bf16"}
 
 
 class TrainingRecorder:
@@ -43,11 +41,9 @@ class TrainingRecorder:
         self._name, self._warmup_epochs, self._options = name, warmup_epochs, options
         self._metric = metric
         self._track: Track | None = None
-        self._samples: int | None = 0  # since the last step, of this process
-        self._loss: Any = None  # sum over the batches of the step
         self._batch: int | None = None  # of a worker, as its loader states it
         self._sees_batch = True  # the rows of some batch are as many: they are its samples
-        self._means = 0  # batches whose loss is a mean, not a part of the step's
+        self._begin_step()
         #: The record of the last run, after the training.
         self.record: Any = None
 
@@ -61,9 +57,14 @@ class TrainingRecorder:
             setting["epochs"] = None
         setting["dataset_samples"] = size_of_dataset(loader) or None
         setting |= {"gpus": world_size, "gradient_accumulation": accumulation}
-        self._samples, self._loss, self._means = 0, None, 0
         self._batch, self._sees_batch = batch, batch is None
+        self._begin_step()
         self._track = track(self._name, **setting | self._options).__enter__()
+
+    def _begin_step(self) -> None:
+        self._samples: int | None = 0  # of this process
+        self._loss: Any = None  # the sum over the batches
+        self._means = 0  # batches whose loss is a mean, not a part of the step's
 
     def _begin_epoch(self, epoch: int) -> None:
         if self._track is not None:
@@ -72,6 +73,10 @@ class TrainingRecorder:
     def _begin_evaluation(self, epoch: int) -> None:
         if self._track is not None:
             self._track.enter(EVALUATE, epoch=epoch)
+
+    def _leave(self) -> None:
+        if self._track is not None:
+            self._track.leave()
 
     def _add_batch(self, samples: int | None, loss: Any, *, is_part: bool = False) -> None:
         """Add a batch to the current step, with its mean loss, or its part of the step's."""
@@ -89,7 +94,7 @@ class TrainingRecorder:
             samples = None if not self._samples else self._samples * local_ranks
             loss = self._loss if self._loss is None else self._loss / max(1, self._means)
             self._track.step(samples=samples, loss=loss)
-        self._samples, self._loss, self._means = 0, None, 0
+        self._begin_step()
 
     def _end_evaluation(self, samples: int | None, results: Mapping[str, Any]) -> None:
         """End an evaluation with its results: numbers, or tensors with one element."""
@@ -102,8 +107,8 @@ class TrainingRecorder:
         self._track.metric_name = self._track.metric_name or metric
         self._track.log(
             samples=samples,
-            loss=None if loss is None else values[loss],
-            metric=None if metric is None else values[metric],
+            loss=values.get(loss or ""),
+            metric=values.get(metric or ""),
             metrics=values or None,
         )
         self._track.leave()
@@ -123,11 +128,9 @@ def rows_of(batch: Any) -> int | None:
         return int(batch.num_graphs)
     if shape := getattr(batch, "shape", None):
         return int(shape[0])
-    items: Iterable[Any] = ()
+    items: Iterable[Any] = batch if isinstance(batch, list | tuple) else ()
     if isinstance(batch, Mapping):
         items = batch.values()
-    elif isinstance(batch, list | tuple):
-        items = batch
     return next((rows for rows in map(rows_of, items) if rows is not None), None)
 
 
@@ -137,8 +140,3 @@ def size_of_dataset(loader: Any) -> int | None:
         return len(loader.dataset)
     except (AttributeError, TypeError):  # such as an iterable data set
         return None
-
-
-def precision_of(name: str) -> str:
-    """Return the precision of a run for a trainer's name, such as ``bf16-mixed``."""
-    return _PRECISIONS.get(name.partition("-")[0], "fp32")

@@ -1,5 +1,5 @@
 """The callback for Hugging Face's Trainer: ``Trainer(..., callbacks=[WattlawCallback("x")])``."""
-# ruff: noqa: ARG002 - the trainer's arguments
+# ruff: noqa: ARG002, D102 - the trainer's methods and arguments
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,15 +22,9 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
     _hook: Any = None  # of the model, which sees each batch and its loss
 
     def on_train_begin(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        model: Any = None,
-        train_dataloader: Any = None,
-        **_: Any,
+        self, args: Any, state: Any, control: Any, model: Any = None, **others: Any
     ) -> None:
-        """Begin the run, and end an earlier one that an exception has left open."""
+        # An exception has left an earlier run open.
         self._end(RuntimeError, "the earlier training did not end")
         self._epoch, self._is_evaluating = int(state.epoch or 0), False
         if not state.is_local_process_zero:
@@ -41,7 +35,7 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
             world_size=args.world_size * max(1, args.n_gpu),
             batch=None if _is_model_parallel(args) else per_worker,
             accumulation=args.gradient_accumulation_steps,
-            loader=train_dataloader,
+            loader=others.get("train_dataloader"),
             precision="bf16" if args.bf16 else "fp16" if args.fp16 else "fp32",
             epochs=state.num_train_epochs,
         )
@@ -63,33 +57,28 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
         self._add_batch(rows_of(args) or rows_of(inputs), loss, is_part=is_part)
 
     def on_epoch_begin(self, *_: Any, **__: Any) -> None:
-        """Begin the window of an epoch's training."""
         self._begin_epoch(self._epoch)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """End an optimizer step; begin the window of an evaluation that comes before the next."""
         if _is_model_parallel(args):
             self._samples = None
         self._end_step(first_number(["LOCAL_WORLD_SIZE"]) or args.world_size)
         self._evaluate_if(control)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """End the window of an epoch's training; an evaluation may follow."""
-        if self._track is not None:
-            self._track.leave()
+        self._leave()
         self._evaluate_if(control)
         self._epoch += 1
 
+    def _evaluate_if(self, control: Any) -> None:
+        """Begin the evaluation that the control flow requests; the Trainer reports only its end."""
+        if self._track is not None and control.should_evaluate and not self._is_evaluating:
+            self._begin_evaluation(self._epoch)
+            self._is_evaluating = True
+
     def on_evaluate(
-        self,
-        args: Any,
-        state: Any,
-        control: Any,
-        metrics: Mapping[str, Any] | None = None,
-        eval_dataloader: Any = None,
-        **_: Any,
+        self, args: Any, state: Any, control: Any, metrics: Any = None, **others: Any
     ) -> None:
-        """End the window of an evaluation, with its results."""
         if self._is_evaluating:
             self._is_evaluating = False
             results = {
@@ -99,10 +88,9 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
                 and not name.endswith(_TIMES)
                 and isinstance(value, int | float)
             }
-            self._end_evaluation(size_of_dataset(eval_dataloader), results)
+            self._end_evaluation(size_of_dataset(others.get("eval_dataloader")), results)
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
-        """End the run."""
         self._end()
 
     def _end(self, kind: type[BaseException] | None = None, error: object = None) -> None:
@@ -110,12 +98,6 @@ class WattlawCallback(TrainingRecorder, TrainerCallback):  # type: ignore[misc]
             self._hook.remove()
             self._hook = None
         super()._end(kind, error)
-
-    def _evaluate_if(self, control: Any) -> None:
-        """Begin the evaluation that the control flow requests; the Trainer reports only its end."""
-        if self._track is not None and control.should_evaluate and not self._is_evaluating:
-            self._begin_evaluation(self._epoch)
-            self._is_evaluating = True
 
 
 def _is_model_parallel(args: Any) -> bool:

@@ -28,7 +28,6 @@ _HELP = {
     "import": "Import measurements of other tools, and any table with --map, into a store.",
     "export": "Write a table, an archive or another format of a store to a file.",
     "devices": "List the devices that can be measured and limited.",
-    "selftest": "Check the overhead and accuracy of measurements.",
     "limits": "Show, set and restore power limits and clock locks.",
 }
 #: ``import`` is a keyword of Python, and ``next`` a function of it.
@@ -59,10 +58,7 @@ COMMANDS = _commands()
 
 
 class LazyGroup(TyperGroup):
-    """A group that imports the module of a command only to run that command."""
-
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's
-        """Return a command, or None where there is none of this name."""
         if cmd_name not in self.commands:
             return None
         text, name, function = COMMANDS[cmd_name]
@@ -79,7 +75,6 @@ class LazyGroup(TyperGroup):
         return typer.main.get_group(loader).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
-        """Write the commands' help without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
 
@@ -94,11 +89,8 @@ app = typer.Typer(
 )
 
 
-def _placeholder() -> None: ...
-
-
 for _name, _command in COMMANDS.items():
-    app.command(_name, help=_command.help)(_placeholder)
+    app.command(_name, help=_command.help)(lambda: None)
 
 
 @app.callback(invoke_without_command=True)

@@ -7,6 +7,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 #: The exit code of shells for a command that Ctrl-C ended.
 INTERRUPTED = 130
 _MAX_CHARACTERS = 2000  # of a message
+_SHOWN_AFTER_S = 2.0  # of long work: its bar
 _UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
@@ -51,7 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _warnings_as_notes() -> Iterator[None]:
-    """Print each warning of a damaged file once, as a line on standard error."""
     from wattlaw.common.errors import DamagedFileWarning
 
     shown: set[str] = set()
@@ -73,11 +74,9 @@ def _warnings_as_notes() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _progress_bars() -> Iterator[None]:
-    """Show a bar for long work if standard error is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
-    from wattlaw.cli.common.work_bar import WorkBar
     from wattlaw.common import progress
 
     bar = WorkBar()
@@ -87,6 +86,40 @@ def _progress_bars() -> Iterator[None]:
     finally:
         progress.observer.reset(token)
         bar.stop()
+
+
+class WorkBar:
+    """A bar on standard error for work that takes longer than ``_SHOWN_AFTER_S``."""
+
+    def __init__(self) -> None:
+        self._started_s: dict[str, float] = {}
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Show how much is done; the bar is removed after the last item."""
+        started_s = self._started_s.setdefault(what, time.monotonic())
+        if self._bar is None and time.monotonic() - started_s >= _SHOWN_AFTER_S:
+            from rich import progress as bars
+
+            from wattlaw.cli.common.console import Console
+
+            columns = (bars.TextColumn("{task.description}", markup=False), bars.BarColumn())
+            clock = bars.TimeElapsedColumn()
+            screen = Console(stderr=True)
+            self._bar = bars.Progress(*columns, clock, console=screen, transient=True)
+            self._task = self._bar.add_task(what, total=total)
+            self._bar.start()
+        if self._bar is not None:
+            self._bar.update(self._task, description=what, completed=done, total=total)
+        if done == total:
+            self._started_s.pop(what)
+            self.stop()
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 def _run(arguments: Sequence[str] | None) -> int:
@@ -127,7 +160,6 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
 
 
 def _print_error(text: str) -> None:
-    """Print one line on standard error, if there is one."""
     with contextlib.suppress(OSError):
         line = " ".join(text.split())
         if len(line) > _MAX_CHARACTERS:  # the start has the place, the end what is expected

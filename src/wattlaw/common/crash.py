@@ -74,20 +74,16 @@ def reported_in_threads() -> Iterator[list[BaseException]]:
     crashes: list[BaseException] = []
     lines = 0
 
-    def report_limited(error: BaseException) -> None:
+    def ignored(args: "threading.ExceptHookArgs | sys.UnraisableHookArgs") -> None:
         nonlocal lines
         lines += 1
-        if lines <= _MAX_THREAD_REPORTS:
-            print_report(error)
+        if args.exc_value is not None and lines <= _MAX_THREAD_REPORTS:
+            print_report(args.exc_value)
 
     def in_thread(args: threading.ExceptHookArgs) -> None:
         if args.exc_value is not None and args.exc_type is not SystemExit:
             crashes.append(args.exc_value)
-            report_limited(args.exc_value)
-
-    def ignored(args: "sys.UnraisableHookArgs") -> None:
-        if args.exc_value is not None:
-            report_limited(args.exc_value)
+            ignored(args)
 
     before = threading.excepthook, sys.unraisablehook
     threading.excepthook, sys.unraisablehook = in_thread, ignored
@@ -98,7 +94,6 @@ def reported_in_threads() -> Iterator[list[BaseException]]:
 
 
 def _save(trace: str) -> str:
-    """Write the file; return the instruction for the user."""
     import platform
     import shlex
     import tempfile
@@ -111,19 +106,17 @@ def _save(trace: str) -> str:
         f"time: {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}\n\n{trace}"
     )
     content = escape_invisible(text).encode("utf-8")
-    for folder in (_state_folder, lambda: Path(tempfile.gettempdir())):
+    prefix = f"{_PREFIX}{time.strftime('%Y%m%dT%H%M%S')}-"
+    for folder in (_state_folder, tempfile.gettempdir):
+        name = None
         try:
-            prefix = f"{_PREFIX}{time.strftime('%Y%m%dT%H%M%S')}-"
             handle, name = tempfile.mkstemp(".txt", prefix, folder())  # mode 0600, never a link
-        except (OSError, RuntimeError):
-            continue
-        try:
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
-        except OSError:
-            Path(name).unlink(missing_ok=True)
-            continue
-        return f"please send {name} to the maintainers"
+            return f"please send {name} to the maintainers"
+        except (OSError, RuntimeError):
+            if name is not None:
+                Path(name).unlink(missing_ok=True)
     return f"its traceback cannot be saved: no folder can be written; set {TRACEBACK}=1 to see it"
 
 

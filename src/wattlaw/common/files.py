@@ -67,7 +67,6 @@ def open_regular(path: Path, *, append: bool = False, follow_links: bool = True)
 
 
 def read_text(path: Path) -> str:
-    """Return the content of a UTF-8 file, read as ``read_bytes`` does."""
     return read_bytes(path).decode("utf-8")
 
 
@@ -130,7 +129,14 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
             umask = os.umask(0o077)
             os.umask(umask)
             wanted = 0o666 & ~umask if mode is None else mode
-            temporary.chmod(wanted if before is None else wanted & _mode_like(handle, before))
+            if before is not None:
+                wanted &= stat.S_IMODE(before.st_mode)
+                if os.fstat(handle).st_gid != before.st_gid:
+                    try:
+                        os.fchown(handle, -1, before.st_gid)
+                    except OSError:  # another group may not read what the old file kept from it
+                        wanted &= ~0o070
+            temporary.chmod(wanted)
             if durable:
                 _sync(temporary)
             temporary.replace(path)
@@ -182,20 +188,6 @@ def _refuse_of_others(path: Path, status: os.stat_result, what: str) -> None:
         raise PermissionError(errno.EPERM, why, str(path))
 
 
-def _mode_like(handle: int, before: os.stat_result) -> int:
-    """Return the mode of a file that is replaced, and give the new one its group.
-
-    Without that group the new one has another, which may not read what the old one did not permit.
-    """
-    mode = stat.S_IMODE(before.st_mode)
-    if os.fstat(handle).st_gid != before.st_gid:
-        try:
-            os.fchown(handle, -1, before.st_gid)
-        except OSError:
-            mode &= ~0o070
-    return mode
-
-
 def locked_temporary(path: Path) -> tuple[int, Path]:
     """Return a new temporary file beside ``path``; its lock shows that the writer is alive."""
     while True:
@@ -228,30 +220,24 @@ def abandoned(path: Path) -> Iterator[bool]:
         yield False
         return
     try:
-        status = os.fstat(handle)
-        is_abandoned = stat.S_ISREG(status.st_mode)
+        is_abandoned = stat.S_ISREG(os.fstat(handle).st_mode)
         if is_abandoned:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 is_abandoned = False
             except OSError:
-                is_abandoned = _is_old(status)
+                is_abandoned = is_old(handle)
         yield is_abandoned
     finally:
         os.close(handle)
 
 
-def is_old(path: Path) -> bool:
-    """Say whether a path exists and has not changed for a day."""
+def is_old(path: Path | int) -> bool:
     try:
-        return _is_old(path.lstat())
+        return time.time() - os.stat(path).st_mtime > _DAY_S  # noqa: PTH116 - of a handle too
     except OSError:
         return False
-
-
-def _is_old(status: os.stat_result) -> bool:
-    return time.time() - status.st_mtime > _DAY_S
 
 
 def write_text(path: Path, text: str, *, durable: bool = True, mode: int | None = None) -> None:

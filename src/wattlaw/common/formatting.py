@@ -1,11 +1,10 @@
-"""Numbers, intervals, units and settings as text, for the command line, messages and the report.
+"""Numbers, intervals and units as text, for the command line, messages and the report.
 
 A missing value is a dash, never 0. Nothing here needs pandas, so that commands start fast.
 """
 
-import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, Protocol
 
 from wattlaw.common.terminal import escape_invisible
@@ -24,21 +23,8 @@ ENERGY_UNITS: Units = (
 )  # fmt: skip
 JOULE_UNITS: Units = (("GJ", 1e9, 1e9), ("MJ", 1e6, 1e6), ("kJ", 1e3, 1e3), ("J", 1.0, 0.0))
 
-LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
-LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
-_NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
-_SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
-#: Settings whose value is clear without their name.
-_SETTINGS_WITHOUT_NAME = (
-    "workload", "hardware", "precision", "power_profile", "energy_is", "run_length", "placement",
-)  # fmt: skip
-#: Settings that are JSON objects.
-_JSON_SETTINGS = ("options", "train")
-
 
 class Estimate(Protocol):
-    """A value with the bounds of its interval, if it has one."""
-
     @property
     def mean(self) -> float: ...
     @property
@@ -48,7 +34,6 @@ class Estimate(Protocol):
 
 
 def known(value: Any) -> bool:
-    """Return whether there is a value: not None, NaN, NaT or NA."""
     try:
         return value is not None and bool(value == value)  # noqa: PLR0124
     except (TypeError, ValueError):  # pandas.NA is neither true nor false
@@ -100,15 +85,12 @@ def estimate_text(value: Estimate | float | None, unit: str = "", size: float = 
     """
     if value is None:
         return MISSING
-    mean, low, high = (
-        (value, None, None)
-        if isinstance(value, int | float)
-        else (value.mean, value.low, value.high)
-    )
-    text = f"{number(mean / size)} {unit}".rstrip()
-    if low is None or high is None or low == high:
+    if isinstance(value, int | float):
+        return f"{number(value / size)} {unit}".rstrip()
+    text = f"{number(value.mean / size)} {unit}".rstrip()
+    if value.low is None or value.high is None or value.low == value.high:
         return text
-    return f"{text} ({interval(low / size, high / size)})"
+    return f"{text} ({interval(value.low / size, value.high / size)})"
 
 
 def duration_text(value_s: Estimate | float | None) -> str:
@@ -157,45 +139,6 @@ def change(ratio: Any, digits: int = 2) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def limit_label(name: str, value: float | None) -> str:
-    """Return ``200 W`` or ``735 MHz``; of a missing value ``uncapped`` or ``free clock``."""
-    return f"{value:g} {LIMIT_UNITS[name]}" if known(value) else _NO_LIMIT[name]
-
-
-def setting_label(name: str, value: Any) -> str:
-    """Return a setting with its name or unit: ``200 W``, ``local batch 256``; empty if missing."""
-    if not known(value):
-        return ""
-    if name in _SETTING_UNITS:
-        return f"{value:g} {_SETTING_UNITS[name]}"
-    if name == "unit":
-        return f"per {value}"
-    if name in _SETTINGS_WITHOUT_NAME:
-        return str(value)
-    if name in _JSON_SETTINGS:
-        return _object_label(value)
-    if isinstance(value, float):
-        value = int(value) if value.is_integer() else f"{value:g}"
-    return f"{name.replace('_', ' ')} {value}"
-
-
-def group_label(group: Mapping[str, Any]) -> str:
-    """Return a group of runs by its settings: ``resnet50, local batch 256, 200 W``."""
-    return ", ".join(filter(None, (setting_label(*setting) for setting in group.items())))
-
-
-def _object_label(text: Any) -> str:
-    try:
-        options = json.loads(text)
-    except (TypeError, ValueError):
-        options = None
-    if not isinstance(options, dict):
-        return str(text)
-    if list(options) == ["command"] and isinstance(options["command"], list):
-        return " ".join(map(str, options["command"]))
-    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
 
 
 def printable(value: Any, most: int = 1500) -> str:

@@ -20,7 +20,6 @@ def cores_of(label: str) -> int | None:
 
 
 def processor() -> str:
-    """Return the model of the processor, as far as the system reports it."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -30,7 +29,6 @@ def processor() -> str:
 
 
 def software(packages: Iterable[str]) -> dict[str, str]:
-    """Return the versions of Python, the system, and the installed ones of some packages."""
     versions = {"python": platform.python_version(), "system": platform.platform()}
     for package in packages:
         try:

@@ -53,7 +53,6 @@ def lock(name: str) -> socket.socket | None:
 
 
 def holder(name: str) -> Holder | None:
-    """Return who has a lock, None if nobody has it."""
     with socket.socket(socket.AF_UNIX) as question:
         question.setblocking(False)
         try:
@@ -68,7 +67,6 @@ def holder(name: str) -> Holder | None:
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user, or the number of a user without a name."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

@@ -49,7 +49,6 @@ def collector_paused() -> Iterator[None]:
 def run_captured(
     line: Sequence[str], timeout_s: float, env: Mapping[str, str] | None = None
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a program without input; return its exit code and its output as text."""
     return subprocess.run(
         line, capture_output=True, stdin=subprocess.DEVNULL, encoding="utf-8", errors="replace",
         timeout=timeout_s, check=False, env=env,
@@ -160,7 +159,6 @@ def descendants(root_pid: int) -> list[int]:
 
 
 def process_tree(root_pid: int) -> list[psutil.Process]:
-    """Return a process and all its living descendants; empty when it is gone."""
     try:
         root = psutil.Process(root_pid)
         return [root, *root.children(recursive=True)]

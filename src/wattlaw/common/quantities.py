@@ -8,9 +8,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
 
 _SECONDS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_JOULES = {
-    "j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9,
-}  # fmt: skip
+_JOULES = {"j": 1.0, "kj": 1e3, "mj": 1e6, "gj": 1e9, "wh": 3.6e3, "kwh": 3.6e6, "mwh": 3.6e9}
 _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 
 
@@ -28,15 +26,15 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
     if value is None:
         return None
     if isinstance(value, timedelta):
-        seconds, is_read = value.total_seconds(), True
+        seconds = value.total_seconds()
     elif isinstance(value, str):
         parts = re.findall(rf"{_NUMBER}\s*(s|min|h|d)\s*", value.lower())
-        without_blanks = "".join(re.split(r"\s+", value.lower()))
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts)
-        is_read = "".join(number + unit for number, unit in parts) == without_blanks
+        read, given = "".join(map("".join, parts)), "".join(value.lower().split())
+        is_read = read == given
+        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if is_read else 0.0
     else:
-        seconds, is_read = float(value), True
-    if not is_read or not 0 < seconds < math.inf:
+        seconds = float(value)
+    if not 0 < seconds < math.inf:
         raise _invalid(name, value, "a time such as 45s, 90min, 6h, 2d")
     return seconds
 
@@ -48,14 +46,15 @@ def share(name: str, value: str | float | None) -> float | None:
     """
     if value is None:
         return None
-    if not isinstance(value, str):
-        if 0 <= value < 1:
-            return float(value)
-    elif (match := re.fullmatch(rf"{_NUMBER}\s*(%?)", value.strip())) is not None:
-        number = float(match[1])
-        if match[2] or number < 1:
-            return number / 100 if match[2] else number
-    raise _invalid(name, value, "a share such as 5% or 0.05")
+    number, sign = value, ""
+    if isinstance(value, str):
+        match = re.fullmatch(rf"{_NUMBER}\s*(%?)", value.strip())
+        number, sign = (float(match[1]), match[2]) if match is not None else (math.nan, "")
+    if sign:
+        return float(number) / 100
+    if not 0 <= float(number) < 1:
+        raise _invalid(name, value, "a share such as 5% or 0.05")
+    return float(number)
 
 
 def energy_j(name: str, value: str | float | None) -> float | None:
@@ -77,7 +76,6 @@ def energy_j(name: str, value: str | float | None) -> float | None:
 
 
 def finite(name: str, value: float | None) -> float | None:
-    """Return a number, or None for None; raise ``BadInput`` if it is infinite or NaN."""
     if value is not None and not math.isfinite(value):
         raise _invalid(name, value, "a number")
     return value

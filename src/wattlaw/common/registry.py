@@ -1,7 +1,7 @@
 """Plug-ins: workloads, devices and launchers that packages register as entry points."""
 
 from functools import cache
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 from typing import Any, NamedTuple
 
 from wattlaw.common.errors import BadInput, NotAvailable, one_line
@@ -18,14 +18,11 @@ class Command(NamedTuple):
     function: str
 
 
-@cache
-def _points(group: str) -> EntryPoints:
-    """Return the entry points of a group; the search takes some 10 ms."""
-    return entry_points(group=group)
+#: The search takes some 10 ms.
+_points = cache(lambda group: entry_points(group=group))
 
 
 def names(group: str) -> list[str]:
-    """Return the sorted names of an entry-point group, without importing them."""
     return sorted({point.name for point in _points(group)})
 
 

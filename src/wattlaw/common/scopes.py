@@ -29,8 +29,6 @@ def is_shared_with_jobs(kind: str, facts: Mapping[str, Any]) -> bool:
 
 @dataclass(frozen=True)
 class Candidate(Generic[T]):
-    """A device whose energy may count, with the features that its meter has detected."""
-
     device: T
     kind: str
     facts: Mapping[str, Any]
@@ -66,8 +64,6 @@ def select(kind: str, devices: Sequence[Candidate[T]]) -> list[Candidate[T]]:
 
 
 class KindEnergy:
-    """What the total needs to know of the devices of one kind that count."""
-
     def __init__(self, counted: Sequence[Candidate[Any]]) -> None:
         known = [one for one in counted if one.has_energy]
         self.contains = {kind for one in known for kind in one.contains}
@@ -118,13 +114,9 @@ def scope_of_windows(
 def outermost(contains: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """Return the outermost kinds, which together count everything and nothing twice.
 
-    Parameters
-    ----------
-    contains
-        Of each kind that has an energy, the kinds that its devices contain. A node contains all.
+    ``contains`` has the kinds that have an energy, each with those that its devices contain. A node
+    contains all.
 
-    Examples
-    --------
     >>> outermost({"gpu": (), "cpu": ("dram",), "dram": ()})
     ('gpu', 'cpu')
     >>> outermost({"module": ("gpu", "cpu"), "gpu": (), "cpu": (), "dram": ()})

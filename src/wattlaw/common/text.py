@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any
 
 _MAX_NAMES = 50
 
@@ -30,13 +29,6 @@ def join_names(names: Sequence[str]) -> str:
     text = ", ".join(shorten(name, 60) for name in names[:_MAX_NAMES]) or "none"
     more = len(names) - _MAX_NAMES
     return f"{text} and {more:,} more" if more > 0 else text
-
-
-def json_with_rows(data: dict[str, Any], rows: str) -> str:
-    """Return an object as JSON with a line for each key, and for each item of the list ``rows``."""
-    items = ",\n".join(f"    {json.dumps(item)}" for item in data[rows])
-    lines = [f"  {json.dumps(key)}: {json.dumps(data[key])}" for key in data if key != rows]
-    return "{\n" + ",\n".join([*lines, f'  "{rows}": [\n{items}\n  ]']) + "\n}\n"
 
 
 def collapse_whitespace(text: str) -> str:

@@ -7,17 +7,17 @@ UNIT and EOF lines as comments.
 import contextlib
 import threading
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
 from wattlaw.common.scopes import PARTS
-from wattlaw.running.campaign import Receiver
+from wattlaw.running.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
-from wattlaw.study.sources import MEASURED, origin_of
+from wattlaw.study.sources import MEASURED, TRAINING, origin_of
 
 #: Prometheus reads such files every 15 s by default.
 _PERIOD_S = 10.0
@@ -31,7 +31,6 @@ _METRICS = {
     "wattlaw_active_run_start_time_seconds": ("gauge", "seconds", "Start of each active run."),
     "wattlaw_last_step_time_seconds": ("gauge", "seconds", "Mean step time of the last window."),
 }
-_TRAINING = ("train", "steps", "run")  # phases
 _ENDED = ("done", "failed", "skipped", "interrupted")
 #: Of each kind of device: the metric, so that no sum over one metric counts a part twice, and the
 #: prefix of the columns of source and verdict.
@@ -41,16 +40,14 @@ _ENERGIES = {
     "node": ("wattlaw_node_energy_joules", "node_"),
 }
 _OF_STEPS = ["phase", "start_ns", "step_time_mean_s"]
-_OF_ENERGY = [
-    f"{prefix}energy_{what}" for prefix in ("", "node_") for what in ("source", "verdict")
-]
+_OF_ENERGY = ["energy_source", "energy_verdict", "node_energy_source", "node_energy_verdict"]
 _OF_ENERGY += [f"{kind}_energy_j" for kind in _ENERGIES]
 
 Labels = tuple[tuple[str, str], ...]
 
 
-class MetricsFile(Receiver):
-    """Keeps a file up to date, with mode 0644, every 10 s.
+class MetricsFile(Observer):
+    """Keeps a file up to date, with mode 0644, every 10 s, in a thread until its exit.
 
     Raises ``BadInput`` if it cannot be written at first; ``warnings`` has later errors.
     """
@@ -68,8 +65,9 @@ class MetricsFile(Receiver):
         self._ended: deque[RunRecord] = deque()
         self._totals: dict[tuple[str, Labels], float] = defaultdict(float)
         self._last_steps: dict[Labels, tuple[int, float]] = {}  # start of the window, value
+        self.warnings: tuple[str, ...] = ()
         try:
-            write_text(path, self._text(), durable=False, mode=0o644)
+            self._write()
         except OSError as error:
             raise BadInput(f"{path}: cannot be written: {error.strerror}") from None
         self._stop = threading.Event()
@@ -84,6 +82,9 @@ class MetricsFile(Receiver):
         self._states[record.state] += 1
         self._ended.append(record)
 
+    def __enter__(self) -> Self:
+        return self
+
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
@@ -94,7 +95,7 @@ class MetricsFile(Receiver):
             is_last = self._stop.wait(_PERIOD_S)
             self._read_windows()
             try:
-                write_text(self._path, self._text(), durable=False, mode=0o644)
+                self._write()
             except OSError as error:
                 self.warnings = (f"{self._path}: was not updated: {error.strerror}",)
 
@@ -102,7 +103,8 @@ class MetricsFile(Receiver):
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        unreadable = (pa.ArrowException, OSError, LookupError, ValueError)
+        # The commands that read these files report what is wrong with them.
+        readable = contextlib.suppress(pa.ArrowException, OSError, LookupError, ValueError)
         while self._ended:
             record = self._ended.popleft()
             is_measured = origin_of(record.spec.launch_kind) == MEASURED  # others use no GPUs
@@ -111,62 +113,65 @@ class MetricsFile(Receiver):
                 hours = record.spec.setting.gpus * max(0.0, duration_s) / 3600.0
                 self._totals["wattlaw_gpu_hours", ()] += hours
             if record.status == "done":
-                with contextlib.suppress(*unreadable):  # the commands that read it report it
-                    path = self._store.folder(record.run_id).epochs_path
-                    with pq.ParquetFile(path) as file:
-                        table = file.read([*_OF_STEPS, *_OF_ENERGY], use_threads=False)
-                    windows = table.to_pylist()
-                    self._add_energy(windows)
-                    self._take_last_step(record, windows)
+                with (
+                    readable,
+                    pq.ParquetFile(self._store.folder(record.run_id).epochs_path) as file,
+                ):
+                    table = file.read([*_OF_STEPS, *_OF_ENERGY], use_threads=False)
+                    for window in table.to_pylist():
+                        self._add_energy(window)
+                        self._take_step(record, window)
         for record in list(self._active.values()):
             folder = self._store.folder(record.run_id)
-            with contextlib.suppress(*unreadable):
+            with readable:
                 attempts = [int(path.name) for path in folder.live(0).parent.iterdir()]
-                windows = folder.windows(max(attempts)).select(_OF_STEPS).to_pylist()
-                self._take_last_step(record, windows)
+                for window in folder.windows(max(attempts)).select(_OF_STEPS).to_pylist():
+                    self._take_step(record, window)
 
-    def _add_energy(self, windows: Iterable[dict[str, Any]]) -> None:
-        for window in windows:
-            for kind, (metric, prefix) in _ENERGIES.items():
-                energy_j = window[f"{kind}_energy_j"]
-                if energy_j is not None and window[f"{prefix}energy_verdict"] != "implausible":
-                    labels = (("device", kind), ("source", window[f"{prefix}energy_source"]))
-                    self._totals[metric, labels] += energy_j
+    def _add_energy(self, window: dict[str, Any]) -> None:
+        for kind, (metric, prefix) in _ENERGIES.items():
+            energy_j = window[f"{kind}_energy_j"]
+            if energy_j is not None and window[f"{prefix}energy_verdict"] != "implausible":
+                labels = (("device", kind), ("source", window[f"{prefix}energy_source"]))
+                self._totals[metric, labels] += energy_j
 
-    def _take_last_step(self, record: RunRecord, windows: Iterable[dict[str, Any]]) -> None:
-        workload = record.spec.workload.name
-        labels = (("workload", workload), ("origin", origin_of(record.spec.launch_kind)))
-        for window in windows:
-            start_ns, value = window["start_ns"], window["step_time_mean_s"]
-            is_newer = start_ns > self._last_steps.get(labels, (0, 0.0))[0]
-            if window["phase"] in _TRAINING and value is not None and is_newer:
-                self._last_steps[labels] = start_ns, value
+    def _take_step(self, record: RunRecord, window: dict[str, Any]) -> None:
+        origin = origin_of(record.spec.launch_kind)
+        labels = (("workload", record.spec.workload.name), ("origin", origin))
+        start_ns, value = window["start_ns"], window["step_time_mean_s"]
+        is_training = window["phase"] in TRAINING
+        if is_training and value is not None and start_ns > self._last_steps.get(labels, (0,))[0]:
+            self._last_steps[labels] = start_ns, value
 
-    def _text(self) -> str:
+    def _write(self) -> None:
+        lines, samples = list[str](), dict[str, list[str]]()
+        for name, labels, value in self._samples():
+            text = _as_text((*self._common, *labels))
+            samples.setdefault(name, []).append(f"{{{text}}} {value!r}")
+        for name, (kind, unit, text) in _METRICS.items():
+            lines.append(f"# TYPE {name} {kind}")
+            if unit:
+                lines.append(f"# UNIT {name} {unit}")
+            lines.append(f"# HELP {name} {text}")
+            total = "_total" if kind == "counter" else ""
+            lines += [f"{name}{total}{sample}" for sample in samples.get(name, ())]
+        write_text(self._path, "\n".join([*lines, "# EOF", ""]), durable=False, mode=0o644)
+
+    def _samples(self) -> Iterator[tuple[str, Labels, float]]:
         active = list(self._active.values())
         states = {state: self._states[state] for state in _ENDED} | {"active": len(active)}
         states["planned"] = self._runs - sum(states.values())
-        samples: dict[str, list[tuple[Labels, float]]] = defaultdict(list)
-        samples["wattlaw_runs"] = [((("status", name),), n) for name, n in states.items()]
+        for state, count in states.items():
+            yield "wattlaw_runs", (("status", state),), count
         for (name, labels), value in sorted(self._totals.items()):
-            samples[name].append((labels, value))
+            yield name, labels, value
         for record in active:
             if record.started_at is not None:
                 workload, gpus = record.spec.workload.name, str(record.spec.setting.gpus)
-                labels = (("run_id", record.run_id), ("workload", workload), ("gpus", gpus))
-                start_s = record.started_at.timestamp()
-                samples["wattlaw_active_run_start_time_seconds"].append((labels, start_s))
+                of_run = (("run_id", record.run_id), ("workload", workload), ("gpus", gpus))
+                yield "wattlaw_active_run_start_time_seconds", of_run, record.started_at.timestamp()
         for labels, (_, value) in sorted(self._last_steps.items()):
-            samples["wattlaw_last_step_time_seconds"].append((labels, value))
-        lines = []
-        for name, (kind, unit, text) in _METRICS.items():
-            lines += [f"# TYPE {name} {kind}"]
-            lines += [f"# UNIT {name} {unit}"] if unit else []
-            lines += [f"# HELP {name} {text}"]
-            sample = f"{name}_total" if kind == "counter" else name
-            for labels, value in samples[name]:
-                lines.append(f"{sample}{{{_as_text((*self._common, *labels))}}} {value!r}")
-        return "\n".join([*lines, "# EOF", ""])
+            yield "wattlaw_last_step_time_seconds", labels, value
 
 
 def _as_text(labels: Labels) -> str:

@@ -18,8 +18,6 @@ def _amount(meaning: str) -> Any:
 
 
 class Described(Model):
-    """A part with a name and a source for each of its numbers."""
-
     name: str = Field(min_length=1, max_length=100, description="text of 1 to 100 characters")
     sources: dict[str, Text] = Field(
         description="a mapping of each number's key to its source, to 'assumed: reason', or to "
@@ -43,7 +41,6 @@ class Described(Model):
         return self
 
     def numbers(self) -> dict[str, Any]:
-        """Return the numbers of this part by key, without those of its components."""
         return {
             key: value
             for key, value in self
@@ -54,7 +51,6 @@ class Described(Model):
 
     @property
     def calibrated(self) -> tuple[str, ...]:
-        """Return the keys of numbers that were chosen to fit measurements, also of components."""
         own = [key for key, source in self.sources.items() if source.startswith("calibrated:")]
         parts = (value.calibrated for _, value in self if isinstance(value, Described))
         return (*own, *(key for keys in parts for key in keys))
@@ -116,8 +112,6 @@ class Gpu(Described):
 
 
 class Node(Described):
-    """One machine: its GPUs and their shared resources."""
-
     gpus: Count = Field(description="a whole number >= 1")
     gpu: Gpu = Field(description="the name of a board, or a mapping that describes one")
     link: Link = Field(description="a mapping: the link of one GPU to the others of the node")
@@ -128,8 +122,6 @@ class Node(Described):
 
 
 class Cluster(Described):
-    """Equal nodes with a network, and the storage that all of them share."""
-
     node: Node = Field(description="a mapping that describes one node")
     network: Link = Field(
         description="a mapping: the link of one node to the others, all its adapters together"
@@ -149,5 +141,4 @@ class Cluster(Described):
 
     @property
     def calibration(self) -> str:
-        """Return ``calibrated`` or ``uncalibrated``, for the labels of all outputs."""
         return "calibrated" if self.calibrated else "uncalibrated"

@@ -1,5 +1,6 @@
 """Hardware descriptions: those that ship with the package, and the user's own files."""
 
+import contextlib
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,15 +12,12 @@ from wattlaw.study.base_model import LocatedError
 from wattlaw.study.document import read_document
 
 _FILES = Path(__file__).parent / "files"
-_FILE_KIND = "hardware file"
 _UNITS = {
     "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us", "ms": "ms",
 }  # fmt: skip
 
 
 class Entry(NamedTuple):
-    """One number of a cluster, for a table."""
-
     key: str  # dotted, as in the file
     value: float
     unit: str  # empty for counts and ratios
@@ -35,23 +33,18 @@ def gpu_names() -> list[str]:
 
 
 def read_cluster(name_or_path: str) -> Cluster:
-    """Return a cluster: one of ``cluster_names``, or of a YAML file.
+    """A cluster: one of ``cluster_names``, or of a YAML file.
 
     The name of a board (``gpu_names``) is one node with one such board in an assumed machine.
-
-    Raises
-    ------
-    BadInput
-        No hardware has this name, or the file is not valid: one line with the file, the line, the
-        dotted key, the given value and what is allowed.
     """
-    if name_or_path in cluster_names():
+    if name_or_path in (*cluster_names(), *gpu_names()):
         return _shipped(name_or_path)
-    if name_or_path in gpu_names():
-        return _one_board(name_or_path)
     path = Path(name_or_path)
-    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or _exists(path):
-        return read_document(path, Cluster, _FILE_KIND, _with_board)
+    is_file = False
+    with contextlib.suppress(OSError, ValueError):  # no file can have such a name
+        is_file = path != Path() and path.exists()
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1 or is_file:
+        return read_document(path, Cluster, _with_board)
     raise BadInput(
         f"no hardware is named {quote(name_or_path, 100)}; allowed: a cluster "
         f"({', '.join(cluster_names())}), one board ({', '.join(gpu_names())}), or the path of a "
@@ -61,21 +54,18 @@ def read_cluster(name_or_path: str) -> Cluster:
 
 @cache
 def _shipped(name: str) -> Cluster:
-    return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _FILE_KIND, _with_board)
+    if name in cluster_names():
+        return read_document(_FILES / "clusters" / f"{name}.yaml", Cluster, _with_board)
+
+    def prepare(data: dict[str, Any]) -> dict[str, Any]:
+        return _with_board(data | {"name": name, "node": data["node"] | {"gpu": name}})
+
+    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, prepare)
 
 
 @cache
 def _board(name: str) -> Gpu:
-    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu, _FILE_KIND)
-
-
-@cache
-def _one_board(name: str) -> Cluster:
-    def prepare(data: dict[str, Any]) -> dict[str, Any]:
-        node = data["node"] | {"gpu": name}
-        return _with_board(data | {"name": name, "node": node})
-
-    return read_document(_FILES / "parts" / "one-board.yaml", Cluster, _FILE_KIND, prepare)
+    return read_document(_FILES / "gpus" / f"{name}.yaml", Gpu)
 
 
 def _with_board(data: dict[str, Any]) -> dict[str, Any]:
@@ -92,15 +82,7 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
     return data | {"node": node | {"gpu": _board(name).model_dump(mode="json")}}
 
 
-def _exists(path: Path) -> bool:
-    try:
-        return path != Path() and path.exists()
-    except (OSError, ValueError):  # no file can have such a name
-        return False
-
-
 def describe(part: Described, prefix: str = "") -> list[Entry]:
-    """Return every number of hardware with its unit and source, outermost first."""
     entries = []
     for key, value in part.numbers().items():
         unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")

@@ -12,8 +12,6 @@ from wattlaw.store.import_tables import RejectedRow
 #: The states of a row; reasons why rows are left out are numbered from ``_FIRST_REASON``.
 _NO_ROW, _PENDING, _HEADER, _READ, _REJECTED, _FIRST_REASON = range(6)
 _MAX_REASONS = 256 - _FIRST_REASON
-_UNUSED = "not used by this format"
-_OTHERS = "other reasons"
 
 
 @dataclass(frozen=True)
@@ -31,13 +29,9 @@ class LeftOut:
 
 
 class Account:
-    """Counts the rows of a file that were read and those that were left out.
-
-    The readers of ``Source`` add each line, entry or record that they find. The importer calls
-    ``read`` for each row that is part of its result, and ``leave_out`` or ``reject`` for the
-    others; the last call for a row counts. A row without a call is left out as not used, so that no
-    importer can lose rows unnoticed.
-    """
+    """Counts the rows of a file that were read and those that were left out. The readers of
+    ``Source`` add each row; the importer calls ``read``, ``leave_out`` or ``reject`` for it, and
+    the last call counts. A row without a call is left out as not used: none is lost unnoticed."""
 
     def __init__(self) -> None:
         self.unit = "line"
@@ -56,12 +50,9 @@ class Account:
             self._set(row, _READ)
 
     def leave_out(self, reason: str, *rows: int) -> None:
-        """Count rows as left out.
-
-        ``reason`` is the same text for all rows of a kind, without their values, such as "no time".
-        """
+        """Count rows as left out; ``reason`` is one text for all rows of a kind, without values."""
         if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS - 1:
-            reason = _OTHERS
+            reason = "other reasons"
         state = self._reasons.setdefault(reason, _FIRST_REASON + len(self._reasons))
         for row in rows:
             self._set(row, state)
@@ -84,17 +75,22 @@ class Account:
 
     @property
     def left_out(self) -> tuple[LeftOut, ...]:
-        """The rows that are neither read nor rejected, by reason, in the order of the file."""
-        named = {_UNUSED: _PENDING, **self._reasons}
-        known = (self._kind(reason, state) for reason, state in named.items())
-        return tuple(sorted((each for each in known if each.count), key=lambda each: each.first))
+        known, states = [], self._array()
+        for reason, state in {"not used by this format": _PENDING, **self._reasons}.items():
+            is_kind = states == state
+            if is_kind.any():
+                first, count = int(is_kind.argmax()), int(is_kind.sum())
+                known.append(LeftOut(reason, count, first, self.unit))
+        return tuple(sorted(known, key=lambda each: each.first))
 
     def texts(self) -> list[str]:
         """Return a line for each reason, for the notes of the runs; one for all rejected rows."""
-        rejected = sorted(self.rejected, key=lambda row: row.line)
-        count = len({row.line for row in rejected})
-        first = [LeftOut(rejected[0].reason, count, rejected[0].line, self.unit)] if count else []
-        return [str(each) for each in (*self.left_out, *first)]
+        texts = [str(each) for each in self.left_out]
+        if self.rejected:
+            first = min(self.rejected, key=lambda row: row.line)
+            count = len({row.line for row in self.rejected})
+            texts.append(str(LeftOut(first.reason, count, first.line, self.unit)))
+        return texts
 
     def _set(self, row: int, state: int) -> None:
         missing = row + 1 - len(self._states)
@@ -104,7 +100,3 @@ class Account:
 
     def _array(self) -> Any:
         return np.frombuffer(self._states or b"\0", np.uint8)
-
-    def _kind(self, reason: str, state: int) -> LeftOut:
-        is_kind = self._array() == state
-        return LeftOut(reason, int(is_kind.sum()), int(is_kind.argmax()), self.unit)

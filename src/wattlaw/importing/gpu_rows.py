@@ -47,11 +47,8 @@ _POWERS = ["power_w", "energy_j"]
 def checked(
     source: Source, readings: Readings, lines: Sequence[int], options: Options, remedy: str
 ) -> tuple[Readings, list[str]]:
-    """Return the readings that count, each GPU with its own, and what the user should know.
-
-    ``lines`` are the numbers of the readings' lines; a device without a name is ``""``.
-    ``remedy`` says how to log power.
-    """
+    """Return the readings that count, and what the user should know. ``lines`` are the numbers of
+    their lines; a device without a name is ``""``. ``remedy`` says how to log power."""
     frame = readings.samples.select(["device", "t_ns", "sm_util", *_POWERS]).to_pandas()
     frame = _with_ids(source, frame.assign(line=np.array(lines, np.int64)), options)
     # A GPU whose power is never known, or always 0, keeps its other values, and counts as failed.
@@ -76,14 +73,12 @@ def checked(
 
 
 def _with_ids(source: Source, frame: pd.DataFrame, options: Options) -> pd.DataFrame:
-    """Return the readings with a device each: rows without one are of one GPU, or refused."""
     has_id = frame["device"] != ""
     if has_id.any():
         source.account.leave_out("no index or uuid of the GPU", *frame["line"][~has_id])
         return frame[has_id]
-    t_ns = frame["t_ns"].to_numpy()
+    t_ns, gpus = frame["t_ns"].to_numpy(), options.constants.get("gpus", 1)
     sizes = ticks(t_ns)
-    gpus = options.constants.get("gpus", 1)
     if sizes is None and not _takes_turns(t_ns, frame["power_w"].to_numpy()):
         return frame.assign(device="0")
     if sizes is not None and gpus > 1 and (sizes == gpus).all():
@@ -96,12 +91,9 @@ def _with_ids(source: Source, frame: pd.DataFrame, options: Options) -> pd.DataF
 
 
 def ticks(t_ns: Times) -> npt.NDArray[np.int64] | None:
-    """Return the rows of each tick, of times in the order of a file; None where each is its own.
-
-    A command prints the rows of all GPUs in milliseconds and then waits. So there are short and
-    long gaps with none between them, and the same number of short ones after each long one. Times
-    of one GPU, which may be irregular, have no such rhythm.
-    """
+    """Return the rows of each tick, of times in the order of a file; None where each is its own. A
+    command prints the rows of all GPUs in milliseconds and then waits: the same number of short
+    gaps follows each long one. Irregular times of one GPU have no such rhythm."""
     gaps = np.abs(np.diff(t_ns))
     if len(gaps) < 2:
         return np.array([2]) if len(gaps) and not gaps[0] else None
@@ -145,38 +137,33 @@ def _takes_turns(t_ns: Times, power_w: npt.NDArray[np.float64]) -> bool:
 def _facts_of_boards(
     readings: Readings, devices: Sequence[str], without: Sequence[str], options: Options
 ) -> tuple[dict[tuple[str, str], Any], list[str]]:
-    """Return the facts of the GPUs, with those of boards whose power is on their first GPU.
-
-    Logs do not name the board. Where the user does not either, the missing power may as well be a
-    fault, and the sum is partial.
-    """
-    facts: dict[tuple[str, str], Any] = {
-        (HOST, each): dict(readings.facts.get((HOST, each), readings.facts.get((HOST, ""), {})))
-        for each in devices
+    """Logs do not name the board: unless the user does, missing power counts as a fault."""
+    named = str(options.constants.get("hardware") or readings.hardware or "").upper()
+    is_board, known = any(name in named for name in _BOARDS), readings.facts
+    facts: dict[str, dict[str, Any]] = {
+        each: {**known.get((HOST, each), known.get((HOST, ""), {}))} for each in devices
     }
-    named = str(options.constants.get("hardware") or readings.hardware or "")
-    is_board = any(name in named.upper() for name in _BOARDS)
     notes = []
     for each in without:
-        facts[HOST, each] |= {"kind": "gpu", "failed": "the log has no power of it"}
         before = str(int(each) - 1) if each.isdecimal() and int(each) % 2 else ""
-        if before not in devices or before in without:
-            notes.append(f"GPU {each}: its power is not available or 0 throughout")
-            continue
-        facts[HOST, before]["board"] = each
-        facts[HOST, each] |= {"reporter": before}
-        if is_board:
-            del facts[HOST, each]["failed"]
+        has_reporter, note = before in devices and before not in without, ""
+        facts[each] |= {"kind": "gpu", "failed": "the log has no power of it"}
+        if has_reporter:
+            facts[before]["board"] = each
+            facts[each]["reporter"] = before
+            note = (
+                f"; if GPU {before} has the power of both, as on an MI250X, name the board with "
+                "--hardware"
+            )
+        if has_reporter and is_board:
+            del facts[each]["failed"]
             notes.append(f"GPU {before} has the power of its board, of which GPU {each} is a part")
         else:
-            notes.append(
-                f"GPU {each}: its power is not available or 0 throughout; if GPU {before} has the "
-                "power of both, as on an MI250X, name the board with --hardware"
-            )
-    for each in devices:
-        if is_board and each not in without and "board" not in facts[HOST, each]:
-            facts[HOST, each]["is_shared"] = True  # the other GPU of its board is not in the log
-    return facts, notes
+            notes.append(f"GPU {each}: its power is not available or 0 throughout{note}")
+    for each in {*devices} - {*without} if is_board else ():
+        if "board" not in facts[each]:
+            facts[each]["is_shared"] = True  # the other GPU of its board is not in the log
+    return {(HOST, each): own for each, own in facts.items()}, notes
 
 
 def _once(source: Source, frame: pd.DataFrame) -> pd.DataFrame:
@@ -199,11 +186,8 @@ def _once(source: Source, frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _refuse_second_logs(source: Source, frame: pd.DataFrame) -> None:
-    """Refuse a file of logs that overlap in time and number their GPUs from 0.
-
-    They follow each other, or machines wrote them at the same time: then most ticks have several
-    readings of a GPU.
-    """
+    """Refuse logs that follow each other, or of machines that wrote at the same time, and number
+    their GPUs from 0: then most ticks have several readings of a GPU."""
     headers = np.array(source.account.headers, np.int64)
     for device, own in frame.groupby("device", sort=False):
         if not str(device).isdecimal():

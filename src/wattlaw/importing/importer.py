@@ -18,15 +18,10 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.store.import_tables import ImportedRun
 
 GROUP = "wattlaw.importers"
-#: Files of tools that no importer reads: tuples of a pattern of their first characters, what they
-#: are, and what to import instead.
-FOREIGN_GROUP = "wattlaw.foreign_files"
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A window of a time series that the user or a second file names."""
-
     start_ns: int
     end_ns: int
     phase: str = "run"
@@ -50,7 +45,6 @@ class Options:
 
     @property
     def zone_note(self) -> str:
-        """Return the zone of local times, and whether it is assumed."""
         return f"{self.timezone}{' assumed' if self.timezone_is_assumed else ''}"
 
 
@@ -82,25 +76,13 @@ class Importer(Protocol):
     description: str
 
     def detect(self, path: Path, head: bytes) -> bool:
-        """Say whether a file has this format.
-
-        Parameters
-        ----------
-        path
-            Its path; it is not read.
-        head
-            Its first ``detection.HEAD_BYTES`` bytes.
-        """
+        """Say whether a file, by its path and first ``detection.HEAD_BYTES``, has this format."""
 
     def read(self, source: Source, options: Options) -> Imported:
         """Return the content of a file, read with the methods of ``source``.
 
         ``source.account`` takes what became of each row: ``read``, ``leave_out`` or ``reject``.
-
-        Raises
-        ------
-        wattlaw.common.errors.BadInput
-            The file is not of this format, or lacks something; the text names the file.
+        Raises ``BadInput``, which names the file, if it is not of this format or lacks something.
         """
 
 

@@ -78,19 +78,9 @@ IMPORTER = NvidiaSmiImporter(
             "such as timestamp, index, power.draw [W]": (
                 r"(?:[^\n,;\t]*[,;\t] *){0,20}\d{4}/\d\d/\d\d \d\d:\d\d:\d\d[.,]\d{3}\s*[,;\t\r\n]"
             ),
-            "output of nvidia-smi pmon, which has no power of a GPU": r"#.*\bpid\b",
             "output of nvidia-smi dmon without dates or power; its options -o DT -s pu add them": (
                 r"#.*\bgpu\b"
             ),
-            "output of nvidia-smi -q -x, which is one moment": (
-                r"(?:<\?xml[^>]*>\s*)?(?:<!DOCTYPE[^>]*>\s*)?<nvidia_smi_log"
-            ),
-            "output of nvidia-smi -q, which is one moment": r"=+NVSMI LOG=+",
-            "the table of nvidia-smi, which is one moment": (
-                r"(?:[A-Z][a-z]{2} [^\n]{10,40}\n\s*)?\+-+\+\s*\n\|\s*NVIDIA-SMI"
-            ),
-            "the list of nvidia-smi -L": r"GPU \d+: [^\n]*\(UUID: ",
-            "output of nvidia-smi --query-compute-apps, which has no power": r"pid, process_name",
         },
     ),
 )

@@ -15,11 +15,10 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, read_input
 from wattlaw.common.text import join_names
 from wattlaw.importing.account import Account
-from wattlaw.store.numbers import PLAIN
+from wattlaw.store.units import PLAIN
 
 T = TypeVar("T")
 
-#: Most characters of a line.
 MAX_LINE = 1_000_000
 #: Largest file that is read as one piece.
 MAX_BYTES = 256 * 2**20
@@ -43,7 +42,6 @@ _TIME_COMMA = re.compile(
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})(?= )")
 OTHER_CELLS = "another number of cells than the header"
 NO_TIME = "no time such as 2026-01-31 12:00:00"
-#: Texts of tools for a value that they do not have.
 MISSING = frozenset({
     "", "n/a", "[n/a]", "na", "nan", "none", "null", "[not supported]", "not supported",
     "[unknown error]", "[gpu is lost]", "[insufficient permissions]", "unknown",
@@ -52,37 +50,42 @@ MISSING = frozenset({
 
 @dataclass(frozen=True)
 class Line:
-    """A line of a file with a header: its number, its cells, and the columns they belong to."""
-
     number: int
     header: tuple[str, ...]
     cells: list[str]
 
 
 class Source:
-    """One file that is imported, and the account of its rows.
-
-    Its methods add each row that they yield to ``account``; the importer says what became of it.
-    """
+    """One file that is imported. ``account`` gets each row that the methods yield."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.account = path, Account()
         self._items = 0
 
     def lines(self, *, only_complete: bool = False) -> Iterator[tuple[int, str]]:
-        """Yield the lines that are not blank with their numbers from 1, without the line's end.
-
-        The text is UTF-8, or UTF-16 or UTF-32 as its first bytes say. With ``only_complete`` a last
-        line without an end is left out: its writer was killed. Raises ``BadInput`` if the file
-        cannot be read, is no text in these encodings or has a very long line.
-        """
-        path = self.path
+        """Yield the lines that are not blank, with their numbers from 1. The text is UTF-8, or
+        UTF-16 or UTF-32 as its first bytes say. With ``only_complete`` a last line without an end
+        is left out: its writer was killed. Raises ``BadInput`` if the file cannot be read, is no
+        text in these encodings or has a very long line."""
+        path, number = self.path, 0
         try:
             with open_regular(path) as binary:
                 encoding = encoding_of(binary.read(1024))
                 binary.seek(0)
-                with io.TextIOWrapper(binary, encoding=encoding) as file:
-                    yield from self._numbered(file, only_complete)
+                text = io.TextIOWrapper(binary, encoding=encoding)
+                while line := text.readline(MAX_LINE + 1):
+                    number += 1
+                    if len(line) > MAX_LINE:
+                        raise BadInput(
+                            f"{path}: line {number:,} has more than {MAX_LINE:,} characters"
+                        )
+                    if not line.strip():
+                        continue
+                    self.account.add(number)
+                    if only_complete and not line.endswith("\n"):
+                        self.account.leave_out("the last line is incomplete", number)
+                        return
+                    yield number, line.rstrip("\r\n")
         except FileNotFoundError:
             raise BadInput(f"{path}: no such file") from None
         except UnicodeError as error:
@@ -94,33 +97,13 @@ class Source:
         except OSError as error:
             raise BadInput(f"{path}: cannot be read: {error.strerror}") from None
 
-    def _numbered(self, file: io.TextIOWrapper, only_complete: bool) -> Iterator[tuple[int, str]]:
-        number = 0
-        while line := file.readline(MAX_LINE + 1):
-            number += 1
-            if len(line) > MAX_LINE:
-                raise BadInput(
-                    f"{self.path}: line {number:,} has more than {MAX_LINE:,} characters"
-                )
-            if not line.strip():
-                continue
-            self.account.add(number)
-            if only_complete and not line.endswith("\n"):
-                self.account.leave_out("the last line is incomplete", number)
-                return
-            yield number, line.rstrip("\r\n")
-
     def table(
         self, is_header: Callable[[Sequence[str]], bool], *, only_complete: bool = False
     ) -> Iterator[Line]:
-        """Yield the rows below each line that is a header.
-
-        Separators are ``,``, ``;``, tabs or ``|``. Cells are stripped, and no cell has a line
-        break, so that a torn line never takes the next one with it. Left out are lines before the
-        first header, comments, and lines with another number of cells than their header. A ``,``
-        in a cell may be a decimal comma: ``12,5`` becomes ``12.5``, and ``12,500`` stays as it is,
-        since it is unclear.
-        """
+        """Yield the rows below each line that is a header. No cell has a line break: a torn line
+        never takes the next one with it. Left out are lines before the first header, comments, and
+        lines with another number of cells. A decimal comma becomes a point: ``12,5``, but not
+        ``12,500``."""
         header: tuple[str, ...] | None = None
         delimiter = ","
         for number, line in self.lines(only_complete=only_complete):
@@ -138,8 +121,10 @@ class Source:
             elif line.startswith("#"):
                 self.account.leave_out("a comment", number)
             else:
-                if len(cells) != len(header) and delimiter == ",":
-                    cells = _with_decimal_commas(line, len(header))
+                if len(cells) != len(header) and delimiter == ",":  # decimal commas
+                    by_space = [cell.strip() for cell in line.split(", ")]
+                    by_time = split_cells(_TIME_COMMA.sub(r"\1.\2", line))
+                    cells = next((c for c in (by_space, by_time) if len(c) == len(header)), [])
                 if len(cells) != len(header):
                     self.account.leave_out(OTHER_CELLS, number)
                     continue
@@ -148,10 +133,7 @@ class Source:
                 yield Line(number, header, cells)
 
     def rows(self, required: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
-        """Yield the rows below a header that has the ``required`` columns, as mappings.
-
-        Raises ``BadInput`` if there is no such header, or it has a required column twice.
-        """
+        """Yield the rows below a header that has the ``required`` columns, each of them once."""
         header: tuple[str, ...] = ()
         for line in self.table(lambda cells: {*required} <= {*cells}):
             if line.header is not header:
@@ -164,7 +146,6 @@ class Source:
             raise BadInput(f"{self.path}: no header with the columns {join_names(required)}")
 
     def head(self, size: int = 65_536) -> str:
-        """Return the first bytes as text, without white space before it."""
         with open_regular(self.path) as file:
             head = file.read(size)
         return head.decode(encoding_of(head), "replace").lstrip()
@@ -173,10 +154,7 @@ class Source:
         return self.head(1024).startswith(text)
 
     def json(self) -> Any:
-        """Return the content of a JSON file; raise ``BadInput`` if it is none or very large.
-
-        Its parts are not rows yet: call ``items`` for the lists that have them.
-        """
+        """Its parts are not rows yet: call ``items`` for the lists that have them."""
         data = read_input(self.path, MAX_BYTES)
         if data.count(b"{") + data.count(b"[") > _MAX_CONTAINERS:
             raise BadInput(f"{self.path}: more than {_MAX_CONTAINERS:,} lists and objects")
@@ -194,40 +172,31 @@ class Source:
             yield self._items, item
 
 
-def _with_decimal_commas(line: str, count: int) -> list[str]:
-    """Return the cells of a line whose numbers have decimal commas; none if they are ambiguous."""
-    by_space = [cell.strip() for cell in line.split(", ")]
-    by_time = split_cells(_TIME_COMMA.sub(r"\1.\2", line))
-    return next((cells for cells in (by_space, by_time) if len(cells) == count), [])
-
-
 def headers_in(head: bytes) -> Iterator[set[str]]:
-    """Yield the cells of each of the first lines of a CSV file, the header among them."""
     for line in head.decode("utf-8-sig", "replace").splitlines()[:HEADER_LINES]:
         for delimiter in DELIMITERS:
             yield {*split_cells(line[:MAX_LINE], delimiter)}
 
 
-def number(text: Any) -> float | None:
-    """Return a finite number, from a number or a text without a unit; None where it is none."""
-    if isinstance(text, str):
-        text = text.strip()
-        value = float(text) if PLAIN.fullmatch(text) else math.nan
-    elif isinstance(text, bool) or not isinstance(text, int | float):
+def number(value: Any) -> float | None:
+    if isinstance(value, str):
+        value = value.strip()
+        known = float(value) if PLAIN.fullmatch(value) else math.nan
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         return None
     else:
         try:
-            value = float(text)
+            known = float(value)
         except OverflowError:
             return None
-    return value if math.isfinite(value) else None
+    return known if math.isfinite(known) else None
 
 
 def count(value: Any, least: int = 0, most: int = 2**53) -> int | None:
     known = number(value)
-    return (
-        int(known) if known is not None and known == int(known) and least <= known <= most else None
-    )
+    if known is None or known != int(known) or not least <= known <= most:
+        return None
+    return int(known)
 
 
 def positive(value: Any) -> float | None:
@@ -236,7 +205,6 @@ def positive(value: Any) -> float | None:
 
 
 def text_in(values: Mapping[str, Any], name: str) -> str | None:
-    """Return a text of a mapping, stripped and of at most 200 characters; None without one."""
     value = values.get(name)
     if not isinstance(value, str) or value.strip().lower() in MISSING:
         return None
@@ -244,12 +212,9 @@ def text_in(values: Mapping[str, Any], name: str) -> str | None:
 
 
 def moment_ns(text: str, zone: tzinfo) -> int | None:
-    """Return a time as nanoseconds since 1970; None where the text is none.
-
-    It is ISO 8601, ``2024/05/31 10:39:13.123`` or ``31.05.2024 10:39:13``, where
-    ``zone`` is that of a time without one, or a number of seconds since 1970; from 1e11, 1e14 and
-    1e17 on, of milli-, micro- and nanoseconds.
-    """
+    """ISO 8601, ``2024/05/31 10:39:13.123`` or ``31.05.2024 10:39:13``, in ``zone`` if it has none,
+    or a number since 1970: seconds, from 1e11, 1e14 and 1e17 on milli-, micro- and nanoseconds.
+    None where the text is no time."""
     known = number(text)
     if known is not None:
         scale = next((scale for least, scale in _EPOCH_SCALES if known >= least), 1.0)
@@ -259,19 +224,13 @@ def moment_ns(text: str, zone: tzinfo) -> int | None:
     if match is None:
         return None
     try:
-        whole = datetime.fromisoformat(match[1])
-        if match[3]:
-            whole = datetime.fromisoformat(match[1] + match[3])
-        elif whole.tzinfo is None:
+        whole = datetime.fromisoformat(match[1] + (match[3] or ""))
+        if whole.tzinfo is None:
             whole = whole.replace(tzinfo=zone)
-        return ns_of_datetime(whole, int((match[2] or "")[1:].ljust(9, "0")))
+        elapsed = whole - datetime(1970, 1, 1, tzinfo=UTC)
     except (ValueError, OverflowError):
         return None
-
-
-def ns_of_datetime(whole: datetime, fraction_ns: int) -> int | None:
-    """Return whole seconds and a fraction as nanoseconds since 1970; None outside of the range."""
-    elapsed = whole.astimezone(UTC) - datetime(1970, 1, 1, tzinfo=UTC)
+    fraction_ns = int((match[2] or "")[1:].ljust(9, "0"))
     ns = (elapsed.days * 86_400 + elapsed.seconds) * 10**9 + fraction_ns
     return ns if 0 <= ns < MAX_NS else None
 

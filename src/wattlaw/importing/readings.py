@@ -17,15 +17,12 @@ from wattlaw.measure.devices.meter import Facts
 from wattlaw.measure.telemetry.plausibility import power_fault
 from wattlaw.store.schema import SAMPLES
 
-#: Most notes of one kind.
 _MAX_NOTES = 20
 #: How the names of GPUs begin that no two GPUs share.
 UUIDS = ("GPU-", "MIG-")
 
 
 class SampleRows:
-    """Collects the readings of a file by column."""
-
     def __init__(self, path: Path) -> None:
         self._path = path
         self._columns: dict[str, list[Any]] = {name: [] for name in SAMPLES.names}
@@ -48,24 +45,22 @@ class SampleRows:
             column.append(row.get(name))
 
     def readings(self, left_out: Sequence[str] = ()) -> Readings:
-        """Return the readings; raise ``BadInput`` if there are none, with what was left out."""
         if not len(self):
             why = "; ".join(("no reading with a time and a value", *left_out[:3]))
             raise BadInput(f"{self._path}: {why}")
-        columns = {field.name: pa.array(self._columns[field.name], field.type) for field in SAMPLES}
-        samples = pa.table(columns, schema=SAMPLES)
+        samples = pa.table(self._columns, schema=SAMPLES)
         if (fault := _power_fault(samples)) is not None:
             raise BadInput(f"{self._path}: {fault}")
-        hardware = next(iter(self.names)) if len(self.names) == 1 else None
-        return Readings(samples, self.facts, hardware)
+        return Readings(samples, self.facts, _only(self.names))
+
+
+def _only(names: set[str]) -> str | None:
+    return next(iter(names)) if len(names) == 1 else None
 
 
 def _power_fault(samples: pa.Table) -> str | None:
-    """Return why the powers of a device are more than it can draw; None if they can be.
-
-    The median decides: a wrong unit changes all readings, and single ones can be wrong for other
-    reasons; the verdict of an energy says so.
-    """
+    """The median decides: a wrong unit changes all readings, and single ones can be wrong for other
+    reasons; the verdict of an energy says so."""
     names = ["power_w", "power_limit_w"]
     frame = samples.select(["kind", "host", "device", "t_ns", "energy_j", *names]).to_pandas()
     for (kind, _, device), own in frame.groupby(["kind", "host", "device"], sort=False):
@@ -104,11 +99,35 @@ def gpus_of(samples: pa.Table) -> list[tuple[str, str]]:
 
 
 def combined(series: Sequence[tuple[Path, Readings]]) -> tuple[Readings, list[str]]:
-    """Return the readings of several files, and a note of each GPU without power.
+    """Return the readings of several files, and a note of each GPU without power. A GPU has its
+    power from one file at a time. One without power is marked in the facts, so that sums that lack
+    it are ``partial``; the second GPU of a board has none of its own."""
+    _refuse_powers_twice(series)
+    samples = pa.concat_tables([each.samples for _, each in series])
+    joined = joined_hosts(gpus_of(samples))
+    facts: dict[tuple[str, str], Facts] = {}
+    for _, each in series:
+        for (host, device), of_device in each.facts.items():
+            key = joined.get(host, host), device
+            facts[key] = {**facts.get(key, {}), **of_device}
+    hosts = samples["host"].combine_chunks().dictionary_encode()
+    names = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
+    place = samples.schema.get_field_index("host")
+    samples = samples.set_column(place, "host", pa.array(names, pa.string()).take(hosts.indices))
+    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
+    powered, gpus, notes = {*gpus_of(samples.filter(has_power))}, gpus_of(samples), []
+    if gpus and not powered:
+        notes, gpus = ["no reading has the power of a GPU, so windows have no energy"], []
+    for key in gpus:
+        if key not in powered and not {"reporter", "failed"} & facts.get(key, {}).keys():
+            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
+            facts[key] = {**facts.get(key, {}), **failed}
+            notes.append(f"GPU {key[1]}: no power")
+    hardware = _only({each.hardware for _, each in series if each.hardware})
+    return Readings(samples, facts, hardware), notes[:_MAX_NOTES]
 
-    A GPU has its power from one file at a time. One without power is marked in the facts, so that
-    sums that lack it are ``partial``; the second GPU of a board has none of its own.
-    """
+
+def _refuse_powers_twice(series: Sequence[tuple[Path, Readings]]) -> None:
     spans: dict[tuple[str, str, str], list[tuple[int, int, Path]]] = {}
     for path, each in series if len(series) > 1 else ():
         for column in ("power_w", "energy_j"):
@@ -125,37 +144,11 @@ def combined(series: Sequence[tuple[Path, Readings]]) -> tuple[Readings, list[st
                             "one by one, or log the uuid of GPUs"
                         )
                 own.append((first, last, path))
-    names = {each.hardware for _, each in series if each.hardware}
-    samples = pa.concat_tables([each.samples for _, each in series])
-    joined = joined_hosts(gpus_of(samples))
-    facts: dict[tuple[str, str], Facts] = {}
-    for _, each in series:
-        for (host, device), of_device in each.facts.items():
-            key = joined.get(host, host), device
-            facts[key] = {**facts.get(key, {}), **of_device}
-    hosts = samples["host"].combine_chunks().dictionary_encode()
-    names_of = [joined.get(host, host) for host in hosts.dictionary.to_pylist()]
-    place = samples.schema.get_field_index("host")
-    samples = samples.set_column(place, "host", pa.array(names_of, pa.string()).take(hosts.indices))
-    has_power = pc.field("power_w").is_valid() | pc.field("energy_j").is_valid()
-    powered, gpus = set(gpus_of(samples.filter(has_power))), gpus_of(samples)
-    notes = []
-    if gpus and not powered:
-        notes, gpus = ["no reading has the power of a GPU, so windows have no energy"], []
-    for key in gpus:
-        if key not in powered and not {"reporter", "failed"} & facts.get(key, {}).keys():
-            failed = {"kind": "gpu", "failed": "the readings have no power of it"}
-            facts[key] = {**facts.get(key, {}), **failed}
-            notes.append(f"GPU {key[1]}: no power")
-    hardware = next(iter(names)) if len(names) == 1 else None
-    return Readings(samples, facts, hardware), notes[:_MAX_NOTES]
 
 
 def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Return a name for each host, one name for hosts that have a GPU of the same UUID.
-
-    What names a host may be the pod of an exporter, which is another one after a restart.
-    """
+    """Return a name for each host, one for hosts that have a GPU of the same UUID: the pod of an
+    exporter is another one after a restart."""
     joined: dict[str, str] = {}
     first: dict[str, str] = {}  # by UUID, a host that has it
 
@@ -172,7 +165,6 @@ def joined_hosts(gpus: Iterable[tuple[str, str]]) -> dict[str, str]:
 
 
 def selected(readings: Readings, devices: Sequence[str]) -> tuple[Readings, list[str]]:
-    """Return the readings of the devices that the user names, and what is left out."""
     if not devices:
         return readings, []
     known = pc.unique(readings.samples["device"]).to_pylist()
@@ -182,14 +174,16 @@ def selected(readings: Readings, devices: Sequence[str]) -> tuple[Readings, list
     samples = readings.samples.filter(pc.is_in(readings.samples["device"], pa.array(devices)))
     facts: dict[tuple[str, str], Facts] = {}
     for key, of_device in readings.facts.items():
+        if key[1] not in devices:
+            continue
+        more: Facts = {}
+        # The other GPU of its board may not be among the devices.
         board, reporter = of_device.get("board"), of_device.get("reporter")
-        more: Facts = {}  # the other GPU of its board may not be among the devices
         if board and board not in devices:
             more = {"is_shared": True}
         elif reporter and reporter not in devices:
             more = {"kind": "gpu", "failed": f"GPU {reporter} has the power of its board"}
-        if key[1] in devices:
-            facts[key] = {**of_device, **more}
+        facts[key] = {**of_device, **more}
     others = sorted({*known} - {*devices})
     count = len(readings.samples) - len(samples)
     left_out = f"{plural(count, 'reading')} left out: of {join_names(others)}, not in --device"

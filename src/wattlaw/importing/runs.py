@@ -35,18 +35,14 @@ _MADE_BY_TOOLS = re.compile(
 _MAX_S = 4e9
 #: The option that keeps a workload's original name where it is not a valid workload name.
 _NAME_OPTION = "workload"
-#: The values of a run where nothing says them.
 _ASSUMED = {"precision": "fp32", "dataset_fraction": "1", "nodes": "1"}
 EPOCHS_MEASURE = Measure(epochs=1, warmup_epochs=0)
 STEPS_MEASURE = Measure(epochs=None, warmup_epochs=0, steps=1, warmup_steps=0)
 
 
 class RunMaker:
-    """Makes the runs of one file. Equal settings are validated once; repeats are numbered.
-
-    ``source`` is the name of the file, or what ``options`` has; file, setting and repeat identify a
-    run.
-    """
+    """Makes the runs of one file, which are identified by file, setting and repeat. Equal settings
+    are validated once; repeats are numbered."""
 
     def __init__(self, path: Path, options: Options, *, repeats_are_numbered: bool = False) -> None:
         name = options.source or path.name
@@ -69,16 +65,11 @@ class RunMaker:
         site: Site | None = None,
         period_ns: tuple[int, int] | None = None,
     ) -> ImportedRun:
-        """Return a run.
-
-        ``values`` are fields of ``store.fields``, parsed: those in the file. What the user
-        sets with ``--map field=@value`` replaces them. ``windows`` have columns of
-        ``store.schema.EPOCHS``; those of the run are added. ``measure`` states what a window is:
-        epochs, steps, or (with one epoch) a process. ``period_ns`` is when the run began and ended.
-
-        Raises ``InvalidCell`` if the values are no setting, or another line has the same setting
-        and repeat.
-        """
+        """Return a run. ``values`` are fields of ``store.fields``, parsed; ``--map field=@value``
+        replaces them. ``windows`` have columns of ``store.schema.EPOCHS``; those of the run are
+        added. ``measure`` states what a window is: epochs, steps, or (with one epoch) a process.
+        ``period_ns`` is when the run began and ended. Raises ``InvalidCell`` if the values are no
+        setting, or another line has the same setting and repeat."""
         key = (measure, *((name, type(value), value) for name, value in values.items()))
         if key not in self._specs:
             self._specs[key] = self._spec(values, measure)
@@ -102,29 +93,13 @@ class RunMaker:
             period = {"energy_start_at": began, "energy_end_at": ended}
             site = site.model_copy(update=period)
         record = RunRecord(
-            run_id=run_id,
-            study=self._options.study,
-            spec=spec,
-            seed=0,
-            order_seed=0,
-            status="done",
-            notes=(f"imported from {self.source}", *assumed, *notes),
-            facts=facts,
-            site=site,
-            started_at=began,
-            finished_at=ended,
-        )
+            run_id=run_id, study=self._options.study, spec=spec, seed=0, order_seed=0,
+            status="done", notes=(f"imported from {self.source}", *assumed, *notes), facts=facts,
+            site=site, started_at=began, finished_at=ended,
+        )  # fmt: skip
         shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
         rows = [{**shared, **NO_ENERGY, **window} for window in windows]
-        for row in rows:
-            start_ns = row.get("start_ns")
-            if start_ns is not None and not (
-                0 <= start_ns < MAX_NS and (row["duration_s"] or 0.0) < _MAX_S
-            ):
-                raise InvalidCell("a window is not between 1970 and 2116, or lasts a century")
-            if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
-                raise InvalidCell("a number of samples, steps or epochs is above 2^63")
-        if (fault := _power_fault(spec, rows)) is not None:
+        if (fault := _fault(spec, rows)) is not None:
             raise InvalidCell(fault)
         return ImportedRun(record=record, windows=rows, line=line)
 
@@ -139,9 +114,9 @@ class RunMaker:
         values = {**from_file, **self._options.constants}
         if "gpus" not in values:
             raise InvalidCell("the number of GPUs is not known; set it with --map gpus=@N")
-        batch = global_batch_of(values)
         setting = {key: values[key] for key in RECORDED if key in values}
-        setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]} if batch else {}
+        if batch := global_batch_of(values):
+            setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]}
         name = values.get("workload", self._options.study)
         options = {k.removeprefix(OPTIONS): v for k, v in values.items() if k.startswith(OPTIONS)}
         if slug(name) != name:
@@ -155,13 +130,9 @@ class RunMaker:
         try:
             spec = RunSpec(
                 workload=WorkloadSpec(name=slug(name) or KIND, options=options),
-                setting=Setting.of_record(setting),
-                repeat=values.get("repeat", 0),
-                measure=measure,
-                launch_kind=KIND,
-                hardware=values.get("hardware"),
-                nodes=values.get("nodes", 1),
-            )
+                setting=Setting.of_record(setting), repeat=values.get("repeat", 0), measure=measure,
+                launch_kind=KIND, hardware=values.get("hardware"), nodes=values.get("nodes", 1),
+            )  # fmt: skip
         except ValidationError as error:
             raise InvalidCell(error.errors()[0]["msg"]) from None
         except BadInput as error:
@@ -171,15 +142,21 @@ class RunMaker:
         return spec, canonical(spec), note
 
 
-def _power_fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
+def _fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
     gpus, limit_w = spec.setting.gpus, spec.setting.power_limit_w
-    faults = (energy_fault(row, row.get("duration_s"), gpus, spec.nodes) for row in rows)
-    of_limit = limit_w and power_fault("power_limit_w", "gpu", limit_w)
-    return of_limit or next(filter(None, faults), None)
+    of_limit = power_fault("power_limit_w", "gpu", limit_w) if limit_w else None
+    of_energy = None
+    for row in rows:
+        start_ns, duration_s = row.get("start_ns"), row.get("duration_s")
+        if start_ns is not None and not (0 <= start_ns < MAX_NS and (duration_s or 0.0) < _MAX_S):
+            return "a window is not between 1970 and 2116, or lasts a century"
+        if any((row.get(name) or 0) >= 2**63 for name in ("samples", "steps", "epoch")):
+            return "a number of samples, steps or epochs is above 2^63"
+        of_energy = of_energy or energy_fault(row, duration_s, gpus, spec.nodes)
+    return of_limit or of_energy
 
 
 def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> ImportedRun:
-    """Return a run as ``RunMaker.run`` does; raise ``BadInput`` where the file has no valid one."""
     try:
         return maker.run(*args, **settings)
     except InvalidCell as error:
@@ -187,11 +164,8 @@ def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> Impo
 
 
 def workload_of(path: Path) -> str:
-    """Return the name of a training whose file has the same name in each folder.
-
-    It is that of the folder, or of the one above where a tool makes the folder: ``version_0``,
-    ``checkpoint-500``, ``train``.
-    """
+    """Return the name of the folder of a training, or of the one above where a tool makes it
+    (``version_0``, ``checkpoint-500``, ``train``)."""
     folder = path if path.is_dir() else path.absolute().parent
     while _MADE_BY_TOOLS.fullmatch(folder.name) and folder.parent.name:
         folder = folder.parent

@@ -5,7 +5,6 @@ job of its own. The energy is that of the job's nodes; 0 means that it was not m
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,6 @@ from wattlaw.importing.slurm_jobs import (
     duration_of,
     gpus_of,
     is_header,
-    is_other_accounting,
     jobs_of_json,
     jobs_of_text,
     nodes_of,
@@ -50,17 +48,14 @@ _NOT_ENDED = frozenset({
 
 
 class SlurmImporter:
-    """Times, GPUs and energies of jobs."""
-
     name = "slurm"
     description = "accounting of Slurm: sacct --parsable2 or sacct --json"
-    #: The field of ``--map`` that takes a column.
     mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         if head.lstrip()[:1] == b"{":
             return b'"jobs"' in head and any(key in head for key in (b'"association"', b'"tres"'))
-        return any(map(is_header, headers_in(head))) or is_other_accounting(head)
+        return any(map(is_header, headers_in(head)))
 
     def read(self, source: Source, options: Options) -> Imported:
         is_json = source.begins_with("{")
@@ -77,7 +72,25 @@ class SlurmImporter:
                 f"{source.path}: no column AllocTRES, which has the number of GPUs; set it with "
                 f"--map gpus=@N, or ask: {ASK}"
             )
-        return _Accounting(source, options, workload).imported(jobs, columns)
+        accounting = _Accounting(source, options, workload)
+        runs = [run for job in jobs if (run := accounting.run_of(job)) is not None]
+        gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
+        measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
+        text = (
+            f"Slurm accounting: {plural(len(jobs), 'job')}, {len(runs):,} with GPUs and a result, "
+            f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
+            f"{options.zone_note}"
+        )
+        notes = accounting.notes()
+        if runs and not accounting.is_shared:
+            notes.append(
+                "each job is a workload of its own, such as "
+                f"{runs[0].record.spec.workload.name}, since jobs of one name may train different "
+                "things; --map workload=JobName, or --workload NAME, compares them as one"
+            )
+        if runs and not (measured or accounting.doubts or columns & {RAW, ROUNDED}):
+            notes.append(f"no energies, since there is no column {RAW}; ask: {ASK}")
+        return Imported(text, runs, notes=notes)
 
 
 class _Accounting:
@@ -85,43 +98,23 @@ class _Accounting:
         self._account, self._options = source.account, options
         self._maker = RunMaker(source.path, options)
         self._workload = workload
-        self._is_shared = workload is not None or "workload" in options.constants
+        self.is_shared = workload is not None or "workload" in options.constants
+        self.doubts: Counter[str] = Counter()
         self._lost: dict[str, list[tuple[float, float]]] = defaultdict(list)  # GPU-seconds, joules
-        self._doubts: Counter[str] = Counter()
         self._seen: set[tuple[Any, ...]] = set()
 
-    def imported(self, jobs: Sequence[Job], columns: set[str]) -> Imported:
-        runs = [run for job in jobs if (run := self._run_or_none(job)) is not None]
-        gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
-        measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
-        text = (
-            f"Slurm accounting: {plural(len(jobs), 'job')}, {len(runs):,} with GPUs and a result, "
-            f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
-            f"{self._options.zone_note}"
-        )
-        notes = list(self._notes())
-        if runs and not self._is_shared:
-            notes.append(
-                "each job is a workload of its own, such as "
-                f"{runs[0].record.spec.workload.name}, since jobs of one name may train different "
-                "things; --map workload=JobName, or --workload NAME, compares them as one"
-            )
-        if runs and not (measured or self._doubts or columns & {RAW, ROUNDED}):
-            notes.append(f"no energies, since there is no column {RAW}; ask: {ASK}")
-        return Imported(text, runs, notes=notes)
-
-    def _notes(self) -> Iterator[str]:
+    def notes(self) -> list[str]:
+        notes = []
         for state, lost in self._lost.items():
             gpu_s, energy_j = (sum(part) for part in zip(*lost, strict=True))
             energy = f" and {energy_j / 1e6:,.3f} MJ" if energy_j else ""
-            yield (
+            notes.append(
                 f"{plural(len(lost), 'job')} of state {state} left out, with "
                 f"{gpu_s / 3600:,.2f} GPU-hours{energy}"
             )
-        for doubt, jobs in self._doubts.items():
-            yield f"{plural(jobs, 'job')}: {doubt}"
+        return notes + [f"{plural(jobs, 'job')}: {doubt}" for doubt, jobs in self.doubts.items()]
 
-    def _run_or_none(self, job: Job) -> ImportedRun | None:
+    def run_of(self, job: Job) -> ImportedRun | None:
         account, run = self._account, None
         try:
             if (why := self._why_left_out(job)) is None:
@@ -137,45 +130,40 @@ class _Accounting:
         return run
 
     def _why_left_out(self, job: Job) -> str | None:
-        state, duration_s, gpus = job.state, duration_of(job.row), gpus_of(job.row)[0]
-        gpus = self._options.constants.get("gpus", gpus)
-        key = (job.row.get("Cluster"), job.id, moment_ns(job.row.get("Start", ""), UTC))
-        is_repeated = key[-1] is not None and key in self._seen
+        state, duration_s = job.state, duration_of(job.row)
+        gpus = self._options.constants.get("gpus", gpus_of(job.row)[0])
+        start_ns = moment_ns(job.row.get("Start", ""), UTC)
+        key = (job.row.get("Cluster"), job.id, start_ns)
+        is_repeated = start_ns is not None and key in self._seen
         if state in _NOT_ENDED:
             return "a job that has not ended"
         if state not in {_DONE, _TIMEOUT, *_ENDED}:
             raise InvalidCell(f"state {quote(state, 40)} is unknown")
         self._seen.add(key)
-        why = None
         if is_repeated:
-            why = "a job that is in the file twice, with the same start"
-        elif duration_s == 0:
-            why = "a job that never ran"
-        elif gpus is None and any("gres/shard" in job.row.get(name, "") for name in _RESOURCES):
-            why = "a job with a share of a GPU (gres/shard)"
-        elif gpus is None:
-            why = "a job without GPUs"
-        elif state in _ENDED:
-            why = f"a job of state {state}"
+            return "a job that is in the file twice, with the same start"
+        if duration_s == 0:
+            return "a job that never ran"
+        if gpus is None:
+            is_share = any("gres/shard" in job.row.get(name, "") for name in _RESOURCES)
+            return "a job with a share of a GPU (gres/shard)" if is_share else "a job without GPUs"
+        if state in _ENDED:
             energy_j = energy_of(job, duration_s, nodes_of(job.row)).joules
             self._lost[state].append((gpus * (duration_s or 0.0), energy_j or 0.0))
-        elif duration_s is None:
+            return f"a job of state {state}"
+        if duration_s is None:
             raise InvalidCell("Elapsed or ElapsedRaw is missing")
-        return why
+        return None
 
     def _run(self, job: Job) -> ImportedRun:
         row, notes, doubts = job.row, list[str](), list[str]()
         duration_s, nodes = duration_of(row) or 0.0, nodes_of(row)
         gpus, hardware = gpus_of(row)
         workload = text_in(row, self._workload or "JobName")
-        if not self._is_shared:
+        if not self.is_shared:
             workload = f"{(workload or KIND)[:100]}-{job.id[:40]}"
-        values = {
-            "workload": workload,
-            "gpus": gpus,
-            "nodes": nodes,
-            "hardware": hardware[0] if len(hardware) == 1 else None,
-        }
+        values = {"workload": workload, "gpus": gpus, "nodes": nodes,
+                  "hardware": hardware[0] if len(hardware) == 1 else None}  # fmt: skip
         start_ns = moment_ns(row.get("Start", ""), self._options.timezone)
         period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
         energy = energy_of(job, duration_s, nodes)
@@ -194,22 +182,18 @@ class _Accounting:
         if "+" in job.id:
             notes.append("one component of a heterogeneous job, with its own GPUs and energy")
         site = Site(
-            scheduler="slurm",
-            job_id=job.id,
-            cluster=text_in(row, "Cluster"),
-            partition=text_in(row, "Partition"),
-            account=text_in(row, "Account"),
-            energy_j=energy.joules,
-            energy_source=energy.source,
+            scheduler="slurm", job_id=job.id, cluster=text_in(row, "Cluster"),
+            partition=text_in(row, "Partition"), account=text_in(row, "Account"),
+            energy_j=energy.joules, energy_source=energy.source,
             energy_scope=None if energy.joules is None else _SCOPE,
-        )
+        )  # fmt: skip
         window = {"phase": "run", "start_ns": start_ns, "duration_s": duration_s,
                   "interrupted": job.state == _TIMEOUT}  # fmt: skip
         known = {name: value for name, value in values.items() if value is not None}
         run = self._maker.run(
             known, [window], line=job.line, notes=notes, site=site, period_ns=period
         )
-        self._doubts.update(doubts)
+        self.doubts.update(doubts)
         return run
 
 

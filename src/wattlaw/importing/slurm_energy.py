@@ -4,7 +4,7 @@ import math
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC
 from typing import TypeGuard
 
@@ -33,54 +33,50 @@ _LEAST_NODE_W, _MOST_NODE_W = 5.0, 25_000.0
 _MOST_RACK_W = 400_000.0
 #: Share of a step at its start and end in which another may run: its start and its clean-up.
 _EDGE = 0.005
-#: Why an energy is unknown.
-_IS_NO_VALUE, _IS_NEGATIVE, _IS_NO_NUMBER, _IS_IMPLAUSIBLE = (
-    "Slurm's \"no value\"", "a negative number", "no number", "a power that no node has",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Energy:
-    """An energy of the accounting, and why it is unknown or doubtful, if it is."""
-
     joules: float | None = None
     source: str | None = None
     why: str | None = None
 
 
 def energy_of(job: Job, duration_s: float | None, nodes: int | None) -> Energy:
-    """Return the greatest known energy of a job: its own, that in AllocTRES, or that of its steps.
-
-    Each is of a part of the job, or of all of it. Without any, the first reason is returned.
-    """
-    allocated = str(dict(resources(job.row.get("AllocTRES", ""))).get("energy", ""))
-    stated = (_reported(job.row), _parsed(allocated, "AllocTRES energy"), _of_steps(job.steps))
-    found = [_plausible(energy, duration_s, nodes) for energy in stated]
-    for place, energy in enumerate(stated):
+    """Return the greatest known energy of a job: its own, that in AllocTRES, or that of its steps,
+    each of which may be of a part of the job. Without any, the first reason is returned."""
+    allocated = _parsed(_energy_in(job.row, "AllocTRES"), "AllocTRES energy")
+    found = []
+    for stated in (_reported(job.row), allocated, _of_steps(job.steps)):
+        energy = _plausible(stated, duration_s, nodes)
         # The time is the likelier fault where two accounts agree.
         limit_j = _MOST_RACK_W * (duration_s or 0.0) * (nodes or 1)
-        if found[place].why and _is_sum_of_steps(energy.joules, job) and energy.joules < limit_j:
-            found[place] = Energy(energy.joules, energy.source, found[place].why)
+        if energy.why and _is_sum_of_steps(stated.joules, job) and stated.joules < limit_j:
+            energy = replace(stated, why=energy.why)
+        found.append(energy)
     known = [each for each in found if each.joules is not None]
-    unknown = (each for each in found if each.why is not None)
-    return max(known, key=lambda each: each.joules or 0.0) if known else next(unknown, Energy())
+    return max(known, key=lambda each: each.joules or 0.0) if known else _first_why(found)
+
+
+def _energy_in(row: Row, column: str) -> str:
+    return str(dict(resources(row.get(column, ""))).get("energy", ""))
+
+
+def _first_why(found: Sequence[Energy]) -> Energy:
+    return next((each for each in found if each.why is not None), Energy())
 
 
 def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
-    of_steps = [
-        _reported(row).joules for _, row in job.steps if id_of(row).rpartition(".")[2].isdecimal()
-    ]
-    known = [each for each in of_steps if each is not None]
+    steps = (row for _, row in job.steps if id_of(row).rpartition(".")[2].isdecimal())
+    known = [each for row in steps if (each := _reported(row).joules) is not None]
     return joules is not None and len(known) > 1 and math.isclose(sum(known), joules, rel_tol=0.01)
 
 
 def _reported(row: Row) -> Energy:
-    used = str(dict(resources(row.get("TRESUsageInTot", ""))).get("energy", ""))
-    cells = {RAW: row.get(RAW, ""), ROUNDED: row.get(ROUNDED, ""), "TRESUsageInTot": used}
+    cells = {RAW: row.get(RAW, ""), ROUNDED: row.get(ROUNDED, ""),
+             "TRESUsageInTot": _energy_in(row, "TRESUsageInTot")}  # fmt: skip
     found = [_parsed(text, column) for column, text in cells.items()]
-    known = (each for each in found if each.joules is not None)
-    unknown = (each for each in found if each.why is not None)
-    return next(known, None) or next(unknown, Energy())
+    return next((each for each in found if each.joules is not None), None) or _first_why(found)
 
 
 def _parsed(text: str, column: str) -> Energy:
@@ -90,14 +86,14 @@ def _parsed(text: str, column: str) -> Energy:
     match = _JOULES.fullmatch(text)
     value = None if match is None else number(match[1])
     if match is None or value is None:
-        return Energy(why=f"{_IS_NO_NUMBER}: {quote(text, 40)}")
+        return Energy(why=f"no number: {quote(text, 40)}")
     if value == 0:
         return Energy()
     value *= _SUFFIXES[match[2]]
     if value == INFINITE or abs(value) >= LEAST_NO_VAL64 or value % NO_VAL == 0:
-        return Energy(why=f"{_IS_NO_VALUE}: {shorten(text, 40)}")
+        return Energy(why=f'Slurm\'s "no value": {shorten(text, 40)}')
     if value < 0:
-        return Energy(why=f"{_IS_NEGATIVE}: {shorten(text, 40)} J")
+        return Energy(why=f"a negative number: {shorten(text, 40)} J")
     rounded = " (rounded)" if match[2] else ""
     return Energy(value, f"sacct {column}{rounded}")
 
@@ -109,17 +105,14 @@ def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> E
     if _LEAST_NODE_W <= power_w <= _MOST_NODE_W:
         return energy
     return Energy(
-        why=f"{_IS_IMPLAUSIBLE}: {energy.joules:,.0f} J in {duration_s:,.0f} s on "
+        why=f"a power that no node has: {energy.joules:,.0f} J in {duration_s:,.0f} s on "
         f"{plural(nodes or 1, 'node')} are {power_w:,.0f} W for each"
     )
 
 
 def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
-    """Return the greatest energy of steps that follow each other.
-
-    Steps that overlap may count the same nodes twice, as the batch step and those within it do. A
-    step without a time may overlap all others.
-    """
+    """Return the greatest energy of steps that follow each other. Steps that overlap may count the
+    same nodes twice, as the batch step and those within it do, or one without a time."""
     alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None
     started = 0  # by srun, apart from "batch" and "extern"
     for _, row in steps:

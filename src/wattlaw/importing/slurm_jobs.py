@@ -4,7 +4,6 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Any
 
 from wattlaw.common.errors import BadInput
@@ -12,7 +11,6 @@ from wattlaw.importing.reading import Source, count, number, text_in
 
 #: The columns of the energy.
 RAW, ROUNDED = "ConsumedEnergyRaw", "ConsumedEnergy"
-#: What to ask ``sacct`` for.
 ASK = (
     "sacct --parsable2 --duplicates --format=JobID,JobName,State,ElapsedRaw,Start,NNodes,AllocTRES,"
     f"{RAW}"
@@ -22,8 +20,6 @@ NO_VAL, INFINITE, LEAST_NO_VAL64 = 2**32 - 2, 2**32 - 1, 2.0**63
 _MAX_NODES = 100_000
 _GPU = re.compile(r"gres/gpu(?::([A-Za-z0-9_.-]+))?$")
 _ELAPSED = re.compile(r"(?:([0-9]{1,5})-)?(?:([0-9]{1,6}):)?([0-9]{1,2}):([0-9]{1,2}(?:\.[0-9]+)?)")
-#: A line without a header.
-_JOB = re.compile(r"[0-9]+[0-9_+.]*\|(?:.*\|)?(?:COMPLETED|FAILED|CANCELLED|TIMEOUT)\b")
 Row = Mapping[str, str]
 
 
@@ -51,7 +47,6 @@ class Job:
 
 
 def id_of(row: Row) -> str:
-    """Return the id of a job, or of a step: 12.batch."""
     return row.get("JobID") or row.get("JobIDRaw") or ""
 
 
@@ -62,7 +57,6 @@ def nodes_of(row: Row) -> int | None:
 
 
 def gpus_of(row: Row) -> tuple[int | None, list[str]]:
-    """Return the number of GPUs, those requested if no others are known, and their types."""
     types: dict[str | None, float] = {}
     for name, amount in resources(row.get("AllocTRES") or row.get("ReqTRES", "")):
         if match := _GPU.fullmatch(name):
@@ -83,7 +77,6 @@ def duration_of(row: Row) -> float | None:
 
 
 def resources(text: str) -> Iterator[tuple[str, float]]:
-    """Yield the resources of ``cpu=8,gres/gpu=4`` and of ``gres/gpu:a100:4``."""
     for part in text.split(","):
         name, equals, amount = part.strip().partition("=")
         if not equals:
@@ -98,23 +91,9 @@ def is_header(cells: Sequence[str] | set[str]) -> bool:
     return bool(names & {"JobID", "JobIDRaw"} and has_more)
 
 
-def is_other_accounting(head: bytes) -> bool:
-    """Say whether this is an output of ``sacct`` that lacks a header, separators or the ``{``."""
-    lines = head.decode("utf-8", "replace").splitlines()[:20]
-    words = [line.split() for line in lines]
-    return (
-        any(is_header(above) and {*"".join(below)} == {"-"} for above, below in pairwise(words))
-        or any(map(_JOB.match, lines))
-        or (b'"jobs"' in head and b'"association"' in head)
-    )
-
-
 def jobs_of_text(source: Source) -> list[Job]:
-    """Return the jobs with their steps.
-
-    With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
-    that began before it, or else to the last one above it.
-    """
+    """With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
+    that began before it, or else to the last one above it."""
     jobs: list[Job] = []
     attempts: dict[tuple[str | None, str], list[Job]] = defaultdict(list)
     steps: list[tuple[int, Row, Job | None]] = []
@@ -140,11 +119,8 @@ def jobs_of_text(source: Source) -> list[Job]:
         else:
             source.account.leave_out("a step without a line of its job", line_number)
     if not (jobs or steps):
-        found = "; ".join(source.account.texts()[:2])
-        raise BadInput(
-            f"{source.path}: no job below a header of sacct with separators, and no JSON that "
-            f"begins with {{{f' ({found})' if found else ''}; ask: {ASK}"
-        )
+        found = "; ".join([f"{source.path}: no job", *source.account.texts()[:2]])
+        raise BadInput(f"{found}; ask: {ASK}")
     return jobs
 
 
@@ -166,26 +142,21 @@ def jobs_of_json(source: Source) -> list[Job]:
 
 def _entry(job: Mapping[str, Any]) -> Row:
     state = _get(job, "state", "current") or _get(job, "state")
-    allocated = _get(job, "tres", "allocated")
-    tres = [
-        (
-            "/".join(str(each[key]) for key in ("type", "name") if each.get(key)),
-            _plain(each.get("count")),
-        )
-        for each in (allocated if isinstance(allocated, list) else [])
-        if isinstance(each, dict)
-    ]
-    names = {"JobName": "name", "Cluster": "cluster", "Partition": "partition",
-             "Account": "account"}  # fmt: skip
+    resources = []
+    for each in _list(job.get("tres"), "allocated"):
+        if isinstance(each, dict) and (amount := _plain(each.get("count"))) is not None:
+            name = "/".join(str(each[key]) for key in ("type", "name") if each.get(key))
+            resources.append(f"{name}={amount}")
     nodes = _plain(_get(job, "allocation_nodes"))
-    return {
+    row = {
         "JobID": _job_id(job)[:40],
         "State": str(state[0] if isinstance(state, list) and state else state),
-        "AllocTRES": ",".join(f"{name}={amount}" for name, amount in tres if amount is not None),
-        **({} if nodes is None else {"NNodes": str(nodes)}),
-        **{name: text_in(job, key) or "" for name, key in names.items()},
-        **_values_of(job),
+        "AllocTRES": ",".join(resources),
     }
+    row |= {} if nodes is None else {"NNodes": str(nodes)}
+    for column in ("JobName", "Cluster", "Partition", "Account"):
+        row[column] = text_in(job, column.removeprefix("Job").lower()) or ""
+    return {**row, **_values_of(job)}
 
 
 def _values_of(entry: Any) -> Row:

@@ -15,19 +15,10 @@ from typing import Any
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import (
-    MISSING,
-    NO_TIME,
-    Line,
-    Source,
-    headers_in,
-    moment_ns,
-    number,
-)
+from wattlaw.importing.reading import MISSING, NO_TIME, Line, Source, headers_in, moment_ns, number
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
 
-#: Factors of the units that these commands write.
 _UNITS = {
     "": 1.0, "w": 1.0, "mw": 1e-3, "kw": 1e3, "%": 0.01, "mhz": 1.0, "ghz": 1e3, "c": 1.0,
     "j": 1.0, "mj": 1e-3, "kj": 1e3,
@@ -73,35 +64,30 @@ class _Header:
 
     def device(self, cells: list[str]) -> tuple[str, str]:
         """Return the name of the column that names a row's GPU, and its name; both may be empty."""
-        for place in self.ids:
-            if cells[place].lower() not in MISSING:
-                return self.cells[place], cells[place]
-        return "", ""
+        known = (at for at in self.ids if cells[at].lower() not in MISSING)
+        at = next(known, None)
+        return ("", "") if at is None else (self.cells[at], cells[at])
 
     def facts(self, cells: list[str]) -> dict[str, Any]:
-        used = (place for place in self.columns["power_w"] if self.value(cells, place) is not None)
-        is_instant = next(used, None) in self._instant
-        facts: dict[str, Any] = {"power": "instant" if is_instant else "average"}
+        used, _ = self._first(cells, self.columns["power_w"])
+        facts: dict[str, Any] = {"power": "instant" if used in self._instant else "average"}
         if self.max_limit is not None:
-            facts["max_power_limit_w"] = self.value(cells, self.max_limit)
+            _, facts["max_power_limit_w"] = self._first(cells, [self.max_limit])
         return facts
 
     def values(self, cells: list[str]) -> dict[str, float | None]:
-        return {
-            column: next(
-                (value for at in places if (value := self.value(cells, at)) is not None), None
-            )
-            for column, places in self.columns.items()
-        }
+        return {column: self._first(cells, at)[1] for column, at in self.columns.items()}
 
-    def value(self, cells: list[str], place: int) -> float | None:
-        """Return a value in the unit of a sample's column; None for ``[N/A]`` and its like."""
-        match = _CELL.fullmatch(cells[place])
-        if match is None:
-            return None
-        value = number(match[1].replace(",", "."))
-        unit = (match[2] or self.units[place]).lower()
-        return value * _UNITS[unit] if value is not None and unit in _UNITS else None
+    def _first(self, cells: list[str], places: list[int]) -> tuple[int | None, float | None]:
+        """Return the first place with a value, and the value in the unit of a sample's column."""
+        for place in places:
+            match = _CELL.fullmatch(cells[place])  # none for [N/A] and its like
+            value = number(match[1].replace(",", ".")) if match else None
+            if match and value is not None:
+                unit = (match[2] or self.units[place]).lower()
+                if unit in _UNITS:
+                    return place, value * _UNITS[unit]
+        return None, None
 
 
 def _places(names: list[str], fields: tuple[str, ...]) -> list[int]:

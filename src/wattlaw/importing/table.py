@@ -18,13 +18,14 @@ from wattlaw.store.fields import ENERGIES, STEP_PARTS, InvalidCell, global_batch
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
+from wattlaw.study.model import Measure
 
-#: Most windows of one import.
 MAX_WINDOWS = 2_000_000
 
 
 class TableImporter:
-    """One row of a CSV, JSON-lines or Parquet file is one run."""
+    """One row of a table is one run. Rows of the same setting are numbered as its repeats, rejected
+    ones included, unless the field ``repeat`` gives the number."""
 
     name = "table"
     description = "a .csv, .jsonl or .parquet table, with --map"
@@ -34,12 +35,6 @@ class TableImporter:
         return False
 
     def read(self, source: Source, options: Options) -> Imported:
-        """Return a run for each row.
-
-        Rows of the same setting are numbered as its repeats in their order, rejected ones included,
-        unless the field ``repeat`` gives the number. A workload that the table does not name has
-        the name of the study.
-        """
         path, account = source.path, source.account
         if options.mapping is None:
             raise BadInput(
@@ -53,16 +48,16 @@ class TableImporter:
             account.header(line)
         for line, why in table.left_out:
             account.leave_out(why, line)
-        measure = STEPS_MEASURE if table.time_field == "step_time_s" else EPOCHS_MEASURE
+        is_by_steps = table.time_field == "step_time_s"
+        measure = STEPS_MEASURE if is_by_steps else EPOCHS_MEASURE
         maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
-        runs: list[ImportedRun] = []
-        windows = 0
+        runs, windows = list[ImportedRun](), 0
         for row in table.rows:
             account.leave_out(f"part of a row that begins on another {table.unit}", *row.more)
             try:
                 if row.setting is None or row.fault is not None:
                     raise InvalidCell(row.fault)
-                run = _run(maker, row, table.time_field)
+                run = _run(maker, row, measure, row.result[table.time_field])
             except InvalidCell as error:
                 if row.setting is not None:
                     with contextlib.suppress(InvalidCell):
@@ -77,19 +72,19 @@ class TableImporter:
         return Imported(f"table of {len(table.rows):,} rows", runs, notes=table.notes)
 
 
-def _run(maker: RunMaker, row: Measurement, time_field: str) -> ImportedRun:
-    setting, result, is_by_steps = row.setting or {}, row.result, time_field == "step_time_s"
+def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> ImportedRun:
+    setting, result, is_by_steps = row.setting or {}, row.result, measure is STEPS_MEASURE
+    count = 1 if is_by_steps else setting.get("epochs", 1)
     train = {
         "phase": "steps" if is_by_steps else "train",
         "from_step": 0,
-        "duration_s": result[time_field],
+        "duration_s": time_s,
         "samples": global_batch_of(setting) if is_by_steps else result.get("samples"),
         "steps": 1 if is_by_steps else result.get("steps"),
         **{name: result.get(name) for name in STEP_PARTS},
         **{f"{name}_mean": result.get(name) for name in ("sm_util", "mem_util")},
-        **_energy(result, result[time_field], setting["gpus"]),
+        **_energy(result, time_s, setting["gpus"]),
     }
-    count = 1 if is_by_steps else setting.get("epochs", 1)
     windows = [{**train, "epoch": epoch} for epoch in range(count)]
     evaluate = {"duration_s": result.get("eval_time_s")}
     evaluate |= {name: result.get(name) for name in ("metric", "loss")}
@@ -97,14 +92,9 @@ def _run(maker: RunMaker, row: Measurement, time_field: str) -> ImportedRun:
     if has_evaluation:
         windows.append({"phase": "evaluate", "epoch": count - 1, "from_step": 0, **evaluate})
     each = "the table has one mean over all epochs; each epoch gets this mean"
-    return maker.run(
-        setting,
-        windows,
-        STEPS_MEASURE if is_by_steps else EPOCHS_MEASURE,
-        line=row.line,
-        notes=(each,) if count > 1 else (),
-        facts=Facts(metric=result.get("metric_name") if has_evaluation else None),
-    )
+    facts = Facts(metric=result.get("metric_name") if has_evaluation else None)
+    notes = (each,) if count > 1 else ()
+    return maker.run(setting, windows, measure, line=row.line, notes=notes, facts=facts)
 
 
 def _energy(result: Mapping[str, Any], time_s: float, gpus: int) -> dict[str, Any]:

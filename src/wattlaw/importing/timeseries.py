@@ -6,8 +6,9 @@ have the same verdicts.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -40,8 +41,10 @@ _MAX_OVER_S = 1.0
 _PAUSE_S, _PHASE_S = 10, 10
 #: An interval is a pause if its steps take this many times the usual time, and longer.
 _LONG_FACTOR, _MIN_LONG_S = 10, 1.0
+#: Windows of these phases add up; those of other ones may lie within each other.
+_COUNTED = ("train", "steps", "run", "evaluate")
 
-
+Key = TypeVar("Key")
 Floats = npt.NDArray[np.float64]
 
 
@@ -56,11 +59,7 @@ _PHASES = (
 def assemble(
     parts: Sequence[tuple[Path, Imported]], options: Options
 ) -> tuple[list[ImportedRun], list[str], list[str]]:
-    """Return the runs of several files, how their windows were marked, and what is left out.
-
-    Readings get the windows of runs from other files, else those of marks, else their active
-    phases. Raises ``BadInput`` if files do not fit together.
-    """
+    """Readings get the windows of other files' runs, else of marks, else their active phases."""
     runs = [run for _, part in parts for run in part.runs]
     marks = [*options.windows, *(mark for _, part in parts for mark in part.marks)]
     series = [(path, part.readings) for path, part in parts if part.readings is not None]
@@ -70,21 +69,20 @@ def assemble(
         return runs, [], []
     path = series[0][0]
     readings, missing = combined(series)
-    readings, notes = selected(readings, options.devices)
-    notes = [*missing, *notes]
+    readings, others = selected(readings, options.devices)
     if runs:
-        runs, how = _attached(path, runs, readings)
-    elif marks:
-        runs = [_run_of_marks(path, marks, readings, options)]
-        how = [f"{plural(len(marks), 'window')}, as marked"]
-        if not runs[0].telemetry:
-            raise BadInput(f"{path}: no reading is within a window; --timezone sets their zone")
+        runs, marked = _attached(path, runs, readings)
+        notes = []
     else:
-        marks, how = _active_phases(path, readings.samples)
+        marked, notes = f"{plural(len(marks), 'window')}, as marked", list[str]()
+        are_given = bool(marks)
+        if not are_given:
+            marks, marked, notes = _active_phases(path, readings.samples)
         runs = [_run_of_marks(path, marks, readings, options)]
-    notes = [*notes, *how[1:], *_not_covered(runs, readings.samples)]
-    marked, left_out = ([f"{path.name}: {line}" for line in lines] for lines in (how[:1], notes))
-    return runs, marked, left_out
+        if are_given and not runs[0].telemetry:
+            raise BadInput(f"{path}: no reading is within a window; --timezone sets their zone")
+    left_out = [*missing, *others, *notes, *_not_covered(runs, readings.samples)]
+    return runs, [f"{path.name}: {marked}"], [f"{path.name}: {line}" for line in left_out]
 
 
 def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
@@ -93,8 +91,7 @@ def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
         for run in runs for row in run.windows if row.get("start_ns") is not None
     })  # fmt: skip
     t_ns = np.sort(samples["t_ns"].to_numpy())
-    is_covered = np.zeros(len(t_ns), bool)
-    empty = 0
+    is_covered, empty = np.zeros(len(t_ns), bool), 0
     for start_ns, end_ns in edges:
         first, last = np.searchsorted(t_ns, start_ns), np.searchsorted(t_ns, end_ns, "right")
         is_covered[first:last] = True
@@ -106,34 +103,27 @@ def _not_covered(runs: Sequence[ImportedRun], samples: pa.Table) -> list[str]:
 
 def _attached(
     path: Path, runs: Sequence[ImportedRun], readings: Readings
-) -> tuple[list[ImportedRun], list[str]]:
+) -> tuple[list[ImportedRun], str]:
     attached, count = [], 0
-    for run in runs:
-        timed = [row for row in run.windows if row.get("start_ns") is not None]
+    for imported in runs:
+        timed = sum(row.get("start_ns") is not None for row in imported.windows)
         if not timed:
             raise BadInput(
                 f"{path}: the windows of the other file have no times since 1970, so its readings "
                 "cannot be assigned to them"
             )
-        rows, telemetry = measured(run.record.run_id, run.windows, readings)
-        count += len(timed) if len(telemetry) else 0
-        record = run.record
-        if (site := _node_energy(record, readings)) is not None:
-            record = record.model_copy(update={"site": site})
-        attached.append(
-            ImportedRun(record=record, windows=rows, telemetry=telemetry, line=run.line)
-        )
+        run = measured(imported, readings)
+        count += timed if run.telemetry else 0
+        site = _node_energy(run.record, readings) or run.record.site
+        attached.append(replace(run, record=run.record.model_copy(update={"site": site})))
     if not count:
         raise BadInput(f"{path}: no reading is within a window of the other file")
-    return attached, [f"energy of {plural(count, 'window')} from the other file"]
+    return attached, f"energy of {plural(count, 'window')} from the other file"
 
 
 def _node_energy(record: RunRecord, readings: Readings) -> Site | None:
-    """Return the energy of a run's nodes; each reading counts for the time since the one before.
-
-    This is the rule of MLPerf Training; the sum is scaled to the time of the run. None if the run
-    has no times, or the readings do not cover it.
-    """
+    """Each reading counts for the time since the one before, and the sum is scaled to the time of
+    the run: the rule of MLPerf Training. None if the readings do not cover the run."""
     nodes = readings.samples.filter(pc.field("kind") == "node")
     if record.started_at is None or record.finished_at is None or not len(nodes):
         return None
@@ -177,29 +167,24 @@ def _run_of_marks(
     values |= {"hardware": readings.hardware} if readings.hardware else {}
     values |= {"nodes": hosts} if hosts > 1 else {}
     rows: list[dict[str, Any]] = []
+    ends, epoch = dict[str, int](), 0  # the end of the windows of each phase
     for mark in sorted(marks, key=lambda mark: mark.start_ns):
         if mark.end_ns <= mark.start_ns:
             raise BadInput("a window ends before it starts")
+        over_s = (ends.get(mark.phase, mark.start_ns) - mark.start_ns) * 1e-9
+        if over_s > _MAX_OVER_S:
+            raise BadInput(
+                f"{path}: two windows of phase {mark.phase} overlap by {over_s:,.3g} s, so that "
+                "energy would count twice; name windows that follow each other"
+            )
+        ends[mark.phase] = max(ends.get(mark.phase, 0), mark.end_ns)
         duration_s = (mark.end_ns - mark.start_ns) * 1e-9
         edges = {"phase": mark.phase, "start_ns": mark.start_ns, "duration_s": duration_s}
         rows.append({**edges, **mark.columns})
-    ends: dict[str, int] = {}  # of the windows of each phase
-    for row in rows:
-        start_ns, phase = row["start_ns"], row["phase"]
-        over_s = (ends.get(phase, start_ns) - start_ns) * 1e-9
-        if over_s > _MAX_OVER_S:
-            raise BadInput(
-                f"{path}: two windows of phase {phase} overlap by {over_s:,.3g} s, so that energy "
-                "would count twice; name windows that follow each other"
-            )
-        ends[phase] = max(ends.get(phase, 0), start_ns + round(row["duration_s"] * 1e9))
-    epoch = 0
-    for row in rows:
-        if row["phase"] == "train":
-            epoch = row.setdefault("epoch", epoch) + 1
+        if mark.phase == "train":
+            epoch = rows[-1].setdefault("epoch", epoch) + 1
     run = single_run(path, RunMaker(path, options), values, rows, measure_of(rows))
-    windows, telemetry = measured(run.record.run_id, run.windows, readings)
-    return ImportedRun(record=run.record, windows=windows, telemetry=telemetry)
+    return measured(run, readings)
 
 
 def run_of_training(
@@ -209,17 +194,13 @@ def run_of_training(
     metrics: Iterable[str],
     notes: Iterable[str] = (),
 ) -> ImportedRun:
-    """Return the run of one training; of the names of its metrics, the first is the run's."""
     facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
     maker, values = RunMaker(path, options), {"workload": workload_of(path)}
     return single_run(path, maker, values, windows, measure, facts=facts, notes=notes)
 
 
 def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool]:
-    """Say which intervals are pauses: their steps take far longer than those of most others.
-
-    ``counts`` are the steps, or epochs, of each interval.
-    """
+    """Say which intervals of ``counts`` steps or epochs are pauses: a step takes far longer."""
     if not len(durations_s):
         return []
     lengths_s, steps = np.array(durations_s), np.array(counts)
@@ -229,7 +210,6 @@ def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool
 
 
 def phase_of(name: str) -> str:
-    """Return the phase of a window that a user has named: ``epoch`` is one of training."""
     known = (phase for phase, pattern in _PHASES if pattern.search(name))
     clean = re.sub(r"[^A-Za-z0-9_-]+", "-", name).strip("-")[:50]
     return next(known, clean or "window")
@@ -246,41 +226,62 @@ def measure_of(windows: Iterable[Mapping[str, Any]]) -> Measure:
     return EPOCHS_MEASURE
 
 
-def measured(
-    run_id: str, windows: Sequence[Mapping[str, Any]], readings: Readings
-) -> tuple[list[dict[str, Any]], pa.Table]:
-    """Return a run's windows, one row for each host, with their energy; and its telemetry.
-
-    A window that has an energy keeps it.
-    """
-    timed = [row for row in windows if row.get("start_ns") is not None]
+def measured(run: ImportedRun, readings: Readings) -> ImportedRun:
+    """Return a run with its telemetry and the energy of its windows, unless they have one, by
+    host."""
+    timed = [row for row in run.windows if row.get("start_ns") is not None]
     start_ns = min(row["start_ns"] for row in timed) - _MARGIN_NS
     end_ns = max(row["start_ns"] + int(row["duration_s"] * 1e9) for row in timed) + _MARGIN_NS
     t_ns = pc.field("t_ns")
     samples = readings.samples.filter((t_ns >= start_ns) & (t_ns <= end_ns))
     hosts = pc.unique(samples["host"]).to_pylist()
     rows = []
-    for window in windows:
+    for window in run.windows:
         for host in hosts or [window["host"]]:
             row = {**window, "host": host}
             if row.get("samples") is not None and len(hosts) > 1:
                 share, rest = divmod(row["samples"], len(hosts))
                 row["samples"] = share + (hosts.index(host) < rest)
             rows.append(row)
-    places = [
-        index for index, row in enumerate(rows)
-        if row.get("start_ns") is not None and row["energy_source"] == "none"
-    ]  # fmt: skip
-    table = pa.Table.from_pylist([rows[index] for index in places], schema=WINDOWS)
+    open_rows = [
+        row for row in rows if row.get("start_ns") is not None and row["energy_source"] == "none"
+    ]
+    table = pa.Table.from_pylist(open_rows, schema=WINDOWS)
     energies = energy_of_windows(table, samples, readings.facts).to_pylist()
-    for index, energy in zip(places, energies, strict=True):
-        rows[index] |= energy
-    ids = pa.array([run_id], pa.string()).take(pa.array(np.zeros(len(samples), np.int64)))
-    return rows, samples.add_column(0, TELEMETRY.field(0), ids)
+    for row, energy in zip(open_rows, energies, strict=True):
+        row.update(energy)
+    run_ids = pa.repeat(pa.scalar(run.record.run_id, pa.string()), len(samples))
+    telemetry = samples.add_column(0, TELEMETRY.field(0), run_ids)
+    return replace(run, windows=rows, telemetry=telemetry)
 
 
-def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]]:
-    """Return the phases in which a GPU is active, how they were detected, and what is left out."""
+def overlapping(spans: Mapping[Key, tuple[str, int, int]]) -> dict[Key, str]:
+    """Return the windows to leave out, with the reasons; of two that are nested, the outer one.
+    ``spans`` are phase, start and end of each window."""
+    reasons, before = dict[Key, str](), dict[str, list[tuple[Key, int, int]]]()
+    # Of two windows with one start the longer one is first.
+    ordered = sorted(spans.items(), key=lambda item: (item[1][1], -item[1][2]))
+    for key, (phase, start, end) in ordered:
+        if phase not in _COUNTED:
+            continue
+        kept = before.setdefault(phase, [])
+        while kept and kept[-1][2] > start:
+            last, last_start, last_end = kept[-1]
+            if (last_start, last_end) == (start, end):
+                reasons[key] = "a window that is in the file twice"
+            elif last_end < end:
+                reasons[key] = "a window that overlaps the one before"
+            else:
+                reasons[last] = "a window that contains others of its phase"
+                kept.pop()
+                continue
+            break
+        if key not in reasons:
+            kept.append((key, start, end))
+    return reasons
+
+
+def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], str, list[str]]:
     first, last = (pc.min_max(samples["t_ns"]).as_py()[name] for name in ("min", "max"))
     if last == first:
         raise BadInput(f"{path}: given one reading; a time series needs at least two")
@@ -289,45 +290,39 @@ def _active_phases(path: Path, samples: pa.Table) -> tuple[list[Mark], list[str]
         raise BadInput(
             f"{path}: the readings are years apart; name a window with --window START..END"
         )
-    second = ((samples["t_ns"].to_numpy() - first) // 10**9).astype(np.int64)
-    active = np.zeros(int(second.max()) + 1, bool)
+    active = np.zeros((last - first) // 10**9 + 1, bool)  # by second
     by: set[str] = set()
-    for host, device in gpus_of(samples):
-        is_own = pc.and_(pc.equal(samples["host"], host), pc.equal(samples["device"], device))
-        own = is_own.to_numpy()
-        busy, of = _busy(
-            *(samples[name].to_numpy()[own].astype(float) for name in ("sm_util", "power_w"))
-        )
+    gpus = samples.filter(pc.field("kind") == "gpu")
+    frame = gpus.select(["host", "device", "t_ns", "sm_util", "power_w"]).to_pandas()
+    for _, own in frame.groupby(["host", "device"], sort=False):
+        busy, of = _busy(*(own[name].to_numpy(float) for name in ("sm_util", "power_w")))
         if busy is None:
-            return whole, ["one window for the whole log: its power hardly changes"]
+            return whole, "one window for the whole log: its power hardly changes", []
         by |= of
-        active[second[own][busy]] = True
+        active[(own["t_ns"].to_numpy()[busy] - first) // 10**9] = True
     seconds = np.flatnonzero(active)
     breaks = np.flatnonzero(np.diff(seconds) > _PAUSE_S) + 1
     spans = [(int(part[0]), int(part[-1])) for part in np.split(seconds, breaks) if len(part)]
     marks = [
-        Mark(max(first, first + begin * 10**9), min(last, first + (end + 1) * 10**9))
+        Mark(first + begin * 10**9, min(last, first + (end + 1) * 10**9))
         for begin, end in spans
         if end + 1 - begin >= _PHASE_S
     ]
     short = len(spans) - len(marks)
     notes = [f"{plural(short, 'phase')} of less than {_PHASE_S} s left out"] if short else []
     if not marks:
-        return whole, ["one window for the whole log: no active phase was detected"]
+        return whole, "one window for the whole log: no active phase was detected", []
     active_s = sum(mark.end_ns - mark.start_ns for mark in marks) * 1e-9
-    total_s = (last - first) * 1e-9
-    return marks, [
+    marked = (
         f"{plural(len(marks), 'active phase')} by {' and '.join(sorted(by))}, {active_s:.4g} of "
-        f"{total_s:.4g} s; --window START..END marks others",
-        *notes,
-    ]
+        f"{(last - first) * 1e-9:.4g} s; --window START..END marks others"
+    )
+    return marks, marked, notes
 
 
 def _busy(util: Floats, power_w: Floats) -> tuple[Any, set[str]]:
-    """Return in which readings a GPU is active, and by what; None if that cannot be said.
-
-    Readings without a utilisation count by their power: a part of a log may lack a column.
-    """
+    """Return in which readings a GPU is active, and by what. Those without a utilisation count by
+    their power: a part of a log may lack a column."""
     has_util, has_power = np.isfinite(util), np.isfinite(power_w)
     busy = has_util & (util >= _ACTIVE_UTIL)
     by_power = has_power & ~has_util

@@ -6,20 +6,13 @@ start is a clock of unknown origin in old versions, Unix time in new ones.
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import (
-    Source,
-    headers_in,
-    moment_ns,
-    ns_of,
-    number,
-    positive,
-)
+from wattlaw.importing.reading import Source, headers_in, moment_ns, ns_of, number, positive
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
 from wattlaw.importing.timeseries import measure_of, phase_of
@@ -59,9 +52,10 @@ class WindowsImporter:
             name = row["window_name"]
             windows.append(_Window(line, name, start_s, duration_s, sum(known), len(known)))
         by_run: dict[tuple[float, int], list[_Window]] = {}
-        for window, reason in _counted(windows):
-            if reason is not None:
-                account.leave_out(reason, window.line)
+        reasons = _reasons(windows)
+        for window in sorted(windows, key=lambda window: (window.start_s, window.line)):
+            if window.line in reasons:
+                account.leave_out(reasons[window.line], window.line)
                 continue
             account.read(window.line)
             by_run.setdefault((window.limit_w or 0.0, window.gpus), []).append(window)
@@ -106,31 +100,10 @@ class _Window:
         return {"train": 1, "steps": 2, "evaluate": 3}.get(phase, _LAST)
 
 
-def _counted(windows: Sequence[_Window]) -> Iterator[tuple[_Window, str | None]]:
-    """Yield the windows by their start, each with the reason why it does not count, if so.
-
-    Windows may be inside windows, and the energy of an inner one is part of that of the outer one,
-    so that only one of them counts. Epochs come first, whatever is around or in them, then other
-    windows of training, steps, evaluations, and the rest. Of equals around each other, the inner
-    ones count if they are of training, and else the outermost one.
-    """
-    kept: list[_Window] = []
-    starts: list[float] = []
-    reasons: dict[int, str] = {}
-
-    def conflict(window: _Window) -> _Window | None:
-        place = bisect_right(starts, window.start_s)
-        for other in kept[max(0, place - 1) : place + 1]:
-            over_s = min(other.end_s, window.end_s) - max(other.start_s, window.start_s)
-            shorter_s = min(other.duration_s, window.duration_s)
-            is_twice = (other.name, other.start_s) == (window.name, window.start_s)
-            is_apart = over_s <= min(_SLACK_S, _SLACK * shorter_s) or (
-                other.limit_w is not None and window.limit_w is not None
-            )
-            if is_twice or not is_apart:
-                return other
-        return None
-
+def _reasons(windows: Sequence[_Window]) -> dict[int, str]:
+    """Return why windows do not count, by their lines. Of windows inside windows only one counts:
+    epochs first, whatever is around or in them, then other windows of training, steps, evaluations,
+    the rest. Of equals the inner ones count if they are of training, and else the outermost one."""
     ranks = {window.line: window.rank for window in windows}
     trainings = [line for line, rank in ranks.items() if rank == 1]
     if len(trainings) == 1 and 2 in ranks.values():
@@ -140,10 +113,12 @@ def _counted(windows: Sequence[_Window]) -> Iterator[tuple[_Window, str | None]]
         rank, duration_s = ranks[window.line], window.duration_s
         return rank, duration_s if rank <= _INNERMOST else -duration_s, window.line
 
+    kept, starts, reasons = list[_Window](), list[float](), dict[int, str]()
     for window in sorted(windows, key=order):
-        other = conflict(window)
+        place = bisect_right(starts, window.start_s)
+        beside = kept[max(0, place - 1) : place + 1]
+        other = next((each for each in beside if _is_conflict(each, window)), None)
         if other is None:
-            place = bisect_right(starts, window.start_s)
             starts.insert(place, window.start_s)
             kept.insert(place, window)
         elif (other.name, other.start_s) == (window.name, window.start_s):
@@ -152,34 +127,40 @@ def _counted(windows: Sequence[_Window]) -> Iterator[tuple[_Window, str | None]]
             reasons[window.line] = "an outer window: it contains windows that count"
         else:
             reasons[window.line] = "inside a window that counts, or overlaps it"
-    for window in sorted(windows, key=lambda window: (window.start_s, window.line)):
-        yield window, reasons.get(window.line)
+    return reasons
+
+
+def _is_conflict(one: _Window, other: _Window) -> bool:
+    if (one.name, one.start_s) == (other.name, other.start_s):
+        return True
+    if one.limit_w is not None and other.limit_w is not None:
+        return False
+    over_s = min(one.end_s, other.end_s) - max(one.start_s, other.start_s)
+    return over_s > min(_SLACK_S, _SLACK * min(one.duration_s, other.duration_s))
 
 
 def _run(path: Path, maker: RunMaker, windows: Sequence[_Window]) -> ImportedRun:
     limit_w, gpus = windows[0].limit_w, windows[0].gpus
-    rows = []
-    for window in windows:
+    phases = ["run" if limit_w else phase_of(window.name) for window in windows]
+    if len({*phases}) == 1 and phases[0] not in ("train", "evaluate", "steps"):
+        phases = ["run"] * len(phases)
+    rows, epoch = [], 0
+    for window, phase in zip(windows, phases, strict=True):
         row = {
-            "phase": "run" if limit_w else phase_of(window.name),
+            "phase": phase,
             "start_ns": ns_of(window.start_s) if window.start_s > _UNIX_S else None,
             "duration_s": window.duration_s,
             **checked_energy({"gpu_energy_j": window.energy_j}, "counter", NOT_CHECKED),
         }
         if "gpu_energy_j" in row:
             row["gpu_power_mean_w"] = window.energy_j / window.duration_s / gpus
-        rows.append(row)
-    phases = {row["phase"] for row in rows}
-    if len(phases) == 1 and phases.isdisjoint({"train", "evaluate", "steps"}):
-        rows = [{**row, "phase": "run"} for row in rows]
-    epoch = 0
-    for row in rows:
-        if row["phase"] == "train":
+        if phase == "train":
             row["epoch"], epoch = epoch, epoch + 1
-        elif row["phase"] == "evaluate":
+        elif phase == "evaluate":
             row["epoch"] = max(0, epoch - 1)
-        elif row["phase"] == "steps":
+        elif phase == "steps":
             row["steps"] = 1
+        rows.append(row)
     values = {"gpus": gpus, **({"power_limit_w": limit_w} if limit_w else {})}
     return single_run(path, maker, values, rows, measure_of(rows))
 

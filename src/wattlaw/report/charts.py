@@ -63,10 +63,8 @@ def field(column: str, kind: str = "quantitative", **options: Any) -> Spec:
 def line_styles(
     lines: Sequence[str], width: int = PAGE_WIDTH, *, points: bool = True
 ) -> dict[str, Spec]:
-    """Return colour, shape and dash by ``line``, with one legend for all three.
-
-    The legend has as many columns as fit into ``width``. Without ``points``, it shows the dashes.
-    """
+    """Return colour, shape and dash by ``line``, with one legend for all three, of as many columns
+    as fit into ``width``. Without ``points``, it shows the dashes."""
     longest = max((len(line) for line in lines), default=1)
     columns = max(1, min(len(lines), int(width // (longest * CHARACTER_WIDTH + 50))))
     symbols: Spec = {"symbolDash": [1, 0], "symbolStrokeWidth": 0}
@@ -97,42 +95,38 @@ def line_styles(
 
 
 def layer(table: pd.DataFrame, mark: str, encoding: Mapping[str, Any], **style: Any) -> Spec:
-    """Return a mark for each row, or line, of a table, with the columns that it shows only.
-
-    Numbers have five digits, to keep the page small.
-    """
-    channels = [
-        channel
-        for value in encoding.values()
-        for channel in (value if isinstance(value, list) else [value])
-    ]
+    """Only the columns that it shows, and numbers of five digits, keep the page small."""
+    channels = [each for value in encoding.values()
+                for each in (value if isinstance(value, list) else [value])]  # fmt: skip
     columns = dict.fromkeys(channel["field"] for channel in channels if "field" in channel)
-    values = [
-        {
-            name: float(f"{value:.5g}") if isinstance(value, float) else value
-            for name, value in row.items()
-        }
-        for row in plain(table[[*columns]])
-    ]
-    mark_and_style = {"type": mark, **style}
-    return {"data": {"values": values}, "mark": mark_and_style, "encoding": dict(encoding)}
+    rows = plain(table[[*columns]])
+    for row in rows:
+        row.update(
+            {key: float(f"{value:.5g}") for key, value in row.items() if isinstance(value, float)}
+        )
+    return {"data": {"values": rows}, "mark": {"type": mark, **style}, "encoding": dict(encoding)}
 
 
 def points(
-    table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, tooltip: Mapping[str, str],
+    table: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    styles: Styles,
+    tooltip: Mapping[str, str],
     size: int | None = 55,
-) -> Spec:  # fmt: skip
-    """Return points in the styles of their ``line``; ``tooltip`` has a title for each column."""
-    tooltips = [
+) -> Spec:
+    """Without a size, it is that of the styles. ``tooltip`` has a title for each column."""
+    encoding: dict[str, Any] = {"x": x, "y": y, "shape": styles["shape"], **_by_line(styles)}
+    encoding["tooltip"] = [
         field(name, "quantitative" if is_numeric(table[name]) else "nominal", title=title)
         for name, title in tooltip.items()
     ]
-    encoding: dict[str, Any] = {
-        "x": x, "y": y, "shape": styles["shape"], "tooltip": tooltips, **_by_line(styles)
-    }  # fmt: skip
+    style: dict[str, Any] = {"filled": True, "opacity": 0.95}
     if size is None:
-        return layer(table, "point", encoding | {"size": styles["size"]}, filled=True, opacity=0.95)
-    return layer(table, "point", encoding, filled=True, size=size, opacity=0.95)
+        encoding["size"] = styles["size"]
+    else:
+        style["size"] = size
+    return layer(table, "point", encoding, **style)
 
 
 def is_numeric(column: pd.Series) -> bool:
@@ -140,10 +134,15 @@ def is_numeric(column: pd.Series) -> bool:
 
 
 def error_bars(
-    table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, low: str = "low", high: str = "high",
-    *, horizontal: bool = False,
-) -> list[Spec]:  # fmt: skip
-    """Return bars from ``low`` to ``high``; none where there are no intervals."""
+    table: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    styles: Styles,
+    low: str = "low",
+    high: str = "high",
+    *,
+    horizontal: bool = False,
+) -> list[Spec]:
     table = table.dropna(subset=[low, high])
     if table.empty:
         return []
@@ -160,10 +159,14 @@ def line(table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, width: float = 1
 
 
 def band(
-    table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, low: str = "low", high: str = "high",
+    table: pd.DataFrame,
+    x: Spec,
+    y: Spec,
+    styles: Styles,
+    low: str = "low",
+    high: str = "high",
     opacity: float = 0.2,
-) -> Spec:  # fmt: skip
-    """Return the area between ``low`` and ``high`` for each ``line`` of the table."""
+) -> Spec:
     encoding = {"x": x, "y": y | {"field": low}, "y2": {"field": high}, **_by_line(styles)}
     return layer(table, "area", encoding, opacity=opacity, clip=True)
 
@@ -185,7 +188,6 @@ def curve(
 
 
 def reference_line(value: float, channel: str = "y") -> Spec:
-    """Return a thin dashed line across a panel at a value of ``x`` or ``y``."""
     table = pd.DataFrame({channel: [value]})
     style = {"strokeDash": [4, 4], "color": FAINT, "strokeWidth": 1.2}
     return layer(table, "rule", {channel: field(channel)}, **style)
@@ -194,14 +196,12 @@ def reference_line(value: float, channel: str = "y") -> Spec:
 def panel(layers: Iterable[Spec], title: str, width: int, height: int, subtitle: str = "") -> Spec:
     shown: Spec = {
         "text": title, "anchor": "start", "fontSize": FONT_SIZE, "offset": 7, "color": INK,
-        "frame": "group",
+        "frame": "group", **({"subtitle": subtitle} if subtitle else {}),
     }  # fmt: skip
-    shown |= {"subtitle": subtitle} if subtitle else {}
     return {"layer": list(layers), "width": width, "height": height, "title": shown}
 
 
 def figure(panels: Sequence[Spec], columns: int, notes: Sequence[str], width: int) -> Spec:
-    """Return panels as a chart without a title; ``notes``, sentences, are its subtitle."""
     characters = max(30, int(min(width, PAGE_WIDTH) / CHARACTER_WIDTH))
     subtitle = wrap(" ".join(filter(None, notes)), characters)
     return {
@@ -215,20 +215,17 @@ def figure(panels: Sequence[Spec], columns: int, notes: Sequence[str], width: in
 
 
 def not_shown(count: int, noun: str) -> str:
-    """Return a sentence on what there is no space for; empty if that is nothing."""
     verb = "is" if count == 1 else "are"
     return f"{plural(count, f'more {noun}')} {verb} not shown." if count > 0 else ""
 
 
 def y_values(table: pd.DataFrame, *others: float | None) -> list[float]:
-    """Return all values that a vertical axis must contain."""
     columns = [name for name in ("mean", "low", "high") if name in table]
     values: Iterable[float] = table[columns].to_numpy(float).ravel()
     return [*values, *(value for value in others if value is not None)]
 
 
 def counts_axis(counts: Iterable[float], title: str = WORKERS) -> Spec:
-    """Return a logarithmic axis of ``at`` with ticks at the measured counts."""
     ticks = sorted({round(count) for count in counts})
     domain = [ticks[0] / MARGIN, ticks[-1] * MARGIN]
     scale = {"type": "log", "base": 2, "domain": domain, "nice": False}
@@ -241,19 +238,6 @@ def counts_axis(counts: Iterable[float], title: str = WORKERS) -> Spec:
 def x_axis(
     column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
 ) -> Spec:
-    return _axis(column, title, values, 5, log=log, zero=zero)
-
-
-def y_axis(
-    column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
-) -> Spec:
-    return _axis(column, title, values, 7 if log else 6, log=log, zero=zero)
-
-
-def _axis(
-    column: str, title: str, values: Iterable[float], ticks: int, *, log: bool, zero: bool
-) -> Spec:
-    """Return an axis that contains all values: if ``log`` those above 0, with ``zero`` 0 too."""
     finite = [float(value) for value in values if math.isfinite(value) and (value > 0 or not log)]
     low, high = min(finite, default=float(log)), max(finite, default=1.0)
     if log:
@@ -276,8 +260,15 @@ def _axis(
         label = ".3~e"
     else:
         label = ",.6~s" if max(sizes) >= 1e5 and min(sizes) >= 1 else ",.6~r"
-    axis = {"tickCount": ticks, "format": label, "labelOverlap": "greedy", "labelSeparation": 3}
+    axis = {"tickCount": 5, "format": label, "labelOverlap": "greedy", "labelSeparation": 3}
     return field(column, title=title, scale=scale, axis=axis)
+
+
+def y_axis(
+    column: str, title: str, values: Iterable[float], *, log: bool = False, zero: bool = False
+) -> Spec:
+    axis = x_axis(column, title, values, log=log, zero=zero)
+    return axis | {"axis": axis["axis"] | {"tickCount": 7 if log else 6}}
 
 
 def _round(value: float) -> float:

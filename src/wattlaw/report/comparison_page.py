@@ -6,17 +6,15 @@ import pandas as pd
 
 from wattlaw.analysis.advise.comparison import Comparison
 from wattlaw.report import charts
-from wattlaw.report.charts import Spec
 from wattlaw.report.page import write_page
-from wattlaw.report.pictures import draw_charts, lone_chart
-from wattlaw.report.sections import BulletList, Section
+from wattlaw.report.pictures import Picture
+from wattlaw.report.sections import BulletList, PageSection
 from wattlaw.report.topics.comparison_table import SHOWN, label, origin, sentences, table
 
 _MAX_ROWS, _ROW_HEIGHT, _WIDTH = 40, 26, 400
 
 
-def figure(comparison: Comparison) -> Spec:
-    """Draw the change of each quantity over all settings, and at the first settings."""
+def picture(comparison: Comparison) -> Picture:
     panels, styles = [], charts.line_styles([""])
     y = charts.field("label", "nominal", title=None, sort=None)
     for quantity in SHOWN:
@@ -37,21 +35,18 @@ def figure(comparison: Comparison) -> Spec:
             charts.points(rows, x, y, styles, {"label": "setting", "percent": "percent"}),
         ]
         panels.append(charts.panel(layers, quantity, _WIDTH, _ROW_HEIGHT * len(rows)))
-    return charts.figure(panels, 1, [charts.CI_BARS + origin(comparison)], _WIDTH)
+    notes = [charts.CI_BARS + origin(comparison)]
+    spec = charts.figure(panels, 1, notes, _WIDTH)
+    return Picture.of("changes", "Changes of B from A", spec)
 
 
 def write_comparison(comparison: Comparison, path: Path) -> None:
-    """Write a page with the sentences, the figure, the table and the warnings of a comparison."""
-    pictures = draw_charts([lone_chart("changes", "Changes of B from A", figure(comparison))])
     warnings = tuple(map(str, comparison.warnings))
-    section = Section.of(
-        "comparison",
-        "Comparison",
-        "screen",
-        [
-            *sentences(comparison), *pictures, table(comparison),
-            BulletList("Warnings", warnings) if warnings else None,
-        ],
-    )  # fmt: skip
+    parts = [
+        *sentences(comparison),
+        picture(comparison),
+        table(comparison),
+        BulletList("Warnings", warnings) if warnings else None,
+    ]
     title = f"{comparison.b.name} relative to {comparison.a.name}{origin(comparison)}"
-    write_page(path, title, [section])
+    write_page(path, title, [PageSection.of("comparison", "Comparison", "screen", parts)])

@@ -9,16 +9,11 @@ import pandas as pd
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
-from wattlaw.common.formatting import (
-    known,
-    limit_label,
-    plural,
-    replace_invisible,
-    setting_label,
-)
+from wattlaw.common.formatting import known, plural, replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec
+from wattlaw.study.labels import limit_label, setting_label
 
 #: Settings that make panels if a single one cannot contain all lines.
 PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")
@@ -32,15 +27,13 @@ MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9
 PUBLISHED_COUNTS = (2, 128)
 #: Characters of a name in a legend or in the title of a panel.
 MAX_LENGTH = 44
-_SIZES = {1: (540, 320, 1), 2: (390, 260, 2), 3: (255, 210, 3), 4: (390, 220, 2)}
+_SIZES = {1: (540, 320, 1), 2: (390, 260, 2), 4: (390, 220, 2)}
 #: Width of panels side by side, height of a single row, and of one of several rows.
 _ROW_WIDTH, _ROW_HEIGHT, _ROWS_HEIGHT = 400, 260, 200
 
 
 @dataclass(frozen=True)
 class Facets:
-    """Rows with the columns ``panel`` and ``line``, and a note on what is not shown."""
-
     rows: pd.DataFrame
     panels: tuple[str, ...]
     lines: tuple[str, ...]
@@ -48,7 +41,6 @@ class Facets:
 
     @property
     def size(self) -> tuple[int, int, int]:
-        """Width and height of a panel in pixels, and the number of columns."""
         return panel_size(len(self.panels))
 
     @property
@@ -61,9 +53,7 @@ class Facets:
         return table[table["panel"] == panel]
 
     def in_unit(self, title: str, table: pd.DataFrame) -> str:
-        """Return a title with the unit of work of the panels of ``table`` for ``{unit}``."""
-        rows = self.rows[self.rows["panel"].isin(table["panel"])] if "{unit}" in title else None
-        return title if rows is None else title.format(unit=unit_name(rows))
+        return title.format(unit=unit_name(self.rows[self.rows["panel"].isin(table["panel"])]))
 
     def draw(
         self,
@@ -72,7 +62,6 @@ class Facets:
         notes: Sequence[str],
         size: tuple[int, int, int] | None = None,
     ) -> Spec:
-        """Return a figure with a panel of ``layers`` for each panel's rows of ``table``."""
         width, height, columns = size or self.size
         panels = [
             charts.panel(layers(rows), name, width, height)
@@ -84,15 +73,12 @@ class Facets:
 
 def unit_name(rows: pd.DataFrame) -> str:
     """Return the unit of work of rows, such as ``epoch``; ``unit`` where they have several."""
-    names = rows["unit"].dropna().unique()
-    return str(names[0]) if len(names) == 1 else "unit"
+    names = set(rows["unit"].dropna()) if "unit" in rows else set()
+    return str(*names) if len(names) == 1 else "unit"
 
 
 def compared_counts(counts: Iterable[int]) -> tuple[int, int]:
-    """Return the two worker counts that a figure compares.
-
-    2 and 128, as the figures of Frey et al. 2022, or else the smallest and the largest.
-    """
+    """2 and 128, as the figures of Frey et al. 2022, or else the smallest and the largest."""
     distinct = {int(count) for count in counts}
     return PUBLISHED_COUNTS if distinct >= {*PUBLISHED_COUNTS} else (min(distinct), max(distinct))
 
@@ -110,13 +96,12 @@ def facet(
     most: int = MAX_LINES,
 ) -> Facets:
     """Split rows into panels by the settings of ``panel_by`` that differ, and lines by the rest.
-
-    With ``one_panel``, there is a single panel if it can contain all lines, and all have the same
-    unit. Of too many lines, those with the most worker counts are kept.
-    """
+    With ``one_panel``, there is a single one if it can contain all lines, and all have the same
+    unit. Of too many lines, those with the most worker counts are kept."""
     panel_by = [name for name in panel_by if name in rows]
     line_by = [name for name in line_by if name in rows]
     columns = [*panel_by, *line_by]
+    # A series is a row for each combination of settings.
     codes = rows.groupby(columns, dropna=False, sort=False).ngroup()
     series = rows[columns].assign(code=codes).drop_duplicates("code").set_index("code")
     series = series.assign(counts=rows.groupby(codes)["gpus"].nunique())
@@ -125,28 +110,27 @@ def facet(
         panel_by, line_by = [], columns
     else:
         most = min(most, MAX_LINES_EACH)
-    differing = [name for name in panel_by if series[name].nunique(dropna=False) > 1]
-    panel = row_labels(series, differing)
+    panel = row_labels(
+        series, [each for each in panel_by if series[each].nunique(dropna=False) > 1]
+    )
+    panel_names = unique_labels([*dict.fromkeys(panel)][:MAX_PANELS])
+    hidden_panels = panel.nunique() - len(panel_names)
     inside = _differing_inside(series, panel, line_by)
     series = series.assign(panel=panel, line=row_labels(series, inside))
     if inside:
         series = series.sort_values(inside, kind="stable", key=_sort_key, na_position="first")
-    panels = list(dict.fromkeys(panel))
-    series = series[series["panel"].isin(panels[:MAX_PANELS])]
+    series = series[series["panel"].isin(panel_names)]
     # At most so many lines in a panel, and twice that in total: the longest ones.
     lines = series.groupby(["panel", "line"], sort=False)["counts"].max().reset_index()
     longest = lines.sort_values("counts", ascending=False, kind="stable")
-    first = longest[longest.groupby("panel").cumcount() < most]["line"]
-    chosen = set(list(dict.fromkeys(first))[: 2 * most])
-    kept = [name for name in dict.fromkeys(lines["line"]) if name in chosen]
-    panel_names, line_names = unique_labels(panels[:MAX_PANELS]), unique_labels(kept)
-    series = series[series["line"].isin(kept)]
+    first = longest[longest.groupby("panel").cumcount() < most]["line"].unique()[: 2 * most]
+    is_kept = lines["line"].isin(first)
+    line_names = unique_labels(lines.loc[is_kept, "line"])
     rows = rows.assign(
         panel=codes.map(series["panel"].map(panel_names)),
         line=codes.map(series["line"].map(line_names)),
     )
-    hidden = int((~lines["line"].isin(kept)).sum())
-    more = ((len(panels[MAX_PANELS:]), "more panel"), (hidden, "more line"))
+    more = ((hidden_panels, "more panel"), (int((~is_kept).sum()), "more line"))
     omitted = [plural(count, noun) for count, noun in more if count]
     return Facets(
         rows.dropna(subset=["panel", "line"]),
@@ -164,31 +148,19 @@ def _sort_key(column: pd.Series) -> pd.Series:
 
 def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]) -> list[str]:
     """Return the columns that differ inside a panel; ``rule`` and ``batch`` go together."""
-    if series.empty:
-        return []
-    counts = {name: series.groupby(panel)[name].nunique(dropna=False).max() for name in columns}
-    batch = any(counts.get(name, 0) > 1 for name in ("rule", "batch"))
-    return [name for name in columns if counts[name] > 1 or (batch and name in ("rule", "batch"))]
-
-
-def without_limits(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows without cap and clock; of families that have none, those of the highest."""
-    rows = series
-    for limit in LIMITS:
-        missing = rows[limit].isna()
-        has_missing = missing.groupby(rows["family"]).transform("any")
-        highest = rows.groupby("family")[limit].transform("max")
-        rows = rows[missing | (~has_missing & (rows[limit] == highest))]
-    return rows
+    differing = {
+        name for name in columns if (series.groupby(panel)[name].nunique(dropna=False) > 1).any()
+    }
+    if differing & {"rule", "batch"}:
+        differing |= {"rule", "batch"}
+    return [name for name in columns if name in differing]
 
 
 def fixed_dataset(series: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of series whose data set does not grow with the workers."""
     return series[series["fraction_per_gpu"].isna()]
 
 
 def mean_and_sd(rows: pd.DataFrame, column: str, factor: float = 1.0) -> pd.DataFrame:
-    """Return mean, and mean -+ standard deviation over repeats, by panel, line and workers."""
     values = (rows[column] * factor).dropna()
     grouped = values.groupby([rows[name] for name in ("panel", "line", "gpus")], sort=False)
     table = pd.DataFrame({"mean": grouped.mean(), "sd": grouped.std(ddof=1)}).reset_index()
@@ -207,10 +179,7 @@ def dodge(table: pd.DataFrame, lines: Sequence[str], width: int) -> pd.DataFrame
 
 @dataclass(frozen=True)
 class Quantity:
-    """A column, the title of its axis, a factor on its values, and whether the axis is log.
-
-    ``{unit}`` in the title becomes the unit of work of the panel.
-    """
+    """A quantity on an axis; ``{unit}`` in its title becomes the unit of work of the panel."""
 
     column: str
     title: str
@@ -219,7 +188,6 @@ class Quantity:
 
 
 def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Sequence[str]) -> Spec:
-    """Return the means of a quantity against workers; several of them next to each other."""
     width, height, columns = facets.size
     if len(quantities) > 1:
         height = _ROW_HEIGHT if len(facets.panels) == 1 else _ROWS_HEIGHT
@@ -227,22 +195,20 @@ def against_workers(facets: Facets, quantities: Sequence[Quantity], notes: Seque
     styles = charts.line_styles(facets.lines, min(columns * (width + 70), charts.PAGE_WIDTH))
     panels = []
     for name in facets.panels:
+        rows = facets.panel_rows(name)
         for quantity in quantities:
-            rows = facets.panel_rows(name)
             table = mean_and_sd(rows, quantity.column, quantity.factor)
             if table.empty:
                 continue
             table, title = dodge(table, facets.lines, width), facets.in_unit(quantity.title, rows)
-            y = charts.y_axis(
-                "mean", title, charts.y_values(table), log=quantity.log, zero=True
-            )  # fmt: skip
+            values = charts.y_values(table)
+            y = charts.y_axis("mean", title, values, log=quantity.log, zero=True)
             layers = charts.curve(table, charts.counts_axis(table["gpus"]), y, styles, title)
             panels.append(charts.panel(layers, name, width, height))
     return charts.figure(panels, columns, [*notes, facets.omitted], columns * (width + 70))
 
 
 def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
-    """Return a name on one line without invisible characters, cut in the middle if it is long."""
     text = collapse_whitespace(replace_invisible(text))
     if len(text) <= most:
         return text
@@ -251,7 +217,6 @@ def shorten_middle(text: str, most: int = MAX_LENGTH) -> str:
 
 
 def unique_labels(names: Iterable[str], most: int = MAX_LENGTH) -> dict[str, str]:
-    """Return the short form of each name; equal short forms get a number."""
     labels: dict[str, str] = {}
     for name in dict.fromkeys(names):
         label, i = shorten_middle(name, most), 1
@@ -263,14 +228,9 @@ def unique_labels(names: Iterable[str], most: int = MAX_LENGTH) -> dict[str, str
 
 
 def row_labels(rows: pd.DataFrame, columns: Sequence[str]) -> pd.Series:
-    """Return the name of each row by its values of ``columns``, which are settings.
-
-    ``rule`` and ``batch`` are one name; a missing limit is ``uncapped`` or ``free clock``.
-    """
     shown = rows[list(columns)]
-    for name in JSON_COLUMNS:
-        if name in columns:
-            shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})
+    for name in {*JSON_COLUMNS} & {*columns}:
+        shown = shown.assign(**{name: shown[name].map(differing_options(shown[name]))})
 
     def label(row: dict[Any, Any], name: str) -> str:
         value, rule = row[name], row.get("rule")

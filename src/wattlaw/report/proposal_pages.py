@@ -1,7 +1,9 @@
 """Two pages for a compute-time proposal: scaling, what is planned, and how it was measured."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 
@@ -14,21 +16,15 @@ from wattlaw.analysis.predict.intervals import LEVEL
 from wattlaw.analysis.predict.overview import check_largest
 from wattlaw.analysis.proposal import Point, Proposal
 from wattlaw.common import formatting as fmt
-from wattlaw.common.files import replacing, write_text
+from wattlaw.common.files import write_text
 from wattlaw.report import charts, tables
 from wattlaw.report.page import write_page
-from wattlaw.report.pictures import Chart, draw_charts, lone_chart, png
-from wattlaw.report.sections import Section
+from wattlaw.report.pictures import Picture, write_figures
+from wattlaw.report.rendering import environment
+from wattlaw.report.sections import PageSection
 from wattlaw.report.topics.measured import worker_noun
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
-_CAPTION = (
-    "Points of runs are means with 95 % intervals. The line with its band is the prediction from "
-    f"all runs, with {100 * LEVEL:.0f} % intervals of a run. The vertical line is at the largest "
-    "count that ran. The other dashed line is ideal scaling from the smallest count."
-)
-
-
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}", "{": r"\{", "}": r"\}", "~": r"\textasciitilde{}",
@@ -38,74 +34,59 @@ _LATEX = str.maketrans(
 )  # fmt: skip
 
 
-def _title(proposal: Proposal) -> str:
-    label = proposal.findings.sources_label
-    nodes = fmt.plural(proposal.campaign.nodes, "node")
-    return f"{proposal.job.workload} on {nodes}" + (f" ({label})" if label else "")
-
-
-def lead(proposal: Proposal) -> str:
-    """Return what is asked for and what it rests on, in a sentence."""
-    point, job, runs = proposal.planned, proposal.job, proposal.campaign.runs
-    noun = worker_noun(proposal.findings)
-    ran = [item for item in proposal.points if item.runs]
-    takes = fmt.estimate_text(_node_hours(proposal), "node-hours")
+def text(proposal: Proposal, name: str) -> str:
+    ran = [point for point in proposal.points if point.runs]
     runs_by_source = Counter[str]()
-    for item in ran:
-        runs_by_source[item.source] += item.runs
-    counts = [fmt.plural(count, f"{source} run") for source, count in runs_by_source.items()]
-    basis = f"{' and '.join(counts)} on up to {fmt.plural(ran[-1].setting.gpus, noun)}"
-    return (
-        f"{fmt.plural(runs, 'training')} of {job.workload}, {_training(proposal)}"
-        f"{' each' if runs > 1 else ''}, on {fmt.plural(proposal.campaign.nodes, 'node')} "
-        f"({fmt.plural(point.setting.gpus, noun)}): {takes}, "
-        f"{'from' if point.runs else 'predicted from'} {basis}."
-    )
+    for point in ran:
+        runs_by_source[point.source] += point.runs
+    values = {
+        **vars(proposal), "planned": proposal.planned, "base": proposal.base, "ran": ran,
+        "misfit": proposal.misfit, "facts": proposal.findings.facts, "fmt": fmt,
+        "label": proposal.findings.sources_label, "training": _training(proposal),
+        "noun": worker_noun(proposal.findings), "node_hours": _node_hours(proposal),
+        "counts": [fmt.plural(count, f"{source} run") for source, count in runs_by_source.items()],
+        "level": f"{100 * LEVEL:.0f}", "version": __version__,
+        "largest_errors": lambda: [abs(check.error) for check in check_largest(proposal.job)],
+    }  # fmt: skip
+    template = environment().overlay(autoescape=False).get_template("proposal.j2")
+    lines: str = getattr(template.make_module(values), name)()
+    return re.sub("[ \n]+", " ", lines).strip()
+
+
+def _training(proposal: Proposal) -> str:
+    count = proposal.amount.mean
+    return f"{count:g} {proposal.job.unit}{'s' * (count != 1)}"
 
 
 def _node_hours(proposal: Proposal) -> Quantity:
     return proposal.planned.time_s.times(proposal.campaign.nodes * proposal.campaign.runs / HOUR_S)
 
 
-def _batch(proposal: Proposal) -> str:
-    first, last = (proposal.points[at].setting for at in (0, -1))
-    if first.local_batch is None:
-        return ""
-    if first.local_batch == last.local_batch:
-        return f", local batch {fmt.number(first.local_batch, 9)}"
-    return f", global batch {fmt.number(first.global_batch, 9)}"
-
-
-def scaling_table(proposal: Proposal) -> tables.Table | None:
-    base, noun = proposal.base.setting.gpus, worker_noun(proposal.findings)
-    columns = [
-        tables.number("nodes", lambda point: point.setting.nodes, 9),
-        tables.number(f"{noun}s", lambda point: point.setting.gpus, 9),
-        tables.number("global batch", lambda point: point.setting.global_batch, 9),
-        tables.in_unit("time", proposal.points, lambda point: point.time_s, fmt.TIME_UNITS),
-        tables.number("speedup", lambda point: point.efficiency.mean * point.setting.gpus / base),
-        tables.Column("efficiency", lambda point: fmt.estimate_text(point.efficiency)),
-        tables.Column(f"{noun}-hours", lambda point: fmt.number(point.gpu_hours.mean)),
-        tables.in_unit("energy", proposal.points, lambda point: point.energy_j, fmt.ENERGY_UNITS),
-        tables.text("source", _source),
-    ]
-    note = (
-        f"Values are of a training of {_training(proposal)}. Brackets are 95 % intervals of the "
-        f"mean of runs, and {100 * LEVEL:.0f} % intervals of a predicted run. Speedup and "
-        f"efficiency are relative to {fmt.plural(base, noun)}. At the counts that ran, the model "
-        f"is at most {fmt.percent(proposal.misfit, 2)} off: predictions may leave their trend."
-    )
-    title = f"Scaling of {proposal.job.workload}{_batch(proposal)}"
-    return tables.build("scaling", title, columns, proposal.points, note=note)
-
-
 def _source(point: Point) -> str:
     return fmt.plural(point.runs, f"{point.source} run") if point.runs else point.source
 
 
-def _training(proposal: Proposal) -> str:
-    count = proposal.amount.mean
-    return f"{count:g} {proposal.job.unit}{'s' * (count != 1)}"
+def scaling_table(proposal: Proposal) -> tables.Table | None:
+    points, noun = proposal.points, worker_noun(proposal.findings)
+    base = proposal.base.setting.gpus
+    columns = [
+        tables.number("nodes", lambda point: point.setting.nodes, 9),
+        tables.number(f"{noun}s", lambda point: point.setting.gpus, 9),
+        tables.number("global batch", lambda point: point.setting.global_batch, 9),
+        tables.in_unit("time", points, lambda point: point.time_s, fmt.TIME_UNITS),
+        tables.number("speedup", lambda point: point.efficiency.mean * point.setting.gpus / base),
+        tables.Column("efficiency", lambda point: fmt.estimate_text(point.efficiency)),
+        tables.Column(f"{noun}-hours", lambda point: fmt.number(point.gpu_hours.mean)),
+        tables.in_unit("energy", points, lambda point: point.energy_j, fmt.ENERGY_UNITS),
+        tables.text("source", _source),
+    ]
+    title = f"Scaling of {proposal.job.workload}"
+    first, last = points[0].setting, points[-1].setting
+    if first.local_batch is not None and first.local_batch == last.local_batch:
+        title += f", local batch {fmt.number(first.local_batch, 9)}"
+    elif first.local_batch is not None:
+        title += f", global batch {fmt.number(first.global_batch, 9)}"
+    return tables.build("scaling", title, columns, points, note=text(proposal, "scaling_note"))
 
 
 def campaign_table(proposal: Proposal) -> tables.Table | None:
@@ -129,70 +110,32 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         ("parallel efficiency", fmt.estimate_text(point.efficiency)),
         (f"quality at global batch {fmt.number(point.setting.global_batch, 9)}", proposal.quality),
         ("source", _source(point)),
-    ]  # fmt: skip
-    columns = [tables.text("planned", itemgetter(0)), tables.text("amount", itemgetter(1))]
+    ]
     return tables.build(
-        "campaign", "The planned campaign", columns, [row for row in rows if row[1] != fmt.MISSING],
-        note=f"The energy counts {proposal.job.energy_is}, without evaluation, start-up and "
-        "failed runs: add a margin." if energy else "Start-up, evaluation and failed runs are not "
-        "included: add a margin.",
-    )  # fmt: skip
-
-
-def method(proposal: Proposal) -> str:
-    """Return the paragraph on how the numbers were obtained."""
-    facts, job = proposal.findings.facts, proposal.job
-    noun = worker_noun(proposal.findings)
-    runs = [point for point in proposal.points if point.runs]
-    sources = " and ".join(sorted({point.source for point in runs}))
-    when = f" ({facts['Ran']})" if "Ran" in facts else ""
-    counted = sum(point.runs for point in runs)
-    text = (
-        f"Times are {sources}: {fmt.plural(counted, 'run')} on "
-        f"{fmt.number(runs[0].setting.gpus)} to {fmt.plural(runs[-1].setting.gpus, noun)} of "
-        f"{job.hardware or 'unknown hardware'}{when}, evaluated with wattlaw {__version__}. They "
-        "are of training windows after warm-up, without evaluation. "
+        "campaign",
+        "The planned campaign",
+        [tables.text("planned", itemgetter(0)), tables.text("amount", itemgetter(1))],
+        [row for row in rows if row[1] != fmt.MISSING],
+        note=text(proposal, "campaign_note"),
     )
-    if job.energy_is is not None:
-        text += f"Energies count {job.energy_is}. "
-    if any(not point.runs for point in proposal.points):
-        text += (
-            "Counts that did not run are predicted by a Bayesian model of a training step "
-            "(compute, communication in and between nodes, input, waiting), fitted to all runs. "
-        )
-        checks = check_largest(job)
-        if checks:
-            worst = max(abs(check.error) for check in checks)
-            text += (
-                f"Fitted without the largest count, it predicts the time there with an error of at "
-                f"most {fmt.percent(worst, 2)}. "
-            )
-    if (software := facts.get("Software")) is not None:
-        text += f"Software: {software}. "
-    if (commit := facts.get("Git commit")) is not None:
-        text += f"Code at {commit}. "
-    return text.strip()
 
 
 def _rows(points: Sequence[Point]) -> pd.DataFrame:
     rows = []
     for point in points:
         for name, factor in (("time_s", 1 / HOUR_S), ("efficiency", 1.0)):
-            quantity = getattr(point, name)
-            low, high = (None if v is None else v * factor for v in (quantity.low, quantity.high))
-            rows.append((name, point.setting.gpus, quantity.mean * factor, low, high, point.source))
+            quantity = getattr(point, name).times(factor)
+            values = quantity.mean, quantity.low, quantity.high
+            rows.append((name, point.setting.gpus, *values, point.source))
     table = pd.DataFrame(rows, columns=["name", "at", "mean", "low", "high", "line"])
     return table.astype({"low": float, "high": float}).assign(gpus=table["at"])
 
 
-def chart(proposal: Proposal) -> Chart:
-    """Return the figure: time and parallel efficiency, of runs and predicted."""
-    ran = _rows([point for point in proposal.points if point.runs])
-    curve = _rows(proposal.curve)
-    base, noun = proposal.base, worker_noun(proposal.findings)
+def picture(proposal: Proposal) -> Picture:
+    ran, curve = _rows([point for point in proposal.points if point.runs]), _rows(proposal.curve)
     ran["line"] += " runs"
+    base, noun = proposal.base, worker_noun(proposal.findings)
     styles = charts.line_styles([PREDICTED, *dict.fromkeys(ran["line"])])
-    most = max(ran["at"])
     panels = []
     for name, title in _AXES.items():
         of_runs, predicted = (table[table["name"] == name] for table in (ran, curve))
@@ -203,47 +146,42 @@ def chart(proposal: Proposal) -> Chart:
         heights = [*charts.y_values(predicted), *charts.y_values(of_runs, *ideal["mean"])]
         y = charts.y_axis("mean", title, heights, log=is_time, zero=not is_time)
         axes = {"x": x, "y": y}
-        dashed = charts.layer(ideal, "line", axes, strokeDash=[5, 4], color=charts.FAINT)
-        beyond = predicted[~predicted["at"].isin(of_runs["at"])]
         layers = [
-            dashed, charts.reference_line(most, "x"), charts.band(predicted, x, y, styles),
+            charts.layer(ideal, "line", axes, strokeDash=[5, 4], color=charts.FAINT),
+            charts.reference_line(max(ran["at"]), "x"),
+            charts.band(predicted, x, y, styles),
             charts.line(predicted, x, y, styles),
-            *(layer for table in (beyond, of_runs) if len(table)
-              for layer in charts.curve(table, x, y, styles, title, joined=False)),
-        ]  # fmt: skip
+        ]
+        for table in (predicted[~predicted["at"].isin(of_runs["at"])], of_runs):
+            if len(table):
+                layers += charts.curve(table, x, y, styles, title, joined=False)
         panels.append(charts.panel(layers, "", 400, 260))
-    title = f"Scaling of {proposal.job.workload}"
-    return lone_chart("scaling", title, charts.figure(panels, 2, [_CAPTION], 900))
+    spec = charts.figure(panels, 2, [text(proposal, "caption")], 900)
+    return Picture.of("scaling", f"Scaling of {proposal.job.workload}", spec)
 
 
 def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
-    """Write a page or, where the name ends in ``.md``, Markdown with LaTeX tables and a picture.
-
-    Returns the files.
-    """
-    scaling, campaign = scaling_table(proposal), campaign_table(proposal)
-    drawn, text = chart(proposal), method(proposal)
+    """Write a page or, for a name in ``.md``, Markdown with LaTeX tables and a picture."""
+    title, lead, method = (text(proposal, name) for name in ("title", "lead", "method"))
+    scaling, campaign, drawn = scaling_table(proposal), campaign_table(proposal), picture(proposal)
     if path.suffix.lower() != ".md":
-        pictures = draw_charts([drawn])
         sections = (
-            Section.of("summary", "What is asked for", "screen", [lead(proposal)]),
-            Section.of("scaling", "Scaling", "plain", [scaling, *pictures]),
-            Section.of("campaign", "Planned campaign", "page", [campaign]),
-            Section.of("method", "Method", "plain", [text]),
+            PageSection.of("summary", "What is asked for", "screen", [lead]),
+            PageSection.of("scaling", "Scaling", "plain", [scaling, drawn]),
+            PageSection.of("campaign", "Planned campaign", "page", [campaign]),
+            PageSection.of("method", "Method", "plain", [method]),
         )
-        write_page(path, _title(proposal), sections)
+        write_page(path, title, sections)
         return [path]
-    picture = path.with_name(f"{path.stem}-scaling.png")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(picture, durable=False) as temporary:
-        png(temporary, drawn.spec)
+    named = replace(drawn, name=f"{path.stem}-scaling")
+    (file,) = write_figures([named], path.parent, ["png"])
     content = [
-        f"# {_title(proposal)}", fmt.replace_invisible(lead(proposal)), as_latex(scaling),
-        f"![{drawn.figure.title}. {_CAPTION}]({picture.name})",
-        as_latex(campaign), "## Method", fmt.replace_invisible(text),
+        f"# {title}", lead, as_latex(scaling),
+        f"![{drawn.title}. {text(proposal, 'caption')}]({file.name})",
+        as_latex(campaign), "## Method", method,
     ]  # fmt: skip
     write_text(path, "\n\n".join(content) + "\n", durable=False)
-    return [path, picture]
+    return [path, file]
 
 
 def as_latex(table: tables.Table | None) -> str:

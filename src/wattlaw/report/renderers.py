@@ -7,15 +7,14 @@ import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.comparison import Comparison
-from wattlaw.analysis.laws.series_fits import SeriesFits
+from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
 from wattlaw.analysis.predict.job import Predictions
-from wattlaw.common.formatting import group_label
-from wattlaw.report.notebook import as_html
-from wattlaw.report.tables import Table
+from wattlaw.report.tables import Table, as_html
 from wattlaw.report.topics import advice_text as advice
 from wattlaw.report.topics import comparison_table as comparison
 from wattlaw.report.topics import prediction, scaling, verdict
+from wattlaw.study.labels import group_label
 
 
 def _html(table: Table | None, lines: Iterable[str]) -> str:
@@ -38,7 +37,6 @@ def _advice_html(result: Advice) -> str:
 
 
 def prediction_lines(result: Predictions) -> list[str]:
-    """Return what predictions rest on, and their warnings."""
     return [*prediction.notes(result), *(f"Warning: {item}" for item in result.warnings)]
 
 
@@ -74,18 +72,18 @@ def _comparison_page(result: Comparison, path: Path) -> None:
     write_comparison(result, path)
 
 
-def _fit_lines(result: SeriesFits) -> list[str]:
+def _fit_lines(result: Fits) -> list[str]:
     refused = [f"{group_label(group)}: {reason}" for group, reason in result.refusals]
-    return ["t = α N^−β", *refused, *scaling.breakpoints(result.rows)]
+    return [result.formula, *refused, *scaling.breakpoints(result.rows)]
 
 
 @shown.register
-def _fits(result: SeriesFits) -> str:
+def _fits(result: Fits) -> str:
     table = scaling.laws(result)
     rows = [] if table is None else table.to_frame().to_string(index=False).splitlines()
     return "\n".join([*rows, *_fit_lines(result)])
 
 
 @shown_in_notebook.register
-def _fits_html(result: SeriesFits) -> str:
+def _fits_html(result: Fits) -> str:
     return _html(scaling.laws(result), _fit_lines(result))

@@ -9,25 +9,18 @@ import base64
 import hashlib
 import json
 from collections.abc import Mapping
-from copy import deepcopy
 from functools import cache
 from importlib import resources
 from typing import Any
 
 import jinja2
 import vl_convert
-from altair.utils._importers import vl_version_for_vl_convert
 
 from wattlaw.common.formatting import replace_invisible
-
-#: Dragging moves a panel's axes and the wheel with the shift key zooms; else the page scrolls.
-_ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
-_FAINT = 0.08
 
 
 @cache
 def environment(package: str = "wattlaw.report") -> jinja2.Environment:
-    """Return the templates, which escape every value and replace control characters."""
     return jinja2.Environment(
         loader=jinja2.PackageLoader(package),
         autoescape=True,
@@ -39,63 +32,28 @@ def environment(package: str = "wattlaw.report") -> jinja2.Environment:
 
 
 def render(template: str, specs: Mapping[str, dict[str, Any]] | None = None, **values: Any) -> str:
-    """Return a page; where there are ``specs`` by name, its scripts draw these figures."""
-    style, scripts, data = _template_text("report.css"), [], ""
+    scripts, data = [], ""
     if specs is not None:
-        scripts = [_vega(), _template_text("report.js")]
-        data = script_safe_json({name: explorable(spec) for name, spec in specs.items()})
+        from altair.utils._importers import vl_version_for_vl_convert  # slow to import
+
+        bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
+        # No script can end its own element, and no text of the data ends or starts one.
+        scripts = [bundle.replace("</script", "<\\/script"), _template_text("report.js")]
+        data = json.dumps(specs, allow_nan=False).replace("<", "\\u003c")
     return environment().get_template(template).render(
-        style=style, style_hash=_policy_hash(style), scripts=scripts, data=data,
+        style=_template_text("report.css"), style_hash=style_hash(), scripts=scripts, data=data,
         script_hashes=" ".join(f"'{_policy_hash(script)}'" for script in scripts), **values,
     )  # fmt: skip
 
 
-def explorable(spec: dict[str, Any]) -> dict[str, Any]:
-    """Return a figure whose panels zoom, and whose lines a click on the legend selects."""
-    spec = deepcopy(spec)
-    spec["config"] = {**spec.get("config", {}), "aria": False}  # the page describes the figure
-    picks = False
-    for i, panel in enumerate(spec.get("concat", ())):
-        layers: list[dict[str, Any]] = panel.get("layer", [panel])
-        channels = [layer.get("encoding", {}) for layer in layers]
-        for layer, encoding in zip(layers, channels, strict=True):
-            if {encoding.get(name, {}).get("type") for name in ("x", "y")} == {"quantitative"}:
-                layer["params"] = [{"name": f"zoom_{i}", "select": _ZOOM, "bind": "scales"}]
-                break
-        for layer, encoding in zip(layers, channels, strict=True):
-            color = encoding.get("color", {})
-            if color.get("field") == "line" and color.get("legend") is not None and not picks:
-                select = {"type": "point", "fields": ["line"]}
-                layer.setdefault("params", []).append(
-                    {"name": "pick", "select": select, "bind": "legend"}
-                )
-                picks = True
-    for panel in spec.get("concat", ()) if picks else ():
-        for layer in panel.get("layer", [panel]):
-            if layer.get("encoding", {}).get("color", {}).get("field") == "line":
-                shown = {"param": "pick", "value": layer["mark"].get("opacity", 1)}
-                layer["encoding"]["opacity"] = {"condition": shown, "value": _FAINT}
-    return spec
-
-
-def script_safe_json(value: Any) -> str:
-    """Return JSON in which no text can end a script element or start another."""
-    text = json.dumps(value, allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+def style_hash() -> str:
+    return _policy_hash(_template_text("report.css"))
 
 
 def _policy_hash(text: str) -> str:
-    """Return the hash by which a page's policy allows this style sheet or script."""
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache
 def _template_text(name: str) -> str:
     return resources.files("wattlaw.report").joinpath("templates", name).read_text("utf-8")
-
-
-@cache
-def _vega() -> str:
-    """Return vega, vega-lite and vega-embed as one script that cannot end its own element."""
-    bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
-    return bundle.replace("</script", "<\\/script")

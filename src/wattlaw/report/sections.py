@@ -1,7 +1,7 @@
-"""What a page consists of: sections of sentences and blocks, in a layout; and those of add-ons.
+"""The sections of a report: one type for those of the core and for those of add-ons.
 
-An add-on registers its section as an entry point of ``wattlaw.report_sections``, under the name
-that the section has in layouts.
+The core's are ``core_sections.SECTIONS``. An add-on registers a ``Section`` as an entry point of
+``wattlaw.report_sections``, under the name that the section has in layouts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.scopes import OUTERMOST
-from wattlaw.report.charts import Spec
+from wattlaw.report.pictures import Figure, Picture
 from wattlaw.report.tables import Column, Table
 
 if TYPE_CHECKING:
@@ -24,8 +24,6 @@ GROUP = "wattlaw.report_sections"
 
 @dataclass(frozen=True)
 class BulletList:
-    """A list of sentences with a title."""
-
     title: str
     items: tuple[str, ...]
     kind = "list"
@@ -42,107 +40,47 @@ class Method:
     kind = "method"
 
 
-@dataclass(frozen=True)
-class Picture:
-    """A figure of a page: as an image, for a phone too where it is ``narrow``; or as ``spec``."""
-
-    name: str
-    title: str
-    caption: str
-    section: str
-    spec: Spec = field(repr=False)
-    address: str = ""
-    narrow: str = ""
-    width: int = 0
-    height: int = 0
-    kind = "picture"
-
-
-#: How a section is shown: on the first screen; open or folded at first; ``plain`` if it cannot be
-#: folded; ``page`` if it also begins a printed page.
-State = Literal["screen", "open", "folded", "plain", "page"]
-Block = BulletList | Method | Picture | Table
 #: Sentences and blocks of a section; None is left out.
+Block = BulletList | Method | Picture | Table
 Parts = Iterable[str | Block | None]
 
 
 @dataclass(frozen=True)
-class Section:
-    """A part of the page: its results as sentences, the most important first, and its blocks."""
-
-    name: str
-    title: str
-    sentences: tuple[str, ...]
-    blocks: tuple[Block, ...]
-    state: State
-
-    @classmethod
-    def of(cls, name: str, title: str, state: State, parts: Parts) -> Section:
-        shown = [part for part in parts if part is not None]
-        sentences = tuple(part for part in shown if isinstance(part, str))
-        blocks = tuple(part for part in shown if not isinstance(part, str))
-        return cls(name, title, sentences, blocks, state)
-
-
-@dataclass(frozen=True)
 class Layout:
-    """The sections of a page in their order, and its figures.
-
-    ``figures`` is None for those of the default page. The layout of an add-on has a ``name``, for
-    ``--template``, and a ``source``, which the page names. ``reference`` is the GPU count that
-    speedups are relative to, and ``energy_scope`` what energies count. ``wanted`` are the sections
-    of add-ons to show even if they have no result.
-    """
-
-    sections: tuple[str, ...]
-    figures: tuple[str, ...] | None = None
-    name: str | None = None
-    source: str = ""
-    reference: int | None = None
+    sections: tuple[str, ...]  # in their order
+    figures: tuple[str, ...] | None = None  # None: those of the default page
+    name: str | None = None  # for ``--template``, of an add-on's layout
+    source: str = ""  # which the page names
+    reference: int | None = None  # the GPU count that speedups are relative to
     energy_scope: str = OUTERMOST
-    wanted: frozenset[str] = frozenset()
+    wanted: frozenset[str] = frozenset()  # sections of add-ons to show even without a result
 
 
 @dataclass(frozen=True)
 class Content:
-    """The content of a page; ``energy_scope`` is None unless the user asked for one."""
+    """The content of a page, or of a section: then the pictures are those of its figures."""
 
     findings: Findings
     pictures: tuple[Picture, ...]
     layout: Layout
-    energy_scope: str | None = None
-
-    def figures(self, section: str) -> tuple[Picture, ...]:
-        return tuple(picture for picture in self.pictures if picture.section == section)
+    energy_scope: str | None = None  # None unless the user asked for one
 
 
 @dataclass(frozen=True)
-class AddedSection:
-    """What an add-on adds to the report.
-
-    Parameters
-    ----------
-    title
-        The title of its section.
-    build
-        Yields the sentences and blocks of the section.
-    layouts
-        Layouts by the name that ``--template`` accepts.
-    law_columns
-        Columns of the table of power laws, whose rows are ``analysis.laws.series_fits.SeriesFit``.
-    citations
-        Sources, for the list of what to cite.
-    """
-
+class Section:
     title: str
+    #: Yields the sentences, the most important first, the ``content.pictures``, and tables.
     build: Callable[[Content], Parts]
-    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    figures: tuple[Figure, ...] = ()
+    methods: tuple[Method, ...] = ()  # how its numbers are computed
+    needs_runs: bool = False  # it is left out where no run is done
+    layouts: Mapping[str, Layout] = field(default_factory=dict)  # by the name of ``--template``
+    #: Columns of the table of power laws, whose rows are ``analysis.laws.fitting.Fit``.
     law_columns: tuple[Column, ...] = ()
-    citations: tuple[str, ...] = ()
+    citations: tuple[str, ...] = ()  # sources, for the list of what to cite
 
 
-def added_sections() -> dict[str, AddedSection]:
-    """Return the sections of the add-ons that are there, by name."""
+def added_sections() -> dict[str, Section]:
     added = {}
     for name in registry.names(GROUP):
         try:
@@ -151,3 +89,24 @@ def added_sections() -> dict[str, AddedSection]:
             if not isinstance(error.__cause__, ModuleNotFoundError):
                 raise
     return added
+
+
+#: How a section is shown: on the first screen; open or folded at first; ``plain`` if it cannot be
+#: folded; ``page`` if it also begins a printed page.
+State = Literal["screen", "open", "folded", "plain", "page"]
+
+
+@dataclass(frozen=True)
+class PageSection:
+    name: str
+    title: str
+    sentences: tuple[str, ...]
+    blocks: tuple[Block, ...]
+    state: State
+
+    @classmethod
+    def of(cls, name: str, title: str, state: State, parts: Parts) -> PageSection:
+        shown = [part for part in parts if part is not None]
+        sentences = tuple(part for part in shown if isinstance(part, str))
+        blocks = tuple(part for part in shown if not isinstance(part, str))
+        return cls(name, title, sentences, blocks, state)

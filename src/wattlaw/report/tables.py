@@ -1,5 +1,6 @@
 """A table of a report: text in columns, with a limit on the rows."""
 
+import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -7,17 +8,16 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.common import formatting as fmt
+from wattlaw.study.labels import LIMIT_NAMES, limit_label
 
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_ROWS = 60
-#: A longer table is folded until the reader opens it.
-MAX_OPEN_ROWS = 12
-#: A column whose longest text exceeds these lengths gets a minimum width.
-_LONG_CHARACTERS, _LONGEST_CHARACTERS = 100, 300
-#: The lines of a column with texts up to this length are not broken.
-_SHORT_CHARACTERS = 16
+#: Most rows of a table; one that is longer than the second is folded until the reader opens it.
+MAX_ROWS, MAX_OPEN_ROWS = 60, 12
+#: CSS classes of columns of text, by the length of the longest text: the lines of a short one are
+#: not broken, and a long one has a minimum width.
+_CLASSES = ((16, "short"), (100, ""), (300, "long"))
 _ENDS = ("_low", "_high")
 
 #: A key of the records, or a function of a record.
@@ -26,8 +26,6 @@ Cell = str | Callable[[Any], Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and the content of a cell; None is a missing value."""
-
     heading: str
     cell: Cell
     numeric: bool = True
@@ -38,8 +36,6 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """Text only: the template escapes it. The first cell of a row is its heading."""
-
     name: str
     title: str
     headings: tuple[str, ...]
@@ -75,47 +71,46 @@ def build(
     rank: Callable[[Any], Any] | None = None,
     max_open_rows: int = MAX_OPEN_ROWS,
 ) -> Table | None:
-    """Return the records as a table, or None where there are none.
-
-    Columns without any value are left out, except the first. Of more than ``max_rows`` records,
-    those with the lowest ``rank`` are shown, in their order.
-    """
+    """Return the records as a table, None without any. Columns without a value are left out, except
+    the first. Of more than ``max_rows`` records, those with the lowest ``rank`` are shown, in
+    order."""
     records = list(records)
     if not records:
         return None
     order = list(range(len(records)))
-    if rank is not None and len(records) > max_rows:
+    if rank is not None:
         order.sort(key=lambda i: rank(records[i]))
     shown = [records[i] for i in sorted(order[:max_rows])]
-    kept: list[tuple[Column, list[str]]] = []
+    headings, classes = [], []
+    cells: list[list[str]] = []
     for column in columns:
-        cells = [fmt.printable(column.value(record)) for record in shown]
+        texts = [fmt.printable(column.value(record)) for record in shown]
+        if cells and all(text == fmt.MISSING for text in texts):
+            continue
+        headings.append(fmt.printable(column.heading))
         if column.numeric:
-            cells = [fmt.no_breaks(cell) for cell in cells]
-        if not kept or any(cell != fmt.MISSING for cell in cells):
-            kept.append((column, cells))
+            classes.append("n")
+            texts = [fmt.no_breaks(text) for text in texts]
+        else:
+            longest = max(map(len, texts))
+            classes.append(next((name for most, name in _CLASSES if longest <= most), "longest"))
+        cells.append(texts)
     return Table(
-        name=name,
-        title=title,
-        headings=tuple(fmt.printable(column.heading) for column, _ in kept),
-        classes=tuple(_css_class(column, cells) for column, cells in kept),
-        rows=tuple(zip(*(cells for _, cells in kept), strict=True)),
-        note=note,
-        omitted=len(records) - len(shown),
-        command=command,
-        is_open=len(shown) <= max_open_rows,
-    )
+        name, title, tuple(headings), tuple(classes), tuple(zip(*cells, strict=True)), note,
+        omitted=len(records) - len(shown), command=command, is_open=len(shown) <= max_open_rows,
+    )  # fmt: skip
 
 
-def _css_class(column: Column, cells: list[str]) -> str:
-    longest = max(map(len, cells))
-    if column.numeric:
-        return "n"
-    if longest <= _SHORT_CHARACTERS:
-        return "short"
-    return (
-        "longest" if longest > _LONGEST_CHARACTERS else "long" if longest > _LONG_CHARACTERS else ""
-    )
+def as_html(frame: "pd.DataFrame", lines: Iterable[str] = ()) -> str:
+    text = "".join(f"<p>{html.escape(line)}</p>" for line in lines)
+    if frame.empty:
+        return text
+    return text + str(
+        frame.to_html(
+            index=False, na_rep="-", border=0, float_format=lambda number: f"{number:.4g}",
+            max_rows=60,
+        )
+    )  # fmt: skip
 
 
 def text(heading: str, cell: Cell) -> Column:
@@ -127,8 +122,7 @@ def number(heading: str, cell: Cell, digits: int = 3) -> Column:
 
 
 def limit(name: str) -> Column:
-    """Return a column of power caps or SM clocks, which are under ``name`` in the records."""
-    return text(fmt.LIMIT_NAMES[name], lambda row: fmt.limit_label(name, row[name]))
+    return text(LIMIT_NAMES[name], lambda row: limit_label(name, row[name]))
 
 
 def p_value(heading: str, cell: Cell) -> Column:
@@ -136,19 +130,16 @@ def p_value(heading: str, cell: Cell) -> Column:
 
 
 def change(heading: str, cell: Cell) -> Column:
-    """Return a column of ratios as changes in percent."""
     return _formatted(heading, cell, fmt.change)
 
 
 def scaled(heading: str, cell: Cell, size: float) -> Column:
-    """Return a column of energies or times in a unit of this size."""
     return _formatted(
         heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
     )
 
 
 def amount(noun: str, key: str, rows: "pd.DataFrame", units: fmt.Units) -> Column:
-    """Return a column of energies or times in the unit of the median of ``rows``."""
     size, unit = fmt.choose_unit(rows[key], units)
     return scaled(f"{noun} ({unit})", key, size)
 
@@ -170,7 +161,6 @@ def in_unit(
 def interval(
     heading: str, key: str, digits: int = 3, ends: tuple[str, str] = _ENDS, size: float = 1.0
 ) -> Column:
-    """Return a column of intervals from ``<key>_low`` to ``<key>_high``, in a unit of this size."""
     low, high = (key + end for end in ends)
     return Column(heading, lambda row: fmt.interval(row[low] / size, row[high] / size, digits))
 
@@ -180,7 +170,6 @@ def estimate(heading: str, key: str) -> Column:
 
 
 def with_interval(row: Any, key: str) -> str:
-    """Return a number of a row with its interval, from ``<key>_low`` to ``<key>_high``."""
     return fmt.with_interval(*(row[key + end] for end in ("", *_ENDS)))
 
 

@@ -11,7 +11,7 @@ from wattlaw.measure.devices.nvidia.architectures import CAPABILITIES, Capabilit
 from wattlaw.study.base_model import Precision
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
-from wattlaw.workloads.memory import micro_batch, rank_memory_gb
+from wattlaw.workloads.profile import micro_batch, rank_memory_gb
 
 #: Estimates over the memory of a board from which runs are refused and warned of. Estimates leave
 #: out workspaces, fragments and the CUDA context, so that they are rather too small.
@@ -21,8 +21,6 @@ _LARGEST_GB = 300
 
 
 class Board(NamedTuple):
-    """A board; memory and capability are None if they are unknown."""
-
     name: str
     memory_gb: float | None = None
     capability: Capability | None = None
@@ -53,75 +51,70 @@ def named_board(text: str) -> Board | None:
 
 
 def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:
-    """Return why a run clearly does not fit into the memory of any of some boards, or None.
+    """Return why a run clearly fits none of some boards.
 
-    None is also returned for commands, for workloads without a profile, for boards whose memory is
-    unknown, and for compiled models, which may keep less.
+    None is also returned where memory is unknown, and for compiled models, which may keep less.
     """
-    largest = _largest(boards)
-    needed_gb = None if largest is None or spec.train.compile else _needed_gb(spec)
-    if largest is None or needed_gb is None or needed_gb <= _REFUSED * _memory(largest):
+    needed_gb, board, memory_gb = _needed_gb(spec), *_largest(boards)
+    if needed_gb <= _REFUSED * memory_gb or spec.train.compile:
         return None
-    return f"does not fit into GPU memory: {_needs(spec, needed_gb, largest)}"
+    return f"does not fit into GPU memory: {_needs(spec, needed_gb, board, memory_gb)}"
 
 
 def memory_warnings(specs: Iterable[RunSpec], boards: Sequence[Board]) -> Iterator[str]:
-    """Yield a sentence for each workload with runs that may not fit into the memory of a board."""
-    largest = _largest(boards)
-    if largest is None:
-        return
-    near: dict[str, list[tuple[float, RunSpec]]] = {}
+    board, memory_gb = _largest(boards)
+    near: dict[str, tuple[float, RunSpec]] = {}
     for spec in specs:
-        needed_gb = _needed_gb(spec)
+        needed_gb, name = _needed_gb(spec), spec.workload.name
         is_refused = too_large_reason(spec, boards) is not None
-        if needed_gb and needed_gb >= _NEAR * _memory(largest) and not is_refused:
-            near.setdefault(spec.workload.name, []).append((needed_gb, spec))
-    for runs in near.values():
-        needed_gb, spec = max(runs, key=lambda run: run[0])
-        yield f"runs of {spec.workload.name} may not fit: {_needs(spec, needed_gb, largest)}"
+        if (
+            needed_gb >= _NEAR * memory_gb
+            and not is_refused
+            and needed_gb > near.get(name, (0,))[0]
+        ):
+            near[name] = needed_gb, spec
+    for name, (needed_gb, spec) in near.items():
+        yield f"runs of {name} may not fit: {_needs(spec, needed_gb, board, memory_gb)}"
 
 
-def _largest(boards: Sequence[Board]) -> Board | None:
-    if not boards or any(board.memory_gb is None for board in boards):
-        return None
-    return max(boards, key=_memory)
+def _largest(boards: Sequence[Board]) -> tuple[str, float]:
+    """Return name and memory of the largest board; infinite where one of them is unknown."""
+    sizes = [(board.memory_gb or float("inf"), board.name) for board in boards]
+    memory_gb, name = max(sizes, default=(float("inf"), ""))
+    return name, memory_gb
 
 
-def _memory(board: Board) -> float:
-    return board.memory_gb or 0.0
-
-
-def _needs(spec: RunSpec, needed_gb: float, board: Board) -> str:
+def _needs(spec: RunSpec, needed_gb: float, board: str, memory_gb: float) -> str:
     precision, local = spec.setting.precision or "fp32", spec.local_batch or 1
-    text, fits_gb = spec.workload.model_dump_json(), _NEAR * _memory(board)
-    none_gb, one_gb = (_estimate_gb(text, count, precision) or 0.0 for count in (0, 1))
+    text, fits_gb = spec.workload.model_dump_json(), _NEAR * memory_gb
+    none_gb, one_gb = (_estimate_gb(text, count, precision) for count in (0, 1))
     fixes = []
     if one_gb <= fits_gb:
         most = int((fits_gb - none_gb) / (one_gb - none_gb))
         fixes.append(f"train.gradient_accumulation: {-(-local // most)}")
         fixes.append(f"a local batch of at most {most} (the same global batch on more GPUs)")
     samples = micro_batch(local, spec.train.gradient_accumulation)
-    if (_estimate_gb(text, samples, "bf16") or 0.0) <= fits_gb:
+    if _estimate_gb(text, samples, "bf16") <= fits_gb:
         fixes.append("precision bf16 or fp16")
-    fixes = fixes or ["a board with more memory"]
     return (
         f"{spec.workload.name} with local batch {local} in {precision} needs about "
-        f"{needed_gb:,.0f} GB (estimated), and {board.name} has {board.memory_gb:.3g} GB; use "
-        f"{' or '.join(fixes)}"
+        f"{needed_gb:,.0f} GB (estimated), and {board} has {memory_gb:.3g} GB; use "
+        f"{' or '.join(fixes) or 'a board with more memory'}"
     )
 
 
-def _needed_gb(spec: RunSpec) -> float | None:
+def _needed_gb(spec: RunSpec) -> float:
+    """Return the memory that a rank needs; 0 if it is not known."""
     if spec.workload.command is not None or spec.local_batch is None:
-        return None
+        return 0.0
     samples = micro_batch(spec.local_batch, spec.train.gradient_accumulation)
     return _estimate_gb(spec.workload.model_dump_json(), samples, spec.setting.precision)
 
 
 @cache  # thousands of runs share it
-def _estimate_gb(workload: str, samples: int, precision: Precision) -> float | None:
+def _estimate_gb(workload: str, samples: int, precision: Precision) -> float:
     try:
         profile = catalogue.profile(WorkloadSpec.model_validate_json(workload))
     except BadInput:  # none is stored for these options
-        return None
+        return 0.0
     return rank_memory_gb(profile, samples, precision)

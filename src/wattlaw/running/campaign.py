@@ -4,20 +4,20 @@ It is one loop in one thread. Several campaigns may work on one store: each run 
 kernel releases the locks of a campaign that dies.
 """
 
+import contextlib
+import signal
 import time
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Self
+from math import sqrt
+from types import FrameType
+from typing import Any, NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
-from wattlaw.running.choosing import Selection
-from wattlaw.running.early_stop import end_early
-from wattlaw.running.finish import failed, finish
+from wattlaw.running.finish import failed, finalize_run, finish
 from wattlaw.running.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
-from wattlaw.running.stop import CANCELLED, Stop, stopping
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -25,16 +25,27 @@ from wattlaw.study.model import Study
 from wattlaw.study.not_as_declared import batch_texts, uncooperative_text
 from wattlaw.study.plan import PlannedRun
 
+CANCELLED = "wattlaw cancel"
+#: The start of the reason of a planned run that a decision does not need.
+NOT_NEEDED = "not needed: "
+#: The start of the note of a run that was stopped.
+STOPPED_EARLY = "stopped early: "
+
 _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
 _BUSY_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
+_STOP_POLL_S = 0.5
+#: How often the step times of active runs are read for a decision.
+_READ_S = 2.0
+#: A run is measured for this time, without warm-up, before it may be stopped early.
+_LEAST_S = 10.0
+#: Windows before which an error of the step time is not known.
+_LEAST_WINDOWS = 3
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How many runs of the plan have each status, and what interrupted the campaign."""
-
     done: int
     failed: int
     skipped: int
@@ -46,44 +57,45 @@ class Outcome:
 
 
 class Observer:
-    """Receives the events of a campaign; a method that is not overridden ignores its event."""
+    """Receives the events of a campaign; a method that is not overridden ignores its event.
 
-    def started(self, record: RunRecord) -> None:
-        """Handle the start of a run."""
+    ``is_new`` says that this campaign ended the run. The campaign is waiting if others have the
+    remaining runs, or the resources for them. In a study with ``decide``, the state of the decision
+    follows each run.
+    """
 
-    def ended(self, record: RunRecord, *, is_new: bool) -> None:
-        """Handle a run that is done, failed or skipped; ``is_new`` if this campaign ended it."""
+    def started(self, record: RunRecord) -> None: ...
 
-    def waiting(self, runs: int) -> None:
-        """Handle a wait: other campaigns have the remaining runs, or the resources for them."""
+    def ended(self, record: RunRecord, *, is_new: bool) -> None: ...
 
-    def note(self, message: str) -> None:
-        """Handle a status message of the launcher."""
+    def waiting(self, runs: int) -> None: ...
 
-    def decided(self, message: str) -> None:
-        """Handle the state of the decision after a run, in a study with ``decide``."""
+    def note(self, message: str) -> None: ...
 
-    def over(self, outcome: Outcome) -> None:
-        """Handle the end of the campaign."""
+    def decided(self, message: str) -> None: ...
 
 
-class Receiver(Observer):
-    """An observer that works in a thread of its own, from entering it to its exit."""
+class StepTime(NamedTuple):
+    step_s: float
+    error: float | None  # None while fewer than three windows are complete
 
-    warnings: tuple[str, ...] = ()  # what failed in it
 
-    def __enter__(self) -> Self:
-        return self
+class Choice(NamedTuple):
+    runs: Sequence[PlannedRun]
+    message: str
+    stopped_because: str | None = None  # set once no further run is needed
 
-    @abstractmethod
-    def __exit__(self, *_: object) -> None:
-        """Handle what is left, and end the thread."""
+
+class Chooser(Protocol):
+    def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
+        """Return the runs to start beside the active ones, each of which is pending."""
+
+    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+        """Return why an active run is not needed to its end, or None."""
 
 
 @dataclass
 class _ActiveRun:
-    """A run that this campaign has started or reattached."""
-
     record: RunRecord
     folder: RunFolder
     lock: RunLock
@@ -92,25 +104,31 @@ class _ActiveRun:
 
 @dataclass
 class Campaign:
-    """Executes one plan on one store with one launcher."""
-
     _study: Study
     _plan: Sequence[PlannedRun]
     _store: Store
     _launcher: Launcher
-    _observers: Sequence[Observer]
+    _observers: Sequence[Observer] = ()
     _git_commit: str | None = None
-    #: What selects the next runs; without it, they start in the plan's order.
-    _selection: Selection | None = None
-    _ended: dict[str, str] = field(default_factory=dict)
-    _active: list[_ActiveRun] = field(default_factory=list)
-    #: The workload of each run that ended and whose workers each trained a model of their own.
-    _uncooperative: list[str] = field(default_factory=list)
-    #: The rows of runs that ended and trained with another batch than that of their setting.
-    _other_batches: list[dict[str, object]] = field(default_factory=list)
+    #: What chooses the next runs; without it, they start in the plan's order.
+    _chooser: Chooser | None = None
+    #: The runs that have not ended, by run id.
+    _pending: dict[str, PlannedRun] = field(default_factory=dict)
+    _active: dict[str, _ActiveRun] = field(default_factory=dict)
+    _states: dict[str, str] = field(default_factory=dict)  # of the runs that ended
+    #: The runs that ended and did not train as declared, or not known to.
+    _others: list[RunRecord] = field(default_factory=list)
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
+    _chosen: set[str] = field(default_factory=set)  # run ids
+    #: How many runs had ended at the last choice.
+    _ended_at_choice: int = -1
     _last_message: str | None = None
+    _stopped_because: str | None = None
+    _not_needed: int = 0
+    #: When the step times of active runs were last read, and those that were no reason to stop.
+    _read_s: float = 0.0
+    _kept: dict[str, StepTime] = field(default_factory=dict)
 
     def run(self) -> Outcome:
         """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
@@ -119,6 +137,7 @@ class Campaign:
         has tried since then is not.
         """
         self._store.remove_abandoned()
+        self._pending = {run.run_id: run for run in self._plan}
         self._write_plan()
         with stopping(self._store) as stop:
             try:
@@ -126,33 +145,25 @@ class Campaign:
             finally:
                 if self._launcher.queue is not None and stop.by != CANCELLED:
                     while self._active:  # the attempts continue without this campaign
-                        self._active.pop().lock.release()
+                        self._active.popitem()[1].lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
-        count = Counter(self._ended.values())
+        count = Counter(self._states.values())
         ended = count["done"] + count["failed"] + count["skipped"]
-        not_needed = self._selection.not_needed if self._selection else 0
-        left = len(self._plan) - ended - not_needed
-        stopped_because = self._selection.stopped_because if self._selection else None
+        left = len(self._plan) - ended - self._not_needed
         # A request to stop after the last run, or after the decision, interrupts nothing.
-        is_over = left == 0 and (self._selection is None or stopped_because is not None)
-        alone = self._uncooperative
-        warnings = [uncooperative_text(len(alone), set(alone))] if alone else []
-        outcome = Outcome(
+        is_over = left == 0 and (self._chooser is None or self._stopped_because is not None)
+        return Outcome(
             done=count["done"],
             failed=count["failed"],
             skipped=count["skipped"],
             left=left,
             interrupted_by=None if is_over else stop.by,
-            warnings=(*warnings, *batch_texts(self._other_batches)),
-            not_needed=not_needed,
-            stopped_because=stopped_because,
+            warnings=tuple(_not_as_declared(self._others)),
+            not_needed=self._not_needed,
+            stopped_because=self._stopped_because,
         )
-        for observer in self._observers:
-            observer.over(outcome)
-        return outcome
 
     def _write_plan(self) -> None:
-        """Record every new run as planned, and report the runs that are already done."""
         for planned in self._plan:
             folder = self._store.folder(planned.run_id)
             try:
@@ -181,130 +192,109 @@ class Campaign:
             git_commit=self._git_commit,
         )
 
-    def _execute(self, stop: Stop) -> None:
-        pending = [run for run in self._plan if run.run_id not in self._ended]
-        pending = self._skip_unsupported(pending, stop)
-        while (pending or self._active) and stop.by is None:
+    def _execute(self, stop: "Stop") -> None:
+        # First, so that progress and the time to go are of runs that start.
+        for run in list(self._pending.values()):
+            reason = None if stop.by else self._launcher.unsupported_reason(run.spec)
+            if reason is not None:
+                self._advance(run, reason)
+        while (self._pending or self._active) and stop.by is None:
             detached = self._launcher.detached_run_ids()  # active without a campaign
-            pending = [
-                run
-                for run in pending
-                if run.run_id not in detached or not self._advance(run, None, None)
-            ]
-            chosen, others = self._select(pending)
-            if self._selection is not None and not chosen and not self._active:
+            for run in [self._pending[run_id] for run_id in self._pending if run_id in detached]:
+                self._advance(run)
+            chosen = self._choose()
+            if self._chooser is not None and not chosen and not self._active:
                 break
-            chosen, is_busy = self._start_pending(chosen, stop)
-            pending = chosen + others
+            is_busy = self._start_until_busy(chosen, stop)
             if stop.by is not None:
                 break
-            message = self._launcher.status_message()
-            for observer in self._observers:
-                if message and message != self._last_message:
-                    observer.note(message)
-                elif pending and not self._active and not message:
-                    observer.waiting(len(pending))
-            self._last_message = message
+            self._tell()
             if self._active:
-                for run in list(self._active):
-                    ended = _poll(run.attempt)
-                    if ended is not None:
-                        self._active.remove(run)
-                        self._finalize_run(run, ended)
-                self._stop_early()
+                self._poll_active()
                 time.sleep(_POLL_S)
-            elif pending:
+            elif self._pending:
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             stop.poll()
-        is_decided = self._selection is not None and self._selection.stopped_because is not None
-        if self._selection is not None and (is_decided or stop.by is None):
-            self._select(pending)
-            self._selection.mark_not_needed(pending)
+        if self._chooser is not None and (self._stopped_because or stop.by is None):
+            self._choose()
+            self._mark_not_needed()
 
-    def _select(self, pending: list[PlannedRun]) -> tuple[list[PlannedRun], list[PlannedRun]]:
-        if self._selection is None:
-            return pending, []
-        active = {run.record.run_id for run in self._active}
-        if (message := self._selection.choose(pending, active, self._ended)) is not None:
-            for observer in self._observers:
-                observer.decided(message)
-        chosen = self._selection.chosen
-        return (
-            [run for run in pending if run.run_id in chosen],
-            [run for run in pending if run.run_id not in chosen],
-        )
+    def _tell(self) -> None:
+        message = self._launcher.status_message()
+        for observer in self._observers:
+            if message and message != self._last_message:
+                observer.note(message)
+            elif self._pending and not self._active and not message:
+                observer.waiting(len(self._pending))
+        self._last_message = message
 
-    def _skip_unsupported(self, pending: list[PlannedRun], stop: Stop) -> list[PlannedRun]:
-        """Skip the runs that the launcher can never execute; return the others.
-
-        This is done first, so that progress and the time to go are of runs that start.
-        """
-        remaining: list[PlannedRun] = []
-        for index, run in enumerate(pending):
-            if stop.by is not None:
-                return remaining + pending[index:]
-            reason = self._launcher.unsupported_reason(run.spec)
-            if reason is None or not self._advance(run, reason, None):
-                remaining.append(run)
-        return remaining
-
-    def _start_pending(
-        self, pending: list[PlannedRun], stop: Stop
-    ) -> tuple[list[PlannedRun], bool]:
-        """Start runs until resources are busy; return the pending ones, and whether that is why."""
-        remaining: list[PlannedRun] = []
-        most = self._launcher.most_active
-        for index, run in enumerate(pending):
-            unsupported, allocation, is_busy = (
-                self._launcher.unsupported_reason(run.spec),
-                None,
-                False,
+    def _choose(self) -> Sequence[PlannedRun]:
+        """Return the pending runs to start; choose at the beginning and when runs have ended."""
+        pending = list(self._pending.values())
+        if self._chooser is None:
+            return pending
+        if self._ended_at_choice != len(self._states):
+            self._ended_at_choice = len(self._states)
+            started = self._chosen.union(self._active).difference(self._states)
+            choice = self._chooser.choose(
+                [run for run in pending if run.run_id not in self._chosen],
+                [run for run in self._plan if run.run_id in started],
             )
+            self._chosen |= {run.run_id for run in choice.runs}
+            self._stopped_because = choice.stopped_because
+            for observer in self._observers:
+                observer.decided(choice.message)
+        return [run for run in pending if run.run_id in self._chosen]
+
+    def _start_until_busy(self, runs: Sequence[PlannedRun], stop: "Stop") -> bool:
+        most = self._launcher.most_active
+        for run in runs:
+            allocation = None
+            unsupported = self._launcher.unsupported_reason(run.spec)
             if unsupported is None:
                 is_full = most is not None and len(self._active) >= most
                 allocation = None if is_full else self._launcher.allocate(run.spec)
-                is_busy = allocation is None
-            if is_busy or stop.by is not None:
+                if allocation is None:
+                    return True
+            if stop.by is not None:
                 _release(allocation)
-                return remaining + pending[index:], is_busy
-            if not self._advance(run, unsupported, allocation):
-                remaining.append(run)
-        return remaining, False
+                return False
+            self._advance(run, unsupported, allocation)
+        return False
 
     def _advance(
-        self, run: PlannedRun, unsupported: str | None, allocation: Allocation | None
-    ) -> bool:
-        """Watch, start, skip or report a run; False if its lock or its resources are not free."""
+        self, run: PlannedRun, unsupported: str | None = None, allocation: Allocation | None = None
+    ) -> None:
+        """Report, watch, start or skip a run; it stays pending if others have it."""
         folder = self._store.folder(run.run_id)
-        lock = RunLock(folder)
+        lock, attempt = RunLock(folder), None
         try:
             if not lock.acquire():
                 _release(allocation)
-                return False
-            old, attempt, is_damaged, is_over = _read(folder), None, False, False
+                return
+            old = _read(folder)
             if old is not None:
                 # It is done, or has failed on its own since the campaign began.
                 tried_elsewhere = old.finished_at != self._finished_before.get(run.run_id)
-                is_over = old.status == "done" or (old.state == "failed" and tried_elsewhere)
-                attempt = None if is_over else self._launcher.reattach(old, folder)
+                if old.status == "done" or (old.state == "failed" and tried_elsewhere):
+                    _release(allocation, lock)
+                    self._report_end(old, is_new=False)
+                    return
+                attempt = self._launcher.reattach(old, folder)
         except (BadInput, NotPermitted) as error:
-            old, is_over, is_damaged = failed(self._new(run), str(error)), True, True
-        if old is not None and is_over:
             _release(allocation, lock)
-            self._report_end(old, is_new=is_damaged)
-            return True
+            self._report_end(failed(self._new(run), str(error)), is_new=True)
+            return
         if old is not None and attempt is not None:
             _release(allocation)
             self._watch(_ActiveRun(old, folder, lock, attempt))
-            return True
-        if allocation is not None:
-            return self._start(run, old, folder, lock, allocation)
-        if unsupported is not None:
+        elif allocation is not None:
+            self._start(run, old, folder, lock, allocation)
+        elif unsupported is not None:
             record = self._new(run, old.attempts if old else 0)
             self._end(failed(record, unsupported, "skipped"), folder, lock)
-            return True
-        lock.release()
-        return False
+        else:
+            lock.release()
 
     def _start(
         self,
@@ -313,17 +303,16 @@ class Campaign:
         folder: RunFolder,
         lock: RunLock,
         allocation: Allocation,
-    ) -> bool:
-        """Start a run; return False if the resources are busy."""
-        attempts = old.attempts if old else 0
-        changes: dict[str, object] = {}
+    ) -> None:
+        attempts, changes = 0, dict[str, object]()
         if old is not None:
+            attempts = old.attempts
             # The run continues from the checkpoints of these attempts.
             changes["interruptions"] = tuple(cut for cut in old.interruptions if cut.has_progress)
-        if old is not None and attempts and old.status != "skipped":
-            ended = f"attempt {attempts}: {old.reason or 'interrupted'}"
-            # A planned run was requeued with its notes.
-            changes["notes"] = old.notes if old.status == "planned" else (*old.notes, ended)
+            if attempts and old.status != "skipped":
+                ended = f"attempt {attempts}: {old.reason or 'interrupted'}"
+                # A planned run was requeued with its notes.
+                changes["notes"] = old.notes if old.status == "planned" else (*old.notes, ended)
         if self._launcher.queue is None:
             changes |= {"status": "running", "started_at": now(), "attempts": attempts + 1}
         record = self._new(run, attempts).model_copy(update=changes)
@@ -334,7 +323,6 @@ class Campaign:
             attempt = self._launcher.start(record, folder, allocation)
         except ResourcesBusy:
             _release(allocation, lock)
-            return False
         except NotAvailable as error:
             allocation.release()
             self._end(failed(record, str(error), "skipped"), folder, lock)
@@ -343,16 +331,34 @@ class Campaign:
             self._end(failed(record, f"could not be started: {one_line(error)}"), folder, lock)
         else:
             self._watch(_ActiveRun(record, folder, lock, attempt))
-        return True
 
     def _watch(self, run: _ActiveRun) -> None:
-        self._active.append(run)
+        del self._pending[run.record.run_id]
+        self._active[run.record.run_id] = run
         for observer in self._observers:
             observer.started(run.record)
 
+    def _poll_active(self) -> None:
+        for run in list(self._active.values()):
+            if (ended := _poll(run.attempt)) is not None:
+                self._finish(run, ended)
+        if self._chooser is None or time.monotonic() < self._read_s + _READ_S:
+            return
+        self._read_s = time.monotonic()
+        for run_id, run in list(self._active.items()):
+            measured = None
+            # A job may remove its live files at any time.
+            with contextlib.suppress(BadInput, NotPermitted, OSError):
+                measured = step_time_so_far(run.folder)
+            if measured is None or measured == self._kept.get(run_id):
+                continue
+            self._kept[run_id] = measured
+            if reason := self._chooser.stop_reason(run_id, measured):
+                run.attempt.stop()
+                self._end(_ended_early(run, reason), run.folder, run.lock)
+
     def _stop_all(self, reason: str) -> None:
-        polled = [(run, _poll(run.attempt)) for run in self._active]
-        self._active = []
+        polled = [(run, _poll(run.attempt)) for run in self._active.values()]
         for run, ended in polled:
             if ended is None:
                 run.attempt.stop()
@@ -360,22 +366,11 @@ class Campaign:
             # The launcher may have waited for the attempt's end and written its record.
             ended = ended_before or _poll(run.attempt)
             if ended is not None and (ended_before or ended.record):
-                self._finalize_run(run, ended)
+                self._finish(run, ended)
             else:
                 self._end(failed(run.record, reason, interrupted=True), run.folder, run.lock)
 
-    def _stop_early(self) -> None:
-        """Stop the runs that a decision does not need to their end; keep what they measured."""
-        if self._selection is None:
-            return
-        reasons = self._selection.stop_early([run.folder for run in self._active])
-        for run in [run for run in self._active if run.record.run_id in reasons]:
-            self._active.remove(run)
-            run.attempt.stop()
-            record = end_early(run.record, run.folder, reasons[run.record.run_id])
-            self._end(record, run.folder, run.lock)
-
-    def _finalize_run(self, run: _ActiveRun, ended: Ended) -> None:
+    def _finish(self, run: _ActiveRun, ended: Ended) -> None:
         if ended.record is not None:  # the launcher has stored it
             run.lock.release()
             self._report_end(ended.record, is_new=True)
@@ -403,22 +398,24 @@ class Campaign:
         self._report_end(record, is_new=True)
 
     def _report_end(self, record: RunRecord, *, is_new: bool) -> None:
-        self._ended[record.run_id] = record.state
-        if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1:
-            self._uncooperative.append(record.spec.workload.name)
-        if record.facts.global_batch is not None:
-            spec = record.spec
-            self._other_batches.append(
-                {
-                    "workload": spec.workload.name,
-                    "launcher": spec.launch_kind,
-                    "gpus": spec.setting.gpus,
-                    "global_batch": record.facts.global_batch,
-                    "global_batch_declared": spec.setting.global_batch,
-                }
-            )
+        self._pending.pop(record.run_id, None)
+        self._active.pop(record.run_id, None)
+        self._states[record.run_id] = record.state
+        if record.facts.workers_cooperate is False or record.facts.global_batch is not None:
+            self._others.append(record)
         for observer in self._observers:
             observer.ended(record, is_new=is_new)
+
+    def _mark_not_needed(self) -> None:
+        self._not_needed = len(self._pending)
+        changes = {"reason": f"{NOT_NEEDED}{self._stopped_because}"}
+        for planned in self._pending.values():
+            folder = self._store.folder(planned.run_id)
+            # A damaged record is no reason to end without the decision; status names it.
+            with contextlib.suppress(BadInput, NotPermitted), RunLock(folder) as lock:
+                record = folder.read() if lock.acquire() else None
+                if record is not None and record.status == "planned":
+                    folder.write(record.model_copy(update=changes), durable=False)
 
 
 def _release(allocation: Allocation | None, lock: RunLock | None = None) -> None:
@@ -441,3 +438,100 @@ def _read(folder: RunFolder) -> RunRecord | None:
     if record is not None and (damage := folder.damage(record)) is not None:
         return failed(record, damage, interrupted=True)
     return record
+
+
+def _not_as_declared(records: Sequence[RunRecord]) -> Iterator[str]:
+    alone = [
+        record.spec.workload.name
+        for record in records
+        if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1
+    ]
+    if alone:
+        yield uncooperative_text(len(alone), set(alone))
+    yield from batch_texts(
+        {
+            "workload": record.spec.workload.name,
+            "launcher": record.spec.launch_kind,
+            "gpus": record.spec.setting.gpus,
+            "global_batch": record.facts.global_batch,
+            "global_batch_declared": record.spec.setting.global_batch,
+        }
+        for record in records
+        if record.facts.global_batch is not None
+    )
+
+
+def step_time_so_far(folder: RunFolder) -> StepTime | None:
+    """Return the step time of an active run; None before it was measured for long enough."""
+    record = folder.read()
+    if record is None or not record.attempts:
+        return None
+    by_host: dict[str, list[Mapping[str, Any]]] = {}
+    for row in folder.windows(record.attempts).to_pylist():
+        is_whole = row["steps"] and row["duration_s"] and not (row["warmup"] or row["interrupted"])
+        if is_whole and row["phase"] in ("train", "steps"):
+            by_host.setdefault(row["host"], []).append(row)
+    seconds = [sum(row["duration_s"] for row in rows) for rows in by_host.values()]
+    if len(by_host) < record.spec.nodes or min(seconds) < _LEAST_S:
+        return None
+    return max(map(_step_time, by_host.values()), key=lambda item: item.step_s)
+
+
+def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
+    """Steps of a window may be alike, and differ from those of another: the larger error counts."""
+    steps = sum(row["steps"] for row in rows)
+    mean_s = sum(row["duration_s"] for row in rows) / steps
+    if len(rows) < _LEAST_WINDOWS:
+        return StepTime(mean_s, None)
+    between = within = 0.0
+    for row in rows:
+        relative = row["duration_s"] / row["steps"] / mean_s
+        between += row["steps"] / steps * (relative - 1) ** 2
+        within += row["steps"] * ((row["step_time_cv"] or 0.0) * relative) ** 2
+    return StepTime(mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2)))
+
+
+def _ended_early(run: _ActiveRun, reason: str) -> RunRecord:
+    reason = f"{STOPPED_EARLY}{reason}"
+    try:
+        record = run.folder.read() or run.record  # a job writes it
+        if record.status == "done":
+            return record
+        changes = {"notes": (*record.notes, reason), "interrupted": False}
+        return finalize_run(record.model_copy(update=changes), run.folder)
+    except Exception as error:  # one run must not end the campaign
+        return failed(run.record, f"{reason}; not usable: {one_line(error)}")
+
+
+class Stop:
+    """Whether the campaign has to end; ``by`` names the signal or the command."""
+
+    def __init__(self, store: Store) -> None:
+        self.by: str | None = None
+        self._store, self._cancelled_before = store, store.cancelled_at()
+        self._polled_s = time.monotonic()
+
+    def poll(self) -> None:
+        if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
+            self._polled_s = time.monotonic()
+            if self._store.was_cancelled_since(self._cancelled_before):
+                self.by = CANCELLED
+
+
+@contextlib.contextmanager
+def stopping(store: Store) -> Iterator[Stop]:
+    """A SIGHUP that is ignored, as under nohup, stays ignored."""
+    stop = Stop(store)
+
+    def record(number: int, _: FrameType | None) -> None:
+        stop.by = signal.Signals(number).name
+
+    signals = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signals.append(signal.SIGHUP)
+    before = {number: signal.signal(number, record) for number in signals}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -14,6 +14,7 @@ from wattlaw.running.training.rank_starters import RankStarter, find_rank_starte
 from wattlaw.study.model import Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
+from wattlaw.study.sweep import Sweep
 
 #: Launchers that start no command.
 _START_NOTHING = ("replay", "simulated")
@@ -28,13 +29,78 @@ def check_own_ranks(study: Study) -> None:
         starter = find_rank_starter(spec.command or ())
         if starter is None or starter.script is not None:
             continue
-        most = max(_gpu_counts(study, spec))
+        most = _most_gpus(study, spec)
         started = starter.fault(most, is_local=study.launch.kind == "local")
         if started is not None:
             raise BadInput(
                 f"workloads[{index}].command: given {starter.program}, which {started}, while "
                 f"wattlaw starts the command {_times(most)}; allowed: {_remedy(starter)}"
             )
+
+
+def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
+    if study.launch.kind in _START_NOTHING:
+        return []
+    sentences = list[str]()
+    for index, spec in enumerate(study.workloads):
+        if spec.command is not None:
+            settings = {run.setting for run in runs if run.spec.workload.name == spec.name}
+            found = [*_possible_ranks(spec, study), *_unused_values(spec, study, settings)]
+            sentences += [f"workloads[{index}].command: {sentence}" for sentence in found]
+    return sentences
+
+
+def _possible_ranks(spec: WorkloadSpec, study: Study) -> Iterator[str]:
+    starter, most = find_rank_starter(spec.command or ()), _most_gpus(study, spec)
+    if starter is None or (most == 1 and starter.count in ("1", "{gpus}", None)):
+        return
+    if starter.program == "accelerate launch" and starter.count == "1":
+        return  # it keeps RANK and WORLD_SIZE
+    where = f" in {starter.script}" if starter.script else ""
+    yield (
+        f"{starter.program}{where} may start ranks of its own, while wattlaw starts the command "
+        f"{_times(most)}; a run with other ranks than launched fails; use {_remedy(starter)}"
+    )
+
+
+def _unused_values(
+    spec: WorkloadSpec, study: Study, settings: Collection[Setting]
+) -> Iterator[str]:
+    words = spec.command or ()
+    texts = [*words]
+    for word in words:
+        if word.endswith((".py", ".sh")) and "{" not in word:
+            with contextlib.suppress(OSError, ValueError):
+                texts.append(read_bytes(Path(word), _MAX_SCRIPT_BYTES).decode("utf-8", "replace"))
+    if any(RUN_FOLDER in text for text in texts):
+        return  # the command may read its setting in the folder of the run
+    taken = {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
+    differs = {
+        "local_batch": len({setting.local_batch for setting in settings}) > 1,
+        "precision": {setting.precision for setting in settings} != {"fp32"},
+        "dataset_fraction": {setting.dataset_fraction for setting in settings} != {1.0},
+        "epochs": any(sweep.epochs is not None for sweep in _sweeps(study, spec)),
+    }
+    for name in (name for name, does in differs.items() if does):
+        names = ("global_batch", "local_batch") if name == "local_batch" else (name,)
+        if not taken.intersection(names):
+            what = "batch sizes" if name == "local_batch" else f"values of {name}"
+            braces = " or ".join(f"{{{item}}}" for item in names)
+            yield (
+                f"the {what} of the sweep do not reach the command, so that every run uses the "
+                f"script's own; insert {braces}, such as --{name.replace('_', '-')} '{{{name}}}'"
+            )
+    fields: dict[str, Any] = Train.model_fields
+    changed = [
+        f"train.{name}"
+        for name, known in fields.items()
+        if name != "seed" and getattr(study.train, name) != known.default
+    ]
+    if changed:
+        yield (
+            f"{join_names(changed)} set the training loop of wattlaw's workloads and do not reach "
+            "a command; pass them to the script as arguments"
+        )
 
 
 def _times(gpus: int) -> str:
@@ -50,81 +116,9 @@ def _remedy(starter: RankStarter) -> str:
     )
 
 
-def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
-    """Return a sentence for what may be wrong with the commands of a study."""
-    if study.launch.kind in _START_NOTHING:
-        return []
-    sentences = list[str]()
-    for index, spec in enumerate(study.workloads):
-        if spec.command is not None:
-            settings = {run.setting for run in runs if run.spec.workload.name == spec.name}
-            sentences += _possible_ranks(index, spec, study)
-            sentences += _unused_values(index, spec, study, settings)
-    return sentences
+def _sweeps(study: Study, spec: WorkloadSpec) -> list[Sweep]:
+    return [sweep for sweep in study.sweeps if spec.name in (sweep.workloads or [spec.name])]
 
 
-def _possible_ranks(index: int, spec: WorkloadSpec, study: Study) -> Iterator[str]:
-    starter, most = find_rank_starter(spec.command or ()), max(_gpu_counts(study, spec))
-    if starter is None or (most == 1 and starter.count in ("1", "{gpus}", None)):
-        return
-    if starter.program == "accelerate launch" and starter.count == "1":
-        return  # it keeps RANK and WORLD_SIZE
-    where = f" in {starter.script}" if starter.script else ""
-    yield (
-        f"workloads[{index}].command: {starter.program}{where} may start ranks of its own, while "
-        f"wattlaw starts the command {_times(most)}; a run with other ranks than launched "
-        f"fails; use {_remedy(starter)}"
-    )
-
-
-def _unused_values(
-    index: int, spec: WorkloadSpec, study: Study, settings: Collection[Setting]
-) -> Iterator[str]:
-    """Yield a sentence for the values of a study that differ and never reach a command."""
-    words = spec.command or ()
-    texts = [*words]
-    for word in words:
-        if word.endswith((".py", ".sh")) and "{" not in word:
-            with contextlib.suppress(OSError, ValueError):
-                texts.append(read_bytes(Path(word), _MAX_SCRIPT_BYTES).decode("utf-8", "replace"))
-    if any(RUN_FOLDER in text for text in texts):
-        return  # the command may read its setting in the folder of the run
-    taken = {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
-    sweeps = [sweep for sweep in study.sweeps if spec.name in (sweep.workloads or [spec.name])]
-    differs = {
-        "local_batch": len({setting.local_batch for setting in settings}) > 1,
-        "precision": {setting.precision for setting in settings} != {"fp32"},
-        "dataset_fraction": {setting.dataset_fraction for setting in settings} != {1.0},
-        "epochs": any(sweep.epochs is not None for sweep in sweeps),
-    }
-    place = f"workloads[{index}].command"
-    for name in (name for name, does in differs.items() if does):
-        names = ("global_batch", "local_batch") if name == "local_batch" else (name,)
-        if not taken.intersection(names):
-            what = "batch sizes" if name == "local_batch" else f"values of {name}"
-            braces = " or ".join(f"{{{item}}}" for item in names)
-            yield (
-                f"{place}: the {what} of the sweep do not reach the command, so that every "
-                f"run uses the script's own; insert {braces}, such as --{name.replace('_', '-')} "
-                f"'{{{name}}}'"
-            )
-    fields: dict[str, Any] = Train.model_fields
-    changed = [
-        f"train.{name}"
-        for name, known in fields.items()
-        if name != "seed" and getattr(study.train, name) != known.default
-    ]
-    if changed:
-        yield (
-            f"{place}: {join_names(changed)} set the training loop of wattlaw's workloads and do "
-            "not reach a command; pass them to the script as arguments"
-        )
-
-
-def _gpu_counts(study: Study, spec: WorkloadSpec) -> list[int]:
-    return [
-        gpus
-        for sweep in study.sweeps
-        if sweep.workloads is None or spec.name in sweep.workloads
-        for gpus in sweep.gpus
-    ]
+def _most_gpus(study: Study, spec: WorkloadSpec) -> int:
+    return max(max(sweep.gpus) for sweep in _sweeps(study, spec))

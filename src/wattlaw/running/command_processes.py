@@ -46,13 +46,11 @@ class CommandProcesses:
         signal.signal(signal.SIGCHLD, self._before)
         adopt_orphans(False)
 
-    def started(self, command: "subprocess.Popen[bytes]") -> None:
-        """Note the command, whose exit code its caller takes."""
+    def started(self, command: "subprocess.Popen[bytes]") -> None:  # its caller takes the code
         self._command = command
         self._reap(signal.SIGCHLD, None)
 
     def living(self) -> list[psutil.Process]:
-        """Return the processes that have not ended, the command first."""
         found = []
         for child in psutil.Process().children():
             for member in process_tree(child.pid) if child not in self._others else ():
@@ -80,8 +78,9 @@ class CommandProcesses:
             with contextlib.suppress(psutil.Error):
                 member.kill()
 
-    def remaining(self) -> str | None:
-        """Name the processes that live after the end of the command; None without any."""
+    def end_note(self, why: str) -> str | None:
+        if self.was_killed:
+            return f"the command did not end within 30 s after it {why}, and was killed"
         end_s = time.monotonic() + _AFTER_S
         while members := self.living():
             if time.monotonic() >= end_s:
@@ -91,8 +90,8 @@ class CommandProcesses:
                     with contextlib.suppress(psutil.Error):
                         name = shorten(collapse_whitespace(member.name()), 40)
                     named.append(f"{member.pid} ({name})")
-                more = len(members) - len(named)
-                return ", ".join(named) + (f" and {more} more" if more else "")
+                more = f" and {len(members) - len(named)} more" if len(members) > len(named) else ""
+                return f"processes of the command still run: {', '.join(named)}{more}"
             time.sleep(_POLL_S / 2)
         return None
 

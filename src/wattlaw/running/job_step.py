@@ -20,8 +20,6 @@ _POLL_S = 0.1
 
 @dataclass(frozen=True)
 class JobStep:
-    """The place of this process among the tasks of a job step."""
-
     id: str
     nodes: int
     tasks: int
@@ -30,7 +28,6 @@ class JobStep:
 
     @classmethod
     def of_environment(cls) -> "JobStep | None":
-        """Return the job step of several tasks that this process is part of, if any."""
         ids = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
         step = "-".join(os.environ.get(name, "0") for name in ids)
         names = ("STEP_NUM_NODES", "STEP_NUM_TASKS", "PROCID", "LOCALID")
@@ -41,7 +38,6 @@ class JobStep:
         return cls(step, *numbers)
 
     def announce(self, store: Store, what: str, folder: RunFolder) -> None:
-        """Name the run that the first task has begun; ``what`` is the kind of recording."""
         write_text(self._path(store, what), folder.run_id)
 
     def withdraw(self, store: Store, what: str) -> None:
@@ -89,6 +85,5 @@ def _wait_for(folder: Path, pattern: str, files: int, most_s: float) -> int:
 
 
 def first_number(variables: Iterable[str]) -> int | None:
-    """Return the first of some environment variables that is an integer below 10,000,000."""
     values = (os.environ.get(name, "") for name in variables)
     return next((int(text) for text in values if re.fullmatch("[0-9]{1,7}", text)), None)

@@ -1,30 +1,45 @@
-"""The launcher ``local``: runs are child processes of this process."""
+"""The launcher ``local``: runs are child processes of this process.
 
+A run that has a slot of the machine uses its GPU, or its cores, exclusively. A slot is a lock, so
+that measurements of different users and campaigns do not disturb each other. The kernel releases
+the slots of a process that dies.
+"""
+
+import contextlib
 import importlib.util
 import math
 import os
+import shlex
 import socket
 import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from wattlaw.common import processes
+import psutil
+
+from wattlaw.common import machine_lock, processes
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
+from wattlaw.common.terminal import escape_invisible
+from wattlaw.common.text import collapse_whitespace
+from wattlaw.measure.devices.inventory import (
+    accelerators,
+    gpu_environment,
+    visible_devices,
+    visible_gpu_ids,
+)
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import slots
 from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.running.finish import failure_reason, write_limits
 from wattlaw.running.launcher import Allocation, Ended, Launcher
@@ -39,7 +54,6 @@ from wattlaw.running.node_setup import (
     unsupported_limits_reason,
     worker_environment,
 )
-from wattlaw.running.slots import SlotLease
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -49,15 +63,15 @@ from wattlaw.workloads import catalogue
 _GRACE_S = 5.0
 #: To try a study out without GPUs, a few workers may share a core.
 _WORKERS_PER_CORE = 2
-#: How often a message of who uses this machine is made anew.
-_MESSAGE_S = 10.0
-_GPU_DRIVERS = ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd")
+#: How often a message of who uses this machine is made anew, and the characters of a command in it.
+_MESSAGE_S, _MAX_SHOWN = 10.0, 200
 #: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
-_PROBE = """import torch
-gpu = torch.cuda if torch.cuda.is_available() else torch.xpu
+_PROBE = """import sys, torch
+kinds = [getattr(torch, kind, None) for kind in sys.argv[1:]]
+gpu = next((kind for kind in kinds if kind and kind.is_available()), None)
 has_uuid = gpu is torch.cuda and not torch.version.hip
 print("TORCH", torch.__version__, *(torch.cuda.get_arch_list() if has_uuid else ()))
-for index in range(gpu.device_count() if gpu.is_available() else 0):
+for index in range(gpu.device_count() if gpu else 0):
     found = gpu.get_device_properties(index)
     print("GPU", found.uuid if has_uuid else "-", found.total_memory,
           *((found.major, found.minor) if has_uuid else ("-", "-")), found.name)
@@ -68,14 +82,11 @@ _PROBE_TIMEOUT_S = 120
 class LocalLauncher(Launcher):
     """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
 
-    Without GPUs a machine has as many workers as cores, and every worker gets
-    ``cores / gpus_per_node`` threads, so that runs with one and with several workers are
-    comparable. All launchers on this machine share its slots, so that at most ``max_parallel``
-    runs of all studies are active.
-
-    ``gpus`` are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if
-    torch is not installed. If torch cannot use the visible ``boards``, a run is metered and limited
-    on all of them. ``board_of`` has the board of each MIG instance.
+    Without GPUs a machine has as many workers as cores, and every worker gets ``cores /
+    gpus_per_node`` threads, so that runs with one and with several workers are comparable. ``gpus``
+    are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if torch is not
+    installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
+    them. ``board_of`` has the board of each MIG instance.
     """
 
     is_of_machine = True
@@ -93,10 +104,13 @@ class LocalLauncher(Launcher):
         self._torch = torch or Torch()
         labelled = named_board(launch.hardware or "")
         self._hardware = self._torch.hardware or ((labelled,) if labelled else ())
-        self._printed: set[str] = set()
+        available = len(gpus) or processes.cores()
+        requested = launch.gpus_per_node
+        self.capacity = min(requested or available, available) if gpus else requested or available
+        self.threads = launch.threads_per_worker or max(1, processes.cores() // self.capacity)
         self._range_reasons: dict[Limits, str | None] = {}
-        #: The slots that were occupied at the last attempt to start a run.
-        self._occupied: Sequence[str] = ()
+        #: Says what the next run waits for; None if the last one did not wait.
+        self._waits_for: Callable[[], str | None] | None = None
         self._message: str | None = None
         self._message_s = -math.inf
 
@@ -116,18 +130,7 @@ class LocalLauncher(Launcher):
     @classmethod
     def _of_devices(cls, launch: Launch) -> Self:
         gpus, board_of, torch = _devices()
-        boards = list(dict.fromkeys(board_of.values()))
-        return cls(launch, gpus, boards, torch, board_of)
-
-    @cached_property
-    def capacity(self) -> int:
-        available = len(self._gpus) or processes.cores()
-        requested = self._launch.gpus_per_node
-        return min(requested, available) if requested and self._gpus else requested or available
-
-    @cached_property
-    def threads(self) -> int:
-        return self._launch.threads_per_worker or max(1, processes.cores() // self.capacity)
+        return cls(launch, gpus, list(dict.fromkeys(board_of.values())), torch, board_of)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         setting = spec.setting
@@ -151,10 +154,10 @@ class LocalLauncher(Launcher):
         return limit_states(self._boards)
 
     def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        requested, gpus = self._launch.gpus_per_node, len(self._gpus)
-        if requested and gpus and requested > gpus:
+        requested, gpus = self._launch.gpus_per_node or 0, len(self._gpus)
+        if gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
-        elif requested and not gpus and requested > _WORKERS_PER_CORE * processes.cores():
+        elif not gpus and requested > _WORKERS_PER_CORE * processes.cores():
             yield (
                 f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
                 f"and {plural(processes.cores(), 'core')}, which its workers share"
@@ -176,73 +179,59 @@ class LocalLauncher(Launcher):
         return found
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
-        """Acquire one of ``max_parallel`` slots for the run, and a slot for each worker.
-
-        A slot is a board: runs on MIG instances of one board would each record all its energy.
-        """
-        self._occupied = ()
+        """A slot is a board: runs on MIG instances of one would each record all its energy."""
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
-        run = slots.acquire(runs, 1)
+        run = acquire_slots(runs, 1)
         if run is None:
-            self._occupied = runs
+            self._waits_for = partial(_users_text, runs)
             return None
         names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
         instances: dict[str, list[str]] = defaultdict(list)
         for name in names:
             instances[self._board_of.get(name, name)].append(name)
-        boards_held, workers = SlotLease(), list[str]()
+        boards, workers = SlotLease(), list[str]()
         for board, own in instances.items():
-            slot = None
-            if len(workers) < spec.setting.gpus and (slot := slots.acquire([board], 1)):
-                boards_held |= slot
+            if len(workers) < spec.setting.gpus and (slot := acquire_slots([board], 1)):
+                boards |= slot
                 workers += own
+        allocation = LocalAllocation(run, boards, workers[: spec.setting.gpus])
         if len(workers) < spec.setting.gpus:
-            self._occupied = list(instances)
-            boards_held.release()
-            run.release()
+            self._waits_for = partial(_users_text, list(instances))
+            allocation.release()
             return None
-        allocation = LocalAllocation(run, boards_held, workers[: spec.setting.gpus])
+        self._waits_for, self._message_s = None, -math.inf
         if not requested_limits(spec.setting).are_none:
-            boards = list(boards_held) if self._gpus else self._boards
+            limited = list(boards) if self._gpus else self._boards
             try:
-                allocation.lease = acquire(boards)
+                allocation.lease = acquire(limited)
+                if allocation.lease is None:
+                    self._waits_for = lambda: f"waiting: {lock_conflict(limited)}"
+                    allocation.release()
+                    return None
             except NotAvailable as error:
                 allocation.error = error
-                return allocation
-            if allocation.lease is None:
-                line = f"wattlaw: waiting: {lock_conflict(boards)}"
-                if line not in self._printed:
-                    print(line, file=sys.stderr)
-                self._printed.add(line)
-                allocation.release()
-                return None
         return allocation
 
     def status_message(self) -> str | None:
-        """Return who else uses this machine, if a run waits for that."""
+        if self._waits_for is None:
+            return None
         if time.monotonic() > self._message_s + _MESSAGE_S:
-            self._message_s = time.monotonic()
-            holders = slots.holders(self._occupied) if self._occupied else []
-            text = f"waiting: another wattlaw run uses this machine: {'; '.join(holders)}"
-            self._message = text if holders else None
-        return self._message if self._occupied else None
+            self._message, self._message_s = self._waits_for(), time.monotonic()
+        return self._message
 
     def start(
         self, record: RunRecord, folder: RunFolder, allocation: "LocalAllocation"
     ) -> "LocalAttempt":
-        """Start a run's node agent in its own session, and so in its own process group.
-
-        Raises ``NotAvailable`` if the run's limits cannot be set.
-        """
+        """``NotAvailable`` if the run's limits cannot be set."""
         if allocation.error is not None:
             raise allocation.error
         if allocation.lease is not None:
             applied = allocation.lease.apply(requested_limits(record.spec.setting))
             write_limits(folder.live(record.attempts), socket.gethostname(), applied)
-        rendezvous = allocation.rendezvous = Rendezvous()
-        environment = isolated_environment() | rendezvous.environment
+        allocation.rendezvous = Rendezvous()
         gpus = record.spec.setting.gpus
         sharing = gpus if self._launch.max_parallel == 1 else self.capacity
+        environment = isolated_environment() | allocation.rendezvous.environment
         environment |= worker_environment(self.threads, sharing)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         if self._gpus:
@@ -264,10 +253,46 @@ class LocalLauncher(Launcher):
         return LocalAttempt(process, record, folder, allocation, self._launch.timeout_s)
 
 
+class SlotLease(dict[str, socket.socket], Allocation):
+    def release(self) -> None:
+        while self:
+            self.popitem()[1].close()
+
+
+def acquire_slots(names: Sequence[str], count: int) -> SlotLease | None:
+    """Lock ``count`` of the named slots, in their order, or none of them."""
+    lease = SlotLease()
+    for name in names:
+        if len(lease) < count and (lock := machine_lock.lock(f"slot/{name}")) is not None:
+            lease[name] = lock
+    if len(lease) == count:
+        return lease
+    lease.release()
+    return None
+
+
+def slot_holders(names: Sequence[str]) -> list[str]:
+    found = {machine_lock.holder(f"slot/{name}") for name in names}
+    texts = []
+    for pid, user in sorted(holder for holder in found if holder is not None):
+        if pid == os.getpid():
+            continue
+        command = ""
+        with contextlib.suppress(psutil.Error):  # of another container, or hidden from this user
+            command = shlex.join(psutil.Process(pid).cmdline()) if pid else ""
+        shown = escape_invisible(collapse_whitespace(command))[:_MAX_SHOWN]
+        text = f"process {pid} of user {user}" if pid else f"a process of user {user}"
+        texts.append(f"{text}, {shown}" if shown else text)
+    return texts
+
+
+def _users_text(slots: Sequence[str]) -> str | None:
+    holders = "; ".join(slot_holders(slots))
+    return f"waiting: another wattlaw run uses this machine: {holders}" if holders else None
+
+
 @dataclass
 class LocalAllocation(Allocation):
-    """The resources of one run."""
-
     run: SlotLease
     boards: SlotLease
     workers: list[str]  # the GPU or MIG instance of each
@@ -295,8 +320,6 @@ class LocalAllocation(Allocation):
 
 @dataclass
 class LocalAttempt:
-    """The process tree under one node agent."""
-
     _process: subprocess.Popen[bytes]
     _record: RunRecord
     _folder: RunFolder
@@ -331,21 +354,21 @@ class LocalAttempt:
 
 
 class Torch(NamedTuple):
-    """The GPUs that torch can use, as it reports them."""
-
     uuids: tuple[str, ...] = ()
     hardware: tuple[Board, ...] = ()
     no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
 
 
 def _devices() -> tuple[list[str], dict[str, str], Torch]:
-    """Return the devices that torch can use, the board of each visible one, and torch's report."""
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
         return list(devices), devices, Torch()
-    if not devices and not any(map(os.path.exists, _GPU_DRIVERS)):
+    vendors = accelerators()
+    drivers = [file for vendor in vendors for file in vendor.driver_files]
+    if not devices and not any(map(os.path.exists, drivers)):
         return [], devices, Torch()
-    torch = _probe_torch(tuple(sorted(isolated_environment().items())))
+    kinds = tuple(vendor.torch_kind for vendor in vendors)
+    torch = _probe_torch(kinds, tuple(sorted(isolated_environment().items())))
     return _usable(list(devices), torch.uuids), devices, torch
 
 
@@ -359,12 +382,8 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _probe_torch(environment: tuple[tuple[str, str], ...]) -> Torch:
-    """Import torch in a child process, so that this one stays small.
-
-    A UUID is the same in every process.
-    """
-    line = isolated_python("-c", _PROBE)
+def _probe_torch(kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Torch:
+    line = isolated_python("-c", _PROBE, *kinds)
     try:
         probe = processes.run_captured(line, _PROBE_TIMEOUT_S, dict(environment))
         probe.check_returncode()

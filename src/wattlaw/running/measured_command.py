@@ -66,12 +66,10 @@ class CommandUnusable(BadInput):
 
 @dataclass(frozen=True)
 class MeasuredCommand:
-    """The exit code, the run and the training steps of a measured command."""
-
     exit_code: int
-    record: RunRecord | None  # of several tasks of one srun, only the first has it
-    folder: RunFolder | None
-    steps: StepSummary | None
+    record: RunRecord | None = None  # of several tasks of one srun, only the first has it
+    folder: RunFolder | None = None
+    steps: StepSummary | None = None
 
 
 def measure(
@@ -79,37 +77,30 @@ def measure(
     store: Path,
     *,
     limits: Limits,
-    prior_clocks_are_default: bool = False,
-    sample_hz: float = 10.0,
-    assume_cpu_w: float | None = None,
+    prior_clocks_are_default: bool,
+    sample_hz: float,
+    assume_cpu_w: float | None,
     part: MeasuredPart,
-    instrument: bool = True,
-    pattern: str | None = None,
+    instrument: bool,
+    pattern: str | None,
 ) -> MeasuredCommand:
     """Run a command with a sampler, and store it as a run.
 
     The command has the input and output of this process, and gets its signals. It runs to its end,
-    or until every rank has the steps of a limited ``part``; then the exit code is 0. PyTorch
-    scripts record their steps if ``instrument`` is true; those of others are seen by a pattern for
-    lines of their output (``instrumentation.progress``). Raises ``BadInput`` if the command cannot
-    be used (``CommandUnusable``), the pattern is invalid, or nothing would see the steps, and
-    ``NotAvailable``, before the command starts, if the store or the limits cannot be written.
+    or until every rank has the steps of a limited ``part``; then the exit code is 0. Steps are seen
+    by the hook (``instrument``) or by a pattern for lines of the output. Raises ``BadInput`` for a
+    command that cannot be used, and ``NotAvailable``, before it starts, for a store or limits that
+    cannot be written.
     """
-    if not command:
-        raise BadInput("measure: a command is required")
-    if shutil.which(command[0]) is None:
-        raise CommandUnusable(command[0])
-    progress = _reader(part, pattern, instrument=instrument)
+    progress = _progress(command, part, pattern, instrument=instrument)
     restore_stale_limits()
     devices, step = visible_devices(), JobStep.of_environment()
-    boards = list(dict.fromkeys(devices.values()))
     nodes = 1 if step is None else step.nodes
-    # With other limits it is another run, not a repeat. Bytes that are not UTF-8 become escapes.
-    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
-    options: dict[str, JsonValue] = {"command": [*words]}
-    options |= {name: value for name, value in vars(part).items() if value is not None}
+    measured = Measure(
+        epochs=1, warmup_epochs=0, sample_hz=sample_hz, evaluate=False, assume_cpu_w=assume_cpu_w
+    )
     spec = RunSpec(
-        workload=WorkloadSpec(name=WORKLOAD, options=options),
+        workload=WorkloadSpec(name=WORKLOAD, options=_options(command, part)),
         setting=Setting(
             gpus=max(1, len(devices)) * nodes,
             power_limit_w=limits.power_limit_w,
@@ -117,19 +108,14 @@ def measure(
             power_profile=cast(PowerProfile | None, limits.power_profile),
         ),
         repeat=0,
-        measure=Measure(
-            epochs=1,
-            warmup_epochs=0,
-            sample_hz=sample_hz,
-            evaluate=False,
-            assume_cpu_w=assume_cpu_w,
-        ),
+        measure=measured,
         launch_kind=KIND,
         nodes=nodes,
     )
     recording = Recording(Store(store), spec, step=step)
-    lease = None
+    lease, notes = None, list[str]()
     if not limits.are_none and (step is None or step.local_task == 0):
+        boards = list(dict.fromkeys(devices.values()))
         lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     try:
         applied = lease.apply(limits) if lease is not None else ()
@@ -140,9 +126,8 @@ def measure(
             if step is None or step.task == 0:
                 raise
             print(f"wattlaw: {error}", file=sys.stderr)
-            observer = StepObserver(Path(os.devnull), part, progress)
-            ended = _run(command, environment, observer)
-            return MeasuredCommand(_exit_code(ended.code), None, None, None)
+            ended = _run(command, environment, StepObserver(Path(os.devnull), part, progress))
+            return MeasuredCommand(ended.exit_code)
         if applied:
             write_limits(recording.live, recording.host, applied)
         observer = StepObserver(recording.live / "steps", part, progress)
@@ -152,7 +137,7 @@ def measure(
         ended = _run(command, environment, observer)
         duration_s = ended.at_s - start_s
     finally:
-        notes = _release(lease)
+        notes += _release(lease)
     recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
     recording.facts = recording.facts.model_validate(steps.facts())
@@ -160,53 +145,63 @@ def measure(
         if nodes > 1 and window.get("samples") is not None:
             window["samples"] //= nodes  # every node writes its own part
         recording.window(**window)
-    notes = (*notes, *ended.notes, *steps.notes)
+    notes += [*ended.notes, *steps.notes]
     if instrument and not observer.folder.is_dir():
-        notes = (*notes, _NO_FOLDER)
-    record = recording.end(_reason(ended.code), notes, interrupted=ended.interrupted)
-    return MeasuredCommand(_exit_code(ended.code), record, recording.folder, steps)
+        notes.append(_NO_FOLDER)
+    record = recording.end(ended.reason, tuple(notes), interrupted=ended.interrupted)
+    return MeasuredCommand(ended.exit_code, record, recording.folder, steps)
 
 
-def _reader(part: MeasuredPart, pattern: str | None, *, instrument: bool) -> ProgressReader | None:
-    """Return the reader of the output; None without a pattern."""
-    if pattern is None:
-        if part.is_limited and not instrument:
-            raise BadInput("measure: a number of steps or seconds needs a progress pattern")
-        return None
-    compiled = progress_pattern(pattern)
-    if part.is_limited and "step" not in compiled.groupindex:
+def _progress(
+    command: Sequence[str], part: MeasuredPart, pattern: str | None, *, instrument: bool
+) -> ProgressReader | None:
+    if not command:
+        raise BadInput("measure: a command is required")
+    if shutil.which(command[0]) is None:
+        raise CommandUnusable(command[0])
+    if pattern is None and part.is_limited and not instrument:
+        raise BadInput("measure: a number of steps or seconds needs a progress pattern")
+    progress = None if pattern is None else ProgressReader(progress_pattern(pattern))
+    if progress is not None and part.is_limited and "step" not in progress.pattern.groupindex:
         raise BadInput("measure: the progress pattern needs a group step, to count steps")
-    return ProgressReader(compiled)
+    return progress
 
 
-def _exit_code(code: int) -> int:
-    """Return a shell's exit code for a code in Popen's convention."""
-    return code if code >= 0 else _SIGNALLED - code
+def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]:
+    # With other limits it is another run, not a repeat. Bytes that are not UTF-8 become escapes.
+    words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
+    given = {name: value for name, value in vars(part).items() if value is not None}
+    return {"command": [*words], **given}
 
 
-def _release(lease: LimitLease | None) -> tuple[str, ...]:
-    """Restore the limits; print an error and return it as a note."""
+def _release(lease: LimitLease | None) -> list[str]:
     try:
         if lease is not None:
             lease.release()
     except NotAvailable as error:
         print(f"wattlaw: {error}", file=sys.stderr)
-        return (str(error),)
-    return ()
+        return [str(error)]
+    return []
 
 
 @dataclass(frozen=True)
 class _Ended:
-    """The end of a command.
-
-    ``code``, in Popen's convention, is 0 if it was ended because it has its steps. ``at_s`` is of
-    ``perf_counter``. ``interrupted`` says whether a user stopped it.
-    """
+    """The end of a command; ``code``, in Popen's convention, is 0 if it has its steps."""
 
     code: int
-    at_s: float
-    interrupted: bool = False
+    at_s: float  # of ``perf_counter``
+    interrupted: bool = False  # by a user
     notes: tuple[str, ...] = ()
+
+    @property
+    def exit_code(self) -> int:
+        return self.code if self.code >= 0 else _SIGNALLED - self.code
+
+    @property
+    def reason(self) -> str | None:
+        if self.code < 0:
+            return f"ended by signal {-self.code} ({signal.Signals(-self.code).name})"
+        return f"exit code {self.code}" if self.code else None
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> _Ended:
@@ -246,32 +241,20 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
             for number in early:  # the terminal has not sent it to the command
                 forward(number, None)
             early.clear()
-            if observer.progress is None and not observer.part.is_limited:
-                code = process.wait()
-            else:
-                code = 0 if _watch(process, observer, processes) else process.wait()
+            has_steps = False
+            if observer.progress is not None or observer.part.is_limited:
+                has_steps = _watch(process, observer, processes)
+            code = 0 if has_steps else process.wait()
             processes.wait_for_end()
             at_s = time.perf_counter()
-            notes = _end_notes(processes, signal.Signals(stops[0][0]).name if stops else None)
-        return _Ended(code, at_s, bool(stops), notes)
+            why = f"got {signal.Signals(stops[0][0]).name}" if stops else "reached its steps"
+            note = processes.end_note(why)
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _end_notes(processes: CommandProcesses, stop: str | None) -> tuple[str, ...]:
-    """Print and return a note on the processes after the end of the command."""
-    remaining = processes.remaining()
-    note = None
-    if processes.was_killed:
-        why = "reached its steps" if stop is None else f"got {stop}"
-        note = f"the command did not end within 30 s after it {why}, and was killed"
-    elif remaining is not None:
-        note = f"processes of the command still run: {remaining}"
-    if note is None:
-        return ()
-    print(f"wattlaw: {escape_invisible(note)}", file=sys.stderr)
-    return (note,)
+    if note is not None:
+        print(f"wattlaw: {escape_invisible(note)}", file=sys.stderr)
+    return _Ended(code, at_s, bool(stops), () if note is None else (note,))
 
 
 def _watch(
@@ -293,7 +276,6 @@ def _watch(
 
 
 def _pass_on(output: selectors.BaseSelector, observer: StepObserver, wait_s: float) -> bool:
-    """Wait for output of the command; write it to this process's output and search it."""
     if not output.get_map():
         time.sleep(wait_s)
         return False
@@ -317,9 +299,3 @@ def _came_from_terminal(number: int) -> bool:
     with contextlib.suppress(OSError), Path("/dev/tty").open("rb", buffering=0) as terminal:
         return os.tcgetpgrp(terminal.fileno()) == os.getpgrp()
     return False
-
-
-def _reason(code: int) -> str | None:
-    if code < 0:
-        return f"ended by signal {-code} ({signal.Signals(-code).name})"
-    return f"exit code {code}" if code else None

@@ -21,23 +21,18 @@ def requested_limits(setting: Setting) -> Limits:
 
 
 def worker_environment(threads: int, sharing: int) -> dict[str, str]:
-    """Return the environment variables of workers with a number of processor threads.
-
-    ``sharing`` workers use the cores that these may use, those of other runs included.
-    """
+    """``sharing`` workers use the cores that these may use, those of other runs included."""
     names = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, SHARING_WORKERS: sharing}
     return {name: str(number) for name, number in names.items()} | {"PYTHONUNBUFFERED": "1"}
 
 
 def log_head(record: RunRecord) -> str:
-    """Return the line above an attempt in a run's log."""
     return f"\n== attempt {record.attempts}, {now():%Y-%m-%d %H:%M:%S} UTC\n"
 
 
 def unsupported_limits_reason(
     limits: Limits, boards: Sequence[str], *, prior_clocks_are_default: bool
 ) -> str | None:
-    """Return why limits can never be set here, or None; nothing is tried."""
     if limits.are_none:
         return None
     if not boards:
@@ -51,7 +46,6 @@ def unsupported_limits_reason(
 
 
 def limit_states(boards: Sequence[str]) -> list[LimitState]:
-    """Return the limits and ranges of the boards that something on this machine can limit."""
     states = []
     with open_limiters() as limiters:
         for board in boards:
@@ -62,7 +56,6 @@ def limit_states(boards: Sequence[str]) -> list[LimitState]:
 
 
 def range_reason(limits: Limits, states: Sequence[LimitState], boards: Sequence[str]) -> str | None:
-    """Return why no board can have these limits, or None if one can."""
     reasons = []
     for state in states:
         try:
@@ -75,7 +68,6 @@ def range_reason(limits: Limits, states: Sequence[LimitState], boards: Sequence[
 
 
 def permission_problem(boards: Sequence[str]) -> str | None:
-    """Return why this user may set no limit of the boards, None if that is not known."""
     problems = dict[str, None]()
     with open_limiters() as limiters:
         for limiter in limiters_for(boards[0], limiters).values():
@@ -107,11 +99,11 @@ def lease_boards(
 def restore_stale_limits() -> None:
     """Restore the limits that dead runs left here; print what was restored, and what cannot be."""
     try:
-        outcomes, survey = restore_stale(StateFolder())
+        outcomes, damaged = restore_stale(StateFolder())
     except WattlawError as error:
         print(f"wattlaw: {error}", file=sys.stderr)
         return
-    for line in survey.damaged:
+    for line in damaged:
         print(f"wattlaw: {line}", file=sys.stderr)
     for outcome in outcomes:
         if outcome.state == "restored":
@@ -121,11 +113,10 @@ def restore_stale_limits() -> None:
 
 
 class Rendezvous:
-    """The file in which the ranks of one machine meet.
+    """The file in which the ranks of one machine meet, until ``close`` or this process ends.
 
-    A file is used because torch's TCP store listens on every interface of the machine. It is in
-    memory, because torch waits for ever if the disk of its file store is full. It exists until
-    ``close``, or until this process ends.
+    A file, because torch's TCP store listens on every interface of the machine; in memory, because
+    torch waits for ever if the disk of its file store is full.
     """
 
     def __init__(self) -> None:

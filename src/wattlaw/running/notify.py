@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.isolation import user_environment
 from wattlaw.measure.limits.guard import RESTORE_HINT
-from wattlaw.running.campaign import Outcome, Receiver
+from wattlaw.running.campaign import Observer, Outcome
 from wattlaw.store.record import RunRecord, now
 
 Event = Literal["run failed", "limits not restored", "study ended", "study decided"]
@@ -49,7 +49,7 @@ def command_words(text: str) -> list[str]:
     return words
 
 
-class Notifications(Receiver):
+class Notifications(Observer):
     """Notifies the user of failed runs, of limits that were not restored, and of the end.
 
     Calls are made one after the other in a thread, so that a slow command delays no run. The
@@ -62,6 +62,7 @@ class Notifications(Receiver):
         self._failures: list[str] = []
         self._process: subprocess.Popen[str] | None = None
         self._is_over = False
+        self.warnings: tuple[str, ...] = ()
         self._thread = threading.Thread(target=self._call_each, daemon=True)
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:

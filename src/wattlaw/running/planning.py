@@ -1,4 +1,4 @@
-"""Plans of study files, how much of a plan a store already has, and the GPU-hours of the rest."""
+"""Plans of study files, what is known of their runs before the start, and the GPU-hours of them."""
 
 import subprocess
 from collections import Counter, defaultdict
@@ -14,19 +14,17 @@ from wattlaw.common.processes import run_captured
 from wattlaw.running.command_checks import check_own_ranks, command_warnings
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.store.record import RunRecord
-from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 
 #: The most reasons of skipped runs that are shown before the start.
 _MOST_REASONS = 5
+_HOUR_S = 3600.0
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A checked study and its runs in order."""
-
     study: Study
     runs: list[PlannedRun]
 
@@ -40,29 +38,30 @@ def plan_study(
     """Read a study file, check everything that can be checked without running, and expand it.
 
     ``launch_kind`` replaces ``launch.kind``, ``simulation`` those values of ``launch.simulation``
-    that it names, and ``table`` ``launch.table``, which is relative to the study file. Raises
-    ``BadInput``, which names the file, the key and what is allowed, if the study is invalid.
+    that it names, and ``table`` ``launch.table``, which is relative to the study file.
     """
     study = read_study(path)
-    launch = study.launch.model_copy(update={"kind": launch_kind or study.launch.kind})
-    if launch.kind not in registry.names(GROUP):
-        allowed = ", ".join(registry.names(GROUP))
+    launch, kind = study.launch, launch_kind or study.launch.kind
+    if kind not in registry.names(GROUP):
         where = "--launch" if launch_kind else f"{path}: launch.kind"
-        raise BadInput(f"{where}: unknown launcher {launch.kind!r}; allowed: {allowed}")
-    if simulation and launch.kind != "simulated":
+        allowed = ", ".join(registry.names(GROUP))
+        raise BadInput(f"{where}: unknown launcher {kind!r}; allowed: {allowed}")
+    if simulation and kind != "simulated":
         option = next(iter(simulation)).replace("_", "-")
-        raise BadInput(f"run: --{option} requires the launcher simulated, not {launch.kind}")
-    changed = launch.simulation.model_copy(update=dict(simulation or {}))
-    if table is not None and launch.kind != "replay":
-        raise BadInput(f"run: --table requires the launcher replay, not {launch.kind}")
+        raise BadInput(f"run: --{option} requires the launcher simulated, not {kind}")
+    if table is not None and kind != "replay":
+        raise BadInput(f"run: --table requires the launcher replay, not {kind}")
     if table is None and launch.table is not None:
         table = path.parent / launch.table
-    file = None if table is None else str(table)
-    launch = launch.model_copy(update={"simulation": changed, "table": file})
-    launcher: type[Launcher] = registry.load(GROUP, launch.kind)
+    changes = {
+        "kind": kind,
+        "simulation": launch.simulation.model_copy(update=dict(simulation or {})),
+        "table": None if table is None else str(table),
+    }
+    study = study.model_copy(update={"launch": launch.model_copy(update=changes)})
+    launcher: type[Launcher] = registry.load(GROUP, kind)
     try:
-        resolved = launcher.resolve(study.model_copy(update={"launch": launch}))
-        study = catalogue.checked(resolved)
+        study = catalogue.checked(launcher.resolve(study))
         check_own_ranks(study)
         return Planned(study, expand(study))
     except BadInput as error:
@@ -87,22 +86,18 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     study = planned.study
     launcher: type[Launcher] = registry.load(GROUP, study.launch.kind)
     examined = launcher.examine(study.launch)
-    skipped, specs = dict[str, str](), dict[str, RunSpec]()
-    reasons: dict[str, str | None] = {}
+    by_setting: dict[str, list[PlannedRun]] = defaultdict(list)
     for run in runs:
-        setting = _setting(run.spec)  # the repeats of a run share it
-        if setting not in specs:
-            specs[setting] = run.spec
-            reasons[setting] = examined.unsupported_reason(run.spec)
-        if (reason := reasons[setting]) is not None:
-            skipped[run.run_id] = reason
-    warnings = command_warnings(study, planned.runs)
-    warnings += examined.warnings([*specs.values()])
+        by_setting[_setting(run.spec)].append(run)
+    skipped, specs = dict[str, str](), [repeats[0].spec for repeats in by_setting.values()]
+    for repeats in by_setting.values():
+        if (reason := examined.unsupported_reason(repeats[0].spec)) is not None:
+            skipped |= {run.run_id: reason for run in repeats}
+    warnings = [*command_warnings(study, planned.runs), *examined.warnings(specs)]
     return Forecast(skipped, warnings, [*examined.missing(study)], examined.is_of_machine)
 
 
 def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
-    """Return sentences on why some of a number of runs are skipped: the most frequent reasons."""
     count = Counter(reasons)
     # One more reason takes no more space than the sentence on the others.
     shown = count.most_common(None if len(count) == _MOST_REASONS + 1 else _MOST_REASONS)
@@ -116,16 +111,6 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
             f"{len(count) - len(shown):,} other reasons ('wattlaw status' lists them later)"
         )
     return sentences
-
-
-def statuses(
-    store: Store, runs: Iterable[PlannedRun], records: Mapping[str, RunRecord | None]
-) -> dict[str, str]:
-    planned = {run.run_id: "planned" for run in runs}
-    return planned | {
-        run_id: "damaged" if record is None else store.folder(run_id).status(record)
-        for run_id, record in records.items()
-    }
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
@@ -146,13 +131,8 @@ def git_commit(directory: Path) -> str | None:
     return described.stdout.strip() or None  # empty outside a repository
 
 
-_HOUR_S = 3600.0
-
-
 @dataclass(frozen=True)
 class GpuHours:
-    """An estimate by source: measured repeats and counted operations, with the runs of each."""
-
     measured: float
     measured_runs: int
     counted: float
@@ -165,24 +145,23 @@ def gpu_hours(
 ) -> GpuHours:
     """Estimate the GPU-hours of runs.
 
-    A run takes as long as the mean of its repeats in the store (``done``). Without repeats the
-    operations of training are divided by a rate: gpus x time = samples x FLOPs per sample / rate.
-    This is a lower bound at that rate, because it excludes start, evaluation, input and
-    communication.
+    A run takes as long as the mean of its repeats in the store (``done``). Without repeats: gpus x
+    time = samples x FLOPs per sample / rate, a lower bound, because it excludes start, evaluation,
+    input and communication.
     """
-    times: dict[str, list[float]] = defaultdict(list)
+    times_s: dict[str, list[float]] = defaultdict(list)
     for record in done:
         is_timed = record.status == "done" and record.attempts <= 1  # else only the last attempt is
         is_timed = is_timed and record.spec.launch_kind != "simulated"  # on the simulator's clock
         if is_timed and record.started_at and record.finished_at:
             duration = record.finished_at - record.started_at
-            times[_setting(record.spec)].append(duration.total_seconds())
+            times_s[_setting(record.spec)].append(duration.total_seconds())
     workloads = {run.spec.workload.name: run.spec.workload for run in runs}
     works = {name: catalogue.work(workload) for name, workload in workloads.items()}
-    measured, counted, unknown = list[float](), list[float](), 0
+    measured, counted = list[float](), list[float]()
     for run in runs:
         spec, setting, measure = run.spec, run.spec.setting, run.spec.measure
-        repeats_s, work = times.get(_setting(spec)), works[spec.workload.name]
+        repeats_s, work = times_s.get(_setting(spec)), works[spec.workload.name]
         if repeats_s:
             measured.append(setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S)
         elif work is not None:
@@ -192,11 +171,9 @@ def gpu_hours(
                 samples = float(steps * (setting.global_batch or 0))
             counted_s = samples * work.flops_per_sample / flops_per_gpu_s
             counted.append((counted_s + setting.gpus * (measure.seconds or 0.0)) / _HOUR_S)
-        else:
-            unknown += 1
+    unknown = len(runs) - len(measured) - len(counted)
     return GpuHours(sum(measured, 0.0), len(measured), sum(counted, 0.0), len(counted), unknown)
 
 
 def _setting(spec: RunSpec) -> str:
-    """Return what the repeats of a run share."""
     return spec.model_copy(update={"repeat": 0}).model_dump_json()

@@ -16,7 +16,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, write_text
 from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.measure.devices.meter import Target
-from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.measure.telemetry.sampler import SamplerProcess
 from wattlaw.running.job_step import JobStep, missing_hosts
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import ATTEMPT, RUN_FOLDER, host_name
@@ -35,9 +35,8 @@ _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 
 
 class Recording:
-    """One run with a sampler, from ``begin`` to ``end``.
+    """One run with a sampler, as the first repeat of its setting that the store does not have.
 
-    Every recording of the same setting is a new repeat: the first that the store does not have.
     The tasks of one ``srun`` record one run: the first task stores it, and the first of each host
     writes its windows and samples.
     """
@@ -47,24 +46,24 @@ class Recording:
     ) -> None:
         self._store, self._spec, self.measure, self._step = store, spec, spec.measure, step
         self._what = f"{spec.launch_kind}.{spec.workload.name}"
-        #: What the program has stated about itself.
-        self.facts = facts
-        self._target = Target(os.getpid(), 1 / self.measure.sample_hz, self.measure.assume_cpu_w)
+        self.facts = facts  # that the program has stated about itself
         self.host = socket.gethostname()
         self._sampler: SamplerProcess | None = None
         self._windows: LiveWriter | None = None
-        self._lock: RunLock | None = None
+        self._lock: RunLock | None = None  # of the task that stores the run
 
     def begin(self) -> None:
-        if self._step is not None and self._step.task > 0:
-            self.folder, self._lock = self._step.join(self._store, self._what), None
+        step = self._step
+        if step is not None and step.task > 0:
+            self.folder = step.join(self._store, self._what)
             self.live = self.folder.live(1)
         else:
             self._create()
-        if self._step is None or self._step.local_task == 0:
+        if step is None or step.local_task == 0:
             self._windows = open_windows(self.live, self.host)
+            target = Target(os.getpid(), 1 / self.measure.sample_hz, self.measure.assume_cpu_w)
             with open_regular(self.folder.log_path, append=True) as log:
-                self._sampler = SamplerProcess(self.live, self.host, self._target, log=log)
+                self._sampler = SamplerProcess(self.live, self.host, target, log=log)
             self._sampler.wait_until_ready()
 
     def _create(self) -> None:
@@ -93,10 +92,7 @@ class Recording:
         raise AssertionError("the search for a repeat ended")
 
     def other_batch(self, of_host: Mapping[int, int]) -> tuple[int | None, tuple[str, ...]]:
-        """Return the global batch that ran where it is not the declared one, and a note on it.
-
-        ``of_host`` counts steps by the samples of this host; every host has as many.
-        """
+        """``of_host`` counts steps by the samples of this host; every host has as many."""
         nodes = self._spec.nodes
         if self._spec.setting.gpus % nodes:
             return None, ()
@@ -109,13 +105,13 @@ class Recording:
     def end(
         self, reason: str | None = None, notes: tuple[str, ...] = (), *, interrupted: bool = False
     ) -> RunRecord | None:
-        if self._step is not None and self._step.task > 0:
-            if reason is not None:
-                where = f"{self.host}.{self._step.task}"
-                write_failure(self.live, where, "exited", f"task {self._step.task}: {reason}")
-            self._end_live()
-            return None
+        is_other = self._step is not None and self._step.task > 0
+        if self._step is not None and is_other and reason is not None:
+            where = f"{self.host}.{self._step.task}"
+            write_failure(self.live, where, "exited", f"task {self._step.task}: {reason}")
         self._end_live()
+        if is_other:
+            return None
         self.record = finalize_recording(
             self.record, self.folder, reason, notes, interrupted=interrupted
         )
@@ -123,12 +119,12 @@ class Recording:
         return self.record
 
     def end_at_exit(self, reason: str) -> None:
+        """End the run in another process: this one imports nothing more."""
         self._end_live()
-        if self._lock is None:
-            return
-        line = isolated_python("-m", "wattlaw.running.recording", str(self.folder.path), reason)
-        subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
-        self._release()
+        if self._lock is not None:
+            line = isolated_python("-m", "wattlaw.running.recording", str(self.folder.path), reason)
+            subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
+            self._release()
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -179,14 +175,10 @@ class NestedRecording:
             NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
         write_window(NestedRecording._stream, host, **window)
 
-    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None:
-        """Do nothing: the launcher stores the run by the program's exit code."""
-
-    def end_at_exit(self, reason: str) -> None:
-        """Do nothing."""
-
-    def abandon(self) -> None:
-        """Do nothing."""
+    # The launcher stores the run by the program's exit code.
+    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None: ...
+    def end_at_exit(self, reason: str) -> None: ...
+    def abandon(self) -> None: ...
 
 
 def finalize_recording(
@@ -197,7 +189,6 @@ def finalize_recording(
     *,
     interrupted: bool = False,
 ) -> RunRecord:
-    """Write a run's tables and its record from its live files; with a reason, as failed."""
     from wattlaw.running.finish import failed, finalize_run
 
     live, nodes = folder.live(1), record.spec.nodes
@@ -207,8 +198,7 @@ def finalize_recording(
     record = finalize_run(record, folder)
     if reason is not None:
         record = failed(record, reason, interrupted=interrupted)
-    changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
-    record = record.model_copy(update=changes)
+    record = record.model_copy(update={"finished_at": now(), "notes": (*record.notes, *notes)})
     folder.write(record)
     folder.remove_live_files()
     return record

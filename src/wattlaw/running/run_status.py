@@ -2,38 +2,35 @@
 
 import math
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from wattlaw.common import registry
 from wattlaw.common.errors import WattlawError, one_line
-from wattlaw.common.formatting import group_label
-from wattlaw.running.choosing import NOT_NEEDED
+from wattlaw.running.campaign import NOT_NEEDED
 from wattlaw.running.finish import failed
 from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
+from wattlaw.study.labels import group_label
 from wattlaw.study.not_as_declared import batch_texts
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
-#: The columns of a run that its title has, as arguments of ``run_title``.
-TITLE_COLUMNS = (
-    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "power_limit_w",
-    "clock_limit_mhz", "power_profile",
-)  # fmt: skip
-#: Columns that say how a run is, and those of its title.
+_LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
+#: The columns of a run that its title has.
+TITLE_COLUMNS = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *_LIMITS)
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
+#: The jobs of a store by run id, and the errors of queues that cannot be read.
+_Queued = tuple[dict[str, Job], list[str]]
 
 
 @dataclass(frozen=True)
 class RunStatus:
-    """A run that is not done: its state, its name where its record can be read, and its job."""
-
     run_id: str
     state: str
     title: str | None
@@ -41,15 +38,12 @@ class RunStatus:
     job: Job | None = None
 
     @property
-    def is_not_needed(self) -> bool:
-        """Say whether the run stays planned because a decision does without it."""
+    def is_not_needed(self) -> bool:  # a decision does without it
         return self.state == "planned" and (self.reason or "").startswith(NOT_NEEDED)
 
 
 @dataclass(frozen=True)
 class StoreStatus:
-    """The status of the runs of a store."""
-
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
     uncooperative: list[str]  # workloads of runs whose processes trained without a process group
@@ -57,45 +51,29 @@ class StoreStatus:
     errors: list[str]  # of queues that cannot be read
 
 
-def run_title(
-    run_id: str,
-    workload: str,
-    repeat: int,
-    gpus: int,
-    local_batch: int | None,
-    nodes: int,
-    emulated_gpus: int | None,
-    power_limit_w: float | None = None,
-    clock_limit_mhz: float | None = None,
-    power_profile: str | None = None,
-) -> str:
-    """Return the name of a run: workload, size, limits, repeat and id."""
+def run_title(run_id: str, values: Mapping[str, Any]) -> str:
+    gpus, local_batch, nodes = values["gpus"], values["local_batch"], values["nodes"]
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
-    size += f", emulates {emulated_gpus} GPUs" if emulated_gpus else ""
-    limits = {"power_limit_w": power_limit_w, "clock_limit_mhz": clock_limit_mhz}
-    label = group_label(limits | {"power_profile": power_profile})
+    size += f", emulates {values['emulated_gpus']} GPUs" if values["emulated_gpus"] else ""
+    label = group_label({name: values[name] for name in _LIMITS})
     size += f", {label}" if label else ""
-    return f"{workload}{size} (repeat {repeat}, {run_id})"
+    return f"{values['workload']}{size} (repeat {values['repeat']}, {run_id})"
 
 
 def load_queues() -> tuple[list[Queue], list[str]]:
-    """Return the queues of all launchers, and the errors of launchers that cannot be loaded."""
-    queues: list[Queue] = []
-    errors = []
+    queues, errors = list[Queue](), list[str]()
     for name in registry.names(GROUP):
         try:
             launcher: type[Launcher] = registry.load(GROUP, name)
         except WattlawError as error:
             errors.append(str(error))
-            continue
-        if launcher.queue is not None:
-            queues.append(launcher.queue)
+        else:
+            queues += [] if launcher.queue is None else [launcher.queue]
     return queues, errors
 
 
-def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
-    """Return the jobs of a store by run id, and the errors of queues that cannot be read."""
+def _queued_jobs(store: Store) -> _Queued:
     jobs: dict[str, Job] = {}
     queues, errors = load_queues()
     for queue in queues:
@@ -106,13 +84,11 @@ def queued_jobs(store: Store) -> tuple[dict[str, Job], list[str]]:
     return jobs, errors
 
 
-def store_status(
-    store: Store, queued: tuple[dict[str, Job], list[str]] | None = None
-) -> StoreStatus:
+def store_status(store: Store, queued: _Queued | None = None) -> StoreStatus:
     import pyarrow.compute as pc
 
     # before the records: a job that ends in between has updated its record
-    jobs, errors = queued_jobs(store) if queued is None else queued
+    jobs, errors = queued or _queued_jobs(store)
     snapshot = store.snapshot()
     runs = snapshot.runs
     # Arrow's comparisons with a value of Python import pandas, which takes longer than the rest.
@@ -135,38 +111,6 @@ def store_status(
     return StoreStatus(states, not_done, names, batch_texts(declared.to_pylist()), list(errors))
 
 
-class StatusPoller:
-    """The status of stores for a view that reads it often, without a query of a queue each time.
-
-    The jobs of a store are used for ``_QUEUE_S``, and queried earlier if a run that was not
-    missing in the queue is missing: it was submitted since.
-    """
-
-    def __init__(self) -> None:
-        self._jobs: dict[Path, tuple[float, tuple[dict[str, Job], list[str]]]] = {}
-        self._missing: dict[Path, set[str]] = {}
-
-    def status(self, store: Store) -> StoreStatus:
-        read_s, queued = self._jobs.get(store.path, (-math.inf, None))
-        if queued is not None and time.monotonic() - read_s < _QUEUE_S:
-            status = store_status(store, queued)
-            if _missing_jobs(status) <= self._missing.get(store.path, set()):
-                return status
-        queued = queued_jobs(store)
-        self._jobs[store.path] = time.monotonic(), queued
-        status = store_status(store, queued)
-        self._missing[store.path] = _missing_jobs(status)
-        return status
-
-
-def _missing_jobs(status: StoreStatus) -> set[str]:
-    return {
-        run.run_id
-        for run in status.not_done
-        if run.state == "running" and run.job is None and run.reason is not None
-    }
-
-
 def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
     run_id, state, reason, job_id = (row.pop(n) for n in ("run_id", "status", "reason", "job_id"))
     ended = state in ("failed", "skipped", "damaged")
@@ -178,7 +122,7 @@ def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
         state, reason = "queued" if job.is_queued else "running", _job_text(job)
     elif state == "running" and job_id is not None:
         reason = f"job {job_id} is not in the queue; run 'wattlaw run' to update its status"
-    return RunStatus(run_id, state, run_title(run_id, **row), reason, job)
+    return RunStatus(run_id, state, run_title(run_id, row), reason, job)
 
 
 def _job_text(job: Job) -> str:
@@ -186,10 +130,38 @@ def _job_text(job: Job) -> str:
     return f"job {job.id}: {job.state}{why}"
 
 
+class StatusPoller:
+    """The status of stores for a view that reads it often.
+
+    The jobs of a store are queried every ``_QUEUE_S``, and earlier if a run that was not missing in
+    the queue is missing: it was submitted since.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[float, _Queued, set[str]]] = {}  # with the missing runs
+
+    def status(self, store: Store) -> StoreStatus:
+        read_s, queued, missing = self._read.get(store.path, (-math.inf, ({}, []), set[str]()))
+        if time.monotonic() - read_s < _QUEUE_S:
+            status = store_status(store, queued)
+            if _missing_jobs(status) <= missing:
+                return status
+        queued, read_s = _queued_jobs(store), time.monotonic()
+        status = store_status(store, queued)
+        self._read[store.path] = read_s, queued, _missing_jobs(status)
+        return status
+
+
+def _missing_jobs(status: StoreStatus) -> set[str]:
+    return {
+        run.run_id
+        for run in status.not_done
+        if run.state == "running" and run.job is None and run.reason is not None
+    }
+
+
 @dataclass(frozen=True)
 class Cancelled:
-    """How many jobs and runs were cancelled, and how many are left."""
-
     jobs: int
     runs: int
     left: int
@@ -197,35 +169,31 @@ class Cancelled:
 
 
 def cancel(store: Store) -> Cancelled:
-    """Cancel every active run of a store, and stop its campaigns.
-
-    Raises ``BadInput`` if the record of a run is damaged, after all others are cancelled.
-    """
+    """Raises ``BadInput`` for a damaged record, after all other runs are cancelled."""
     store.cancel()  # first, so that no campaign submits a cancelled run again
     end_s = time.monotonic() + _TIMEOUT_S
-    loaded, errors = load_queues()
-    queues = dict(enumerate(loaded))
+    queues, errors = load_queues()
     cancelled_jobs: set[tuple[int, str]] = set()  # by queue
     while True:
         left = 0
-        for number, queue in list(queues.items()):
+        for queue in list(queues):
             try:
-                jobs = {(number, job.id) for job in queue.jobs(store).values()}
+                jobs = {(id(queue), job.id) for job in queue.jobs(store).values()}
                 if new := [job_id for _, job_id in jobs - cancelled_jobs]:
                     queue.cancel(new)
             except WattlawError as error:
                 errors.append(str(error))
-                del queues[number]
+                queues.remove(queue)
             else:
                 cancelled_jobs |= jobs
                 left += len(jobs)
         if not left or time.monotonic() > end_s:
             break
         time.sleep(_POLL_S)
-    cancelled, (active, damaged) = 0, _active_runs(store, queues.values())
+    cancelled, (active, damaged) = 0, _active_runs(store, queues)
     while active and time.monotonic() < end_s:
         cancelled += sum(_record_cancellation(folder) for folder in active)
-        active, damaged = _active_runs(store, queues.values())
+        active, damaged = _active_runs(store, queues)
         time.sleep(_POLL_S if active else 0)
     if damaged:
         raise damaged[0]
@@ -235,8 +203,7 @@ def cancel(store: Store) -> Cancelled:
 def _active_runs(
     store: Store, emptied: Collection[Queue]
 ) -> tuple[list[RunFolder], list[WattlawError]]:
-    active: list[RunFolder] = []
-    errors: list[WattlawError] = []
+    active, errors = list[RunFolder](), list[WattlawError]()
     for folder in store.folders():
         try:
             record = folder.read()
@@ -250,11 +217,8 @@ def _active_runs(
 
 
 def _record_cancellation(folder: RunFolder) -> bool:
-    """Record that a run was cancelled, unless an active campaign has its lock and does so."""
     with RunLock(folder) as lock:
-        if not lock.acquire():
-            return False
-        record = folder.read()
+        record = folder.read() if lock.acquire() else None
         if record is None or record.status not in ("planned", "running"):
             return False
         reason = "cancelled by 'wattlaw cancel'"

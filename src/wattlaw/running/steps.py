@@ -21,12 +21,9 @@ Mask = npt.NDArray[np.bool_]
 #: A moment of ``StepClock``: a device event, or a time of the host's clock.
 Moment = Any
 
-#: A step of this many medians is long. It contains a pause if it also takes this much longer than
-#: the median, or if it has an evaluation and takes this many medians of the others.
-_LONG, _PAUSE_S, _EVALUATION = 5.0, 0.25, 1.05
-#: Long steps and drifts above these shares are reported; a drift also is that many of its standard
-#: errors. Fewer steps show neither.
-_LONG_SHARE, _DRIFT, _ERRORS, _LEAST_STEPS = 0.05, 0.05, 4.0, 30
+#: A step of this many medians is long. Long steps and drifts above these shares are reported; a
+#: drift also is that many of its standard errors. Fewer steps show neither.
+_LONG, _LONG_SHARE, _DRIFT, _ERRORS, _LEAST_STEPS = 5.0, 0.05, 0.05, 4.0, 30
 #: Standard deviation over median absolute deviation, and standard error of a median of n values
 #: over standard deviation / sqrt(n), both of normal values.
 _SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
@@ -67,7 +64,6 @@ class StepClock:
         return event
 
     def mark(self) -> None:
-        """Mark the end of a step, and with it the start of the next."""
         self._marks.append(self.now())
 
     def steps_s(self) -> Floats:
@@ -189,7 +185,6 @@ class StepPlan:
         return self._largest([self._shortest_s - min(window_s, rest_s)])[0] <= 0
 
     def add(self, steps_s: Floats, duration_s: float, epoch_begins: Collection[int] = ()) -> None:
-        """Add a measured window that has ended, with the times of its steps."""
         self._measured += len(steps_s)
         self._measured_s += duration_s
         self._notes += steadiness_notes(steps_s, epoch_begins)
@@ -208,7 +203,6 @@ class StepPlan:
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
 
     def notes(self) -> list[str]:
-        """Return what is wrong with the measured steps, and what differs from the request."""
         difference = self.problem() or self._difference()
         return list(dict.fromkeys([*self._notes, *([difference] if difference else [])]))
 
@@ -249,51 +243,6 @@ def step_time_columns(steps_s: Floats) -> dict[str, float | None]:
         "step_time_p95_s": float(np.percentile(steps_s, 95)),
         "step_time_cv": float(steps_s.std(ddof=1) / mean_s) if has_variation else None,
     }
-
-
-def windows_of_runs(
-    is_kept: Mask, first: int, step_end_s: Floats, samples: Floats, waits_s: Floats, *, warmup: bool
-) -> list[dict[str, Any]]:
-    """Return the columns of a window for each run of kept steps of recorded ones.
-
-    ``is_kept[0]`` is of the step with the number ``first``. A window begins with the end of the
-    step before its first one.
-    """
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_kept, [False]]))) + first
-    windows = []
-    for begin, end in edges.reshape(-1, 2).tolist():
-        wait_s = waits_s[begin:end].sum()
-        windows.append(
-            {
-                "epoch": None,
-                "phase": "steps",
-                "warmup": warmup,
-                "start_ns": int(step_end_s[begin - 1] * 1e9),
-                "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
-                "from_step": begin,
-                "steps": end - begin,
-                "samples": total_samples(samples[begin:end]),
-                "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
-                **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
-            }
-        )
-    return windows
-
-
-def total_samples(samples: Floats) -> int | None:
-    """Return the sum; None if a value is unknown or no loader gave any."""
-    total = float(samples.sum())
-    return round(total) if np.isfinite(total) and total > 0 else None
-
-
-def contains_pause(steps_s: Floats, evaluated: Mask | None) -> Mask:
-    """Say which steps contain a pause; where most have an evaluation, it is a part of a step."""
-    is_usual = np.isfinite(steps_s)
-    if evaluated is not None and evaluated[is_usual].mean() < 0.5:
-        is_usual &= ~evaluated
-    median_s = float(np.median(steps_s[is_usual]))
-    is_long: Mask = steps_s > max(_LONG * median_s, median_s + _PAUSE_S)
-    return is_long | ~is_usual & (steps_s > _EVALUATION * median_s)
 
 
 def drift(steps_s: Floats) -> float | None:
@@ -365,7 +314,6 @@ def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) ->
 def other_batch(
     steps_by_samples: Mapping[int, int], declared: int | None
 ) -> tuple[int | None, tuple[str, ...]]:
-    """Return the batch of ``batch_that_ran``, and the note of the run where there is one."""
     ran = batch_that_ran(steps_by_samples, declared)
     if ran is None:
         return None, ()

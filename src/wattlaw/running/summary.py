@@ -1,6 +1,7 @@
 """A summary of a recorded run: its windows by name, with time and energy."""
 
 import math
+from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +66,6 @@ class TrackResult:
 def track_result(
     record: RunRecord, folder: RunFolder, host: str, start_ns: int, duration_s: float
 ) -> TrackResult:
-    """Return the time and energy of a block of a finished run, from its samples."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -97,8 +97,6 @@ def track_result(
 
 @dataclass(frozen=True)
 class WindowEnergy:
-    """The energy of windows together: of each kind, and of the outermost scope that all have."""
-
     energy_j: dict[str, float]  # of each kind that every window has
     scope: str | None
     total_j: float | None  # of the scope
@@ -107,13 +105,9 @@ class WindowEnergy:
 
     @classmethod
     def of(cls, rows: list[dict[str, Any]]) -> "WindowEnergy":
-        energy_j = {}
-        for kind in KINDS:
-            values = [row[f"{kind}_energy_j"] for row in rows]
-            if None not in values:
-                energy_j[kind] = math.fsum(values)
-        scopes = {row["energy_scope"] for row in rows}
-        counted = scope_of_windows(scopes, energy_j, energy_j)
+        of_kinds = {kind: [row[f"{kind}_energy_j"] for row in rows] for kind in KINDS}
+        energy_j = {k: math.fsum(values) for k, values in of_kinds.items() if None not in values}
+        counted = scope_of_windows({row["energy_scope"] for row in rows}, energy_j, energy_j)
         sources, verdicts = {}, {}
         for name, prefix in (("devices", ""), ("node", "node_")):
             values = [row[f"{prefix}energy_verdict"] for row in rows]
@@ -133,11 +127,12 @@ class WindowEnergy:
     def is_used(self, kind: str | None) -> bool:
         return VERDICTS.index(self.verdict(kind)) < VERDICTS.index("partial")
 
+    def text(self) -> str:
+        return f"{self.scope}, {self.source(self.scope)}, {self.verdict(self.scope)}"
+
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    """All windows of one name; a value is None if it was not measured in one of them."""
-
     phase: str
     windows: int
     duration_s: float
@@ -147,65 +142,52 @@ class PhaseSummary:
     mem_util: float | None
     cpu_cores: float | None
     mem_used_max_bytes: int | None
-    steps: int | None = None  # optimizer steps, if every window has them
+    steps: int | None  # optimizer steps, if every window has them
 
 
-def phase_summaries(folder: RunFolder) -> list[PhaseSummary]:
-    phases: dict[str, list[dict[str, Any]]] = {}
-    for row in _windows(folder):
-        phases.setdefault(row["phase"], []).append(row)
-    return [_phase(name, rows) for name, rows in phases.items()]
-
-
-def measured_steps(folder: RunFolder) -> PhaseSummary | None:
-    """Return the windows of steps after the warm-up; None if there are none."""
-    rows = [row for row in _windows(folder) if row["phase"] == "steps" and not row["warmup"]]
-    return _phase("steps", rows) if rows else None
-
-
-def _windows(folder: RunFolder) -> list[dict[str, Any]]:
+def phase_summaries(folder: RunFolder, *, is_measured: bool = False) -> dict[str, PhaseSummary]:
     import pyarrow.parquet as pq
 
-    rows: list[dict[str, Any]] = pq.read_table(folder.epochs_path).to_pylist()
-    return rows
+    phases: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in pq.read_table(folder.epochs_path).to_pylist():
+        if not (is_measured and row["warmup"]):
+            phases[row["phase"]].append(row)
+    return {name: _phase(name, rows) for name, rows in phases.items()}
 
 
 def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
-    durations_s: dict[str, float] = {}
+    durations_s: dict[str, float] = defaultdict(float)
     for row in rows:  # hosts run at the same time
-        durations_s[row["host"]] = durations_s.get(row["host"], 0.0) + row["duration_s"]
-    steps = [value for row in rows if isinstance(value := row["steps"], int)]
+        durations_s[row["host"]] += row["duration_s"]
+
+    def mean(column: str) -> float | None:
+        known = [(row[column], row["duration_s"]) for row in rows if row[column] is not None]
+        total_s = math.fsum(duration_s for _, duration_s in known)
+        return math.fsum(v * s for v, s in known) / total_s if total_s > 0 else None
+
+    memory_bytes = [row["mem_used_max_bytes"] for row in rows]
+    steps = [row["steps"] for row in rows]
     return PhaseSummary(
         phase=name,
         windows=len(rows) // len(durations_s),
         duration_s=max(durations_s.values()),
         energy=WindowEnergy.of(rows),
         reasons=tuple(dict.fromkeys(row["energy_reason"] for row in rows if row["energy_reason"])),
-        sm_util=_mean(rows, "sm_util_mean"),
-        mem_util=_mean(rows, "mem_util_mean"),
-        cpu_cores=_mean(rows, "cpu_cores_mean"),
-        mem_used_max_bytes=max(
-            (row["mem_used_max_bytes"] for row in rows if row["mem_used_max_bytes"] is not None),
-            default=None,
-        ),
-        steps=sum(steps) if len(steps) == len(rows) else None,
+        sm_util=mean("sm_util_mean"),
+        mem_util=mean("mem_util_mean"),
+        cpu_cores=mean("cpu_cores_mean"),
+        mem_used_max_bytes=max((size for size in memory_bytes if size is not None), default=None),
+        steps=None if None in steps else sum(steps),
     )
-
-
-def _mean(rows: list[dict[str, Any]], column: str) -> float | None:
-    known = [(row[column], row["duration_s"]) for row in rows if row[column] is not None]
-    total_s = math.fsum(duration_s for _, duration_s in known)
-    return math.fsum(v * s for v, s in known) / total_s if total_s > 0 else None
 
 
 def summary_line(record: RunRecord, folder: RunFolder) -> str:
     parts = []
-    for phase in phase_summaries(folder):
-        text, of = "energy not available", phase.energy
-        if of.total_j is not None:
-            source = f"{of.scope}, {of.source(of.scope)}, {of.verdict(of.scope)}"
-            text = f"{of.total_j:.4g} J ({source})"
-        parts.append(f"{phase.phase} x{phase.windows}: {phase.duration_s:.3f} s, {text}")
+    for name, phase in phase_summaries(folder).items():
+        text, energy = "energy not available", phase.energy
+        if energy.total_j is not None:
+            text = f"{energy.total_j:.4g} J ({energy.text()})"
+        parts.append(f"{name} x{phase.windows}: {phase.duration_s:.3f} s, {text}")
     return (
         f"wattlaw: {record.spec.workload.name}: {'; '.join(parts) or 'no windows'} -> {folder.path}"
     )

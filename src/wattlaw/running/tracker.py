@@ -1,4 +1,4 @@
-"""The windows of any training loop, which a program marks."""
+"""``wattlaw.track``: records the windows that a program marks in its training loop."""
 
 import atexit
 import json
@@ -11,29 +11,149 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
+from pydantic import JsonValue
+
+from wattlaw.common.errors import BadInput
 from wattlaw.common.terminal import escape_invisible
+from wattlaw.running.job_step import JobStep, first_number
 from wattlaw.running.recording import NestedRecording, Recording
 from wattlaw.running.steps import Step, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result
-from wattlaw.store.record import RunRecord
+from wattlaw.running.training.environment import RUN_FOLDER
+from wattlaw.store.record import Facts, RunRecord
+from wattlaw.store.store import Store
+from wattlaw.study.base_model import Precision
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.setting import Setting
 
 T = TypeVar("T")
 
+KIND = "track"
 TRAIN, EVALUATE, STEPS = "train", "evaluate", "steps"
 #: The rest of a training window after an evaluation is stored if it is longer, or has values. On a
 #: busy processor the end of an iteration takes some of this time without any training.
 _SHORTEST_REST_S = 0.05
+#: Environment variables of launchers for the local rank, and for the number of all ranks.
+_LOCAL_RANKS = (
+    *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
+    *("MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID"),
+)
+_WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_WHY_NO_RESULT: dict[type, str] = {
+    Recording: "the first task of this srun stores the run",
+    NestedRecording: "the 'wattlaw run' that started this program measures it",
+    type(None): "another process of this host measures",
+}
+
+
+def track(
+    name: str | None = None,
+    store: str | Path = "wattlaw-store",
+    *,
+    gpus: int | None = None,
+    global_batch: int | None = None,
+    options: Mapping[str, JsonValue] | None = None,
+    precision: Precision = "fp32",
+    gradient_accumulation: int = 1,
+    dataset_samples: int | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    seconds: float | None = None,
+    warmup_steps: int = 20,
+    sample_hz: float = 10.0,
+    assume_cpu_w: float | None = None,
+    quiet: bool = False,
+) -> "Track":
+    """Record the time and energy of a part of a program, in windows.
+
+    Mark epochs and evaluations so that analyses can tell them apart. A block without marks is
+    stored as one training window.
+
+    Examples
+    --------
+    >>> import time
+    >>> with wattlaw.track("my-training", store="tracked", global_batch=64, quiet=True) as run:
+    ...     for epoch in run.epochs(range(2)):
+    ...         time.sleep(0.05)  # train here
+    ...         with run.evaluation():
+    ...             time.sleep(0.05)  # evaluate here
+    >>> run.result.duration_s > 0.2
+    True
+    >>> run.result.verdict in ("ok", "suspect", "partial", "implausible", "unavailable")
+    True
+
+    Parameters
+    ----------
+    name
+        The name of the run in the store; by default the name of the program.
+    store
+        The folder of results, which is created if necessary.
+    gpus
+        Workers that train together; by default the number that the launcher has set.
+    global_batch, options, precision, gradient_accumulation, epochs
+        The setting of the run, as far as it is known. Only runs of the same setting are repeats.
+    dataset_samples
+        Samples of an epoch of the full data set, from which steps give the time of an epoch.
+    steps, seconds
+        Measure this many optimizer steps, or the steps of this time, instead of epochs. The
+        program calls ``step`` after each. It continues when enough are measured.
+    warmup_steps
+        Steps before the measured ones. The first includes all since the start of the block.
+    sample_hz
+        Samples per second.
+    assume_cpu_w
+        Watts per busy core, for an estimate if nothing measures the processors.
+    quiet
+        Print no summary at the end.
+
+    Raises
+    ------
+    ValueError
+        An argument is invalid, such as a name with a blank.
+    """
+    name = name or Path(sys.argv[0] or "python").stem or "python"
+    if first_number(_LOCAL_RANKS):  # another process of this host is the first of the job
+        return Track(name, None, quiet=True)
+    if RUN_FOLDER in os.environ:
+        return Track(name, NestedRecording.of_environment(), quiet=True)
+    gpus = (first_number(_WORLDS) or 1) if gpus is None else gpus
+    if global_batch is not None and gpus > 0 and global_batch % gpus:
+        raise ValueError(
+            f"wattlaw.track: global_batch: {global_batch} with {gpus} gpus; allowed: a multiple"
+        )
+    local_batch = None if global_batch is None else global_batch // max(gpus, 1)
+    step = JobStep.of_environment()
+    window: dict[str, Any] = {"epochs": epochs or 1, "warmup_epochs": 0}
+    if steps is not None or seconds is not None:
+        given = {"steps": steps, "seconds": seconds}.items()
+        window = {"warmup_steps": warmup_steps} | {k: v for k, v in given if v is not None}
+    try:
+        spec = RunSpec(
+            workload=WorkloadSpec(name=name, options=dict(options or {})),
+            setting=Setting(gpus=gpus, local_batch=local_batch, precision=precision),
+            repeat=0,
+            measure=Measure(**window, sample_hz=sample_hz, assume_cpu_w=assume_cpu_w),
+            train=Train(gradient_accumulation=gradient_accumulation),
+            launch_kind=KIND,
+            nodes=1 if step is None else step.nodes,
+        )
+        facts = Facts(world_size=gpus, dataset_samples=dataset_samples)
+    except (ValueError, BadInput) as error:
+        lines = str(error).splitlines()
+        raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
+    return Track(name, Recording(Store(Path(store)), spec, facts, step), quiet=quiet)
 
 
 @dataclass
-class _OpenWindow:
+class _Window:
     name: str
-    epoch: int | None
-    warmup: bool
-    start_ns: int
-    start_s: float
+    epoch: int | None = None
+    warmup: bool = False
+    start_ns: int = 0
+    start_s: float = 0.0
     values: dict[str, Any] = field(default_factory=dict)
     steps: StepWindow | None = None
     is_rest: bool = False  # of a training window, after an evaluation
@@ -52,10 +172,10 @@ class Track:
     ) -> None:
         self._recording, self._quiet = recording, quiet
         self._pid = os.getpid()  # a forked child must not record
-        self._open: list[_OpenWindow] = []
-        self._block = _OpenWindow(TRAIN, 0, False, 0, 0.0)
+        self._open: list[_Window] = []
+        self._block = _Window(TRAIN, 0)
         self._plan: StepPlan | None = None  # where steps are measured, not epochs
-        self._part: _OpenWindow | None = None  # the open window of steps
+        self._part: _Window | None = None  # the open window of steps
         self._has_windows = False
         #: What the metric of evaluations is, such as accuracy, for the table of runs.
         self.metric_name: str | None = None
@@ -63,20 +183,18 @@ class Track:
         self.steps_by_samples: Counter[int] = Counter()
         #: The stored run, after the ``with`` statement.
         self.record: RunRecord | None = None
-        #: Time and energy of the block. Its values are None until the block has ended.
         is_here = isinstance(recording, Recording)
-        reason = "the block has not ended" if is_here else _WHY_NONE[type(recording)]
+        reason = "the block has not ended" if is_here else _WHY_NO_RESULT[type(recording)]
+        #: Time and energy of the block. Its values are None until the block has ended.
         self.result = TrackResult(name, reason=reason)
 
     def __enter__(self) -> Self:
-        if self._recording is not None:
-            try:
+        with self._harmless():
+            if self._recording is not None:
                 self._recording.begin()
                 atexit.register(self._at_exit)
                 if self._recording.measure.is_by_steps:
                     self._plan = StepPlan(self._recording.measure)
-            except Exception as error:  # measuring must not stop the measured
-                self._stop(error)
         self._block.start_ns, self._block.start_s = _now()
         self._begin_part()
         return self
@@ -91,11 +209,13 @@ class Track:
         has_block = isinstance(self._recording, Recording) or self._block.steps is not None
         if has_block and not self._has_windows and self._plan is None:
             self._write(self._block, end_s)
-        reason = None if kind is None else f"{kind.__name__}: {error}"
-        self._end(reason, end_s - self._block.start_s)
+        with self._harmless():
+            reason = None if kind is None else f"{kind.__name__}: {error}"
+            self._end(reason, end_s - self._block.start_s)
+        self._recording = None
+        atexit.unregister(self._at_exit)
 
     def _at_exit(self) -> None:
-        """Store the run of a program that exits inside the ``with`` statement."""
         if self._recording is not None and os.getpid() == self._pid:
             self._recording.end_at_exit("the program ended before the run did")
             self._recording = None
@@ -143,25 +263,21 @@ class Track:
         if self._recording is None:
             return
         if self._plan is not None:
-            self._open.append(_OpenWindow(name, epoch, warmup, 0, 0.0))
-            part = self._part
-            if name == TRAIN:  # divides the open window where it is long enough
-                steps = part.steps.steps if part is not None and part.steps is not None else 0
-                elapsed_s = time.perf_counter() - part.start_s if part is not None else 0.0
-                if not steps or self._plan.may_split(steps, elapsed_s):
-                    self._begin_part()
+            self._open.append(_Window(name))
+            if name == TRAIN and self._may_divide(self._plan):
+                self._begin_part()
             elif name == EVALUATE:
                 self._end_part()
             return
-        outer = self._open[-1] if self._open else None
-        if outer is not None:
+        if self._open:
+            outer = self._open[-1]
             epoch = outer.epoch if epoch is None else epoch
             warmup = warmup or outer.warmup
             if name == EVALUATE and outer.name == TRAIN:
                 self._write(outer, _now()[1])
             else:
                 name = f"{outer.name}/{name}"
-        self._open.append(_OpenWindow(name, epoch, warmup, *_now()))
+        self._open.append(_Window(name, epoch, warmup, *_now()))
 
     def leave(self) -> None:
         """End the window that was entered last."""
@@ -176,13 +292,9 @@ class Track:
         outer = self._open[-1] if self._open else None
         if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
             outer.start_ns, outer.start_s, outer.is_rest = end_ns, end_s, True
-        elif (
-            inner.is_rest
-            and not (inner.values or inner.steps)
-            and end_s - inner.start_s < _SHORTEST_REST_S
-        ):
-            return
-        self._write(inner, end_s)
+        has_values = bool(inner.values or inner.steps)
+        if not inner.is_rest or has_values or end_s - inner.start_s >= _SHORTEST_REST_S:
+            self._write(inner, end_s)
 
     def step(self, *, samples: int | None = None, loss: Any = None) -> None:
         """Mark the end of an optimizer step, in a loop that calls this once for each.
@@ -215,38 +327,15 @@ class Track:
         window = (self._open or [self._block])[-1] if self._plan is None else self._part
         if self._recording is None or window is None:
             return
-        try:
+        with self._harmless():
             is_timed = window.steps is not None  # the start of the first step is unknown
             window.steps = window.steps or _step_window()
             window.steps.add(step, is_timed=is_timed)
             if samples is not None:
                 self.steps_by_samples[samples] += 1
-        except Exception as error:  # measuring must not stop the measured
-            self._stop(error)
-            return
-        elapsed_s = time.perf_counter() - window.start_s
-        if self._plan is not None and self._plan.ends_window(window.steps.steps, elapsed_s):
-            self._begin_part()
-
-    def _begin_part(self) -> None:
-        """Begin a window of steps, and end the open one; once there are enough, only end it."""
-        self._end_part()
-        if self._plan is not None and self._recording is not None and not self._plan.is_complete:
-            part = _OpenWindow(STEPS, None, self._plan.is_warmup, *_now(), steps=_step_window())
-            part.values["from_step"] = self._plan.steps
-            self._part = part
-
-    def _end_part(self) -> None:
-        """End the open window of steps with its last step."""
-        part, self._part = self._part, None
-        if self._plan is None or part is None or part.steps is None or not part.steps.steps:
-            return
-        _now()  # the GPU must have ended its steps
-        steps_s = part.steps.clock.steps_s()
-        duration_s = math.fsum(steps_s)
-        if not part.warmup:
-            self._plan.add(steps_s, duration_s)
-        self._write(part, part.start_s + duration_s)
+            elapsed_s = time.perf_counter() - window.start_s
+            if self._plan is not None and self._plan.ends_window(window.steps.steps, elapsed_s):
+                self._begin_part()
 
     def log(
         self,
@@ -275,10 +364,11 @@ class Track:
         ValueError
             A value is not a number.
         """
-        given = {"samples": samples, "steps": steps, "loss": loss, "metric": metric}
+        counts = {"samples": samples, "steps": steps}
+        means = {"loss": loss, "metric": metric}
         values: dict[str, Any] = {
-            name: _number(f"log: {name}", value, int if name in ("samples", "steps") else float)
-            for name, value in given.items()
+            name: _number(f"log: {name}", value, int if name in counts else float)
+            for name, value in (counts | means).items()
             if value is not None
         }
         if metrics is not None:
@@ -287,11 +377,36 @@ class Track:
         if self._open:
             self._open[-1].values |= values
 
-    def _write(self, window: _OpenWindow, end_s: float) -> None:
+    def _may_divide(self, plan: StepPlan) -> bool:
+        part = self._part
+        if part is None or part.steps is None or not part.steps.steps:
+            return True
+        return plan.may_split(part.steps.steps, time.perf_counter() - part.start_s)
+
+    def _begin_part(self) -> None:
+        """Begin a window of steps, and end the open one; once there are enough, only end it."""
+        self._end_part()
+        if self._plan is not None and self._recording is not None and not self._plan.is_complete:
+            part = _Window(STEPS, None, self._plan.is_warmup, *_now(), steps=_step_window())
+            part.values["from_step"] = self._plan.steps
+            self._part = part
+
+    def _end_part(self) -> None:
+        part, self._part = self._part, None
+        if self._plan is None or part is None or part.steps is None or not part.steps.steps:
+            return
+        _now()  # the GPU must have ended its steps
+        steps_s = part.steps.clock.steps_s()
+        duration_s = math.fsum(steps_s)
+        if not part.warmup:
+            self._plan.add(steps_s, duration_s)
+        self._write(part, part.start_s + duration_s)
+
+    def _write(self, window: _Window, end_s: float) -> None:
         if self._recording is None:
             return
         self._has_windows = True
-        try:
+        with self._harmless():
             values = window.steps.columns() if window.steps is not None else {}
             self._recording.window(
                 epoch=window.epoch,
@@ -302,54 +417,45 @@ class Track:
                 **values | window.values,
             )
             window.values, window.steps = {}, None
-        except Exception as error:  # measuring must not stop the measured
-            self._stop(error)
 
     def _end(self, reason: str | None, duration_s: float) -> None:
-        if self._recording is None:
+        recording, notes = self._recording, list[str]()
+        if recording is None:
             return
-        problem = self._plan.problem() if self._plan is not None else None
-        if problem is not None and reason is None and not self._has_windows:
-            reason = problem
         known: dict[str, Any] = {"metric": self.metric_name}
+        if self._plan is not None:
+            notes = self._plan.notes()
+            if not self._has_windows:
+                reason = reason or self._plan.problem()
+        if isinstance(recording, Recording):
+            known["global_batch"], note = recording.other_batch(self.steps_by_samples)
+            notes += note
+        recording.facts = recording.facts.model_copy(update=known)
+        self.record = recording.end(reason, tuple(notes))
+        if self.record is None:
+            self.result = replace(self.result, reason=_WHY_NO_RESULT[type(recording)])
+        elif isinstance(recording, Recording):
+            folder = recording.folder
+            if not self._quiet:
+                print(escape_invisible(summary_line(self.record, folder)), file=sys.stderr)
+            start_ns = self._block.start_ns
+            self.result = track_result(self.record, folder, recording.host, start_ns, duration_s)
+
+    @contextmanager
+    def _harmless(self) -> Iterator[None]:
+        """End the recording with an error of the block: measuring must not stop the measured."""
         try:
-            notes = self._plan.notes() if self._plan is not None else []
-            if isinstance(self._recording, Recording):
-                known["global_batch"], note = self._recording.other_batch(self.steps_by_samples)
-                notes += note
-            self._recording.facts = self._recording.facts.model_copy(update=known)
-            self.record = self._recording.end(reason, tuple(notes))
-            if self.record is None:
-                self.result = replace(self.result, reason=_WHY_NONE[type(self._recording)])
-            elif isinstance(self._recording, Recording):
-                folder, host = self._recording.folder, self._recording.host
-                if not self._quiet:
-                    print(escape_invisible(summary_line(self.record, folder)), file=sys.stderr)
-                self.result = track_result(
-                    self.record, folder, host, self._block.start_ns, duration_s
-                )
-        except Exception as error:  # measuring must not stop the measured
-            self._stop(error)
-        self._recording = None
-        atexit.unregister(self._at_exit)
-
-    def _stop(self, error: Exception) -> None:
-        warnings.warn(f"wattlaw: recording has stopped: {error}", stacklevel=3)
-        self.result = replace(self.result, reason=f"the recording failed: {error}")
-        if self._recording is not None:
-            self._recording.abandon()
-        self._recording = None
-
-
-_WHY_NONE: dict[type, str] = {
-    Recording: "the first task of this srun stores the run",
-    NestedRecording: "the 'wattlaw run' that started this program measures it",
-    type(None): "another process of this host measures",
-}
+            yield
+        except Exception as error:
+            # The warning is about the line that called the public method.
+            warnings.warn(f"wattlaw: recording has stopped: {error}", stacklevel=4)
+            self.result = replace(self.result, reason=f"the recording failed: {error}")
+            if self._recording is not None:
+                self._recording.abandon()
+            self._recording = None
 
 
 def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
-    """Return a value as a plain number; ``name`` is its place in the error message."""
     try:
         return kind(value)
     except (TypeError, ValueError, RuntimeError, OverflowError):
@@ -357,44 +463,35 @@ def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
 
 
 def _step_window() -> StepWindow:
-    gpu = _gpu_in_use()
-    devices = [] if gpu is None else _devices_in_use(gpu)
-    return StepWindow(gpu, devices[0] if devices else None)
+    gpu, devices = _gpus_in_use()
+    return StepWindow(gpu, devices[0])
 
 
 def _now() -> tuple[int, float]:
-    """Return the time on both clocks, after the GPU has finished its work."""
     try:
-        gpu = _gpu_in_use()
-        if gpu is not None:
-            devices = _devices_in_use(gpu)
-            for device in devices:
-                gpu.synchronize(device)
-            if not devices:
-                gpu.synchronize()
+        gpu, devices = _gpus_in_use()
+        for device in devices if gpu is not None else ():
+            gpu.synchronize(device)
     except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
     return time.time_ns(), time.perf_counter()
 
 
-def _gpu_in_use() -> Any | None:
-    """Return torch's functions for the GPUs that this process has used, None if it has none."""
+def _gpus_in_use() -> tuple[Any, list[int | None]]:
+    """Return torch's functions for GPUs, and those on which this process has memory.
+
+    The one with the most comes first: the parameters are there, whatever the current device is.
+    ``[None]``, the current device, where torch cannot say. No functions without a GPU in use.
+    """
     torch = sys.modules.get("torch")
     for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
         # The first question asks no driver, which a program on the CPU must not start.
-        if gpu is not None and gpu.is_initialized() and gpu.is_available():
-            return gpu
-    return None
-
-
-def _devices_in_use(gpu: Any) -> list[int]:
-    """Return the GPUs on which this process has memory, that with the most first.
-
-    The parameters are there, whatever the current device is. Empty where torch cannot say.
-    """
-    try:
-        held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
-    except Exception:  # such as an allocator of the program's own
-        return []
-    used = [number for number, size in held_bytes.items() if size]
-    return sorted(used, key=lambda number: -held_bytes[number])
+        if gpu is None or not gpu.is_initialized() or not gpu.is_available():
+            continue
+        try:
+            held_bytes = {n: gpu.memory_reserved(n) for n in range(gpu.device_count())}
+        except Exception:  # such as an allocator of the program's own
+            held_bytes = {}
+        most_first = sorted(held_bytes, key=lambda number: -held_bytes[number])
+        return gpu, [number for number in most_first if held_bytes[number]] or [None]
+    return None, [None]

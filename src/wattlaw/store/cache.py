@@ -36,129 +36,105 @@ _BATCH = 500
 Read = Callable[[Sequence[str]], tuple[pa.Table, Collection[str]]]
 
 
-def folder_keys(runs: Path, run_ids: Collection[str] | None = None) -> dict[str, int]:
-    """Return what the files of runs are, by run id in order: a hash of sizes, times and inodes."""
-    return {name: key for name, (key, _) in _states(runs, run_ids).items()}
-
-
-def _states(runs: Path, run_ids: Collection[str] | None) -> dict[str, tuple[int, float]]:
-    """Return each run's key, and when its files last changed, in ns since 1970.
-
-    The latter is infinite where a file is less readable than the folder of the runs.
-    """
+def folder_keys(runs: Path) -> dict[str, int]:
     try:
-        folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
+        with os.scandir(runs) as entries:
+            run_ids = [entry.name for entry in entries if entry.is_dir()]
     except (FileNotFoundError, NotADirectoryError):
         return {}
+    return {run_id: key for run_id, (key, _) in _states(runs, run_ids).items()}
+
+
+def _states(runs: Path, run_ids: Collection[str]) -> dict[str, tuple[int, float]]:
+    """Return each run's key, and when its files last changed, in ns since 1970: infinite where a
+    file is less readable than the folder of the runs."""
+    states = {}
+    folder = os.open(runs, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        if run_ids is None:
-            with os.scandir(folder) as entries:
-                run_ids = [entry.name for entry in entries if entry.is_dir()]
         readable = os.fstat(folder).st_mode & _READABLE
-        return {run_id: _state(folder, run_id, readable) for run_id in sorted(run_ids)}
+        for run_id in sorted(run_ids):
+            state: list[int] = []
+            last_ns = 0.0
+            for name in _FILES:
+                try:
+                    now = os.stat(f"{run_id}/{name}", dir_fd=folder)
+                except OSError as error:
+                    state.append(error.errno or 0)
+                    continue
+                state += (now.st_size, now.st_mtime_ns, now.st_ctime_ns, now.st_ino, now.st_mode)
+                last_ns = max(last_ns, math.inf if readable & ~now.st_mode else now.st_ctime_ns)
+            states[run_id] = hash(tuple(state)), last_ns
     finally:
         os.close(folder)
-
-
-def _state(folder: int, run_id: str, readable: int) -> tuple[int, float]:
-    state: list[int] = []
-    last_ns = 0.0
-    for name in _FILES:
-        try:
-            status = os.stat(f"{run_id}/{name}", dir_fd=folder)
-        except OSError as error:
-            state.append(error.errno or 0)
-            continue
-        changed_ns = status.st_ctime_ns
-        state += (status.st_size, status.st_mtime_ns, changed_ns, status.st_ino, status.st_mode)
-        last_ns = max(last_ns, math.inf if readable & ~status.st_mode else changed_ns)
-    return hash(tuple(state)), last_ns
+    return states
 
 
 def read_through(
     store: Path, name: str, schema: pa.Schema, keys: Mapping[str, int], read: Read
 ) -> pa.Table:
-    """Return the rows of runs, in order of run id: from the cache ``name`` or else as read.
-
-    The runs are those of ``keys`` (``folder_keys``). ``read`` reads those that the cache lacks.
-    """
+    """Return the rows of ``keys`` by run id; ``read`` reads those that the cache ``name`` lacks."""
     path = store / FOLDER / f"{name}.parquet"
-    hits = _valid_rows(_load(path, schema), keys)
+    hits = _hits(path, schema.append(_KEY), keys)
     known = set(hits["run_id"].unique().to_pylist())
     missing = [run_id for run_id in keys if run_id not in known]
     rows, kept = [hits.drop_columns("key")], [hits]
     batches = range(0, len(missing), _BATCH)
     for first in track(batches, f"reading {name}", len(batches)):
-        table, left_out = read(missing[first : first + _BATCH])
+        table, changing = read(missing[first : first + _BATCH])
         rows.append(table)
         if len(missing) >= max(_MIN_RUNS, _MIN_SHARE * len(keys)):
-            kept.append(_keyed(table, _settled(store / "runs", keys, set(left_out), table)))
+            # What has changed since, or just before, is read again the next time.
+            run_ids = set(table["run_id"].unique().to_pylist()).difference(changing)
+            states = _states(store / "runs", run_ids)
+            limit_ns = time.time_ns() - _SETTLED_NS
+            settled = {
+                run_id: key
+                for run_id, (key, last_ns) in states.items()
+                if key == keys[run_id] and last_ns < limit_ns
+            }
+            table = table.append_column(_KEY, _keys_of(table, settled))
+            kept.append(table.filter(pc.is_valid(table["key"])))
     if any(table.num_rows for table in kept[1:]):
         _replace(path, by_run(pa.concat_tables(kept)), store / "runs")
     return by_run(pa.concat_tables(rows)) if missing else rows[0]
 
 
 def by_run(table: pa.Table) -> pa.Table:
-    """Return a table in order of run id; the rows of a run keep their order."""
     ids = table["run_id"]
     if len(ids) < 2 or pc.all(pc.less_equal(ids[:-1], ids[1:])).as_py():
         return table
     return table.take(pc.sort_indices(table, [("run_id", "ascending")]))
 
 
-def _load(path: Path, schema: pa.Schema) -> pa.Table:
-    full = schema.append(_KEY)
+def _keys_of(table: pa.Table, keys: Mapping[str, int]) -> pa.ChunkedArray:
+    places = pc.index_in(table["run_id"], pa.array(keys, pa.string()))
+    return pa.array(keys.values(), pa.int64()).take(places)
+
+
+def _hits(path: Path, schema: pa.Schema, keys: Mapping[str, int]) -> pa.Table:
     try:
         with open_regular(path, follow_links=False) as file:
             # read_table would import pyarrow.dataset and with it pandas
             table = pq.ParquetFile(file, page_checksum_verification=True).read()
-        if table.schema == full:
-            table.validate(full=True)
-            return table
+        if table.schema != schema:
+            return schema.empty_table()
+        table.validate(full=True)
     except (OSError, pa.ArrowException, ValueError):
-        pass
-    return full.empty_table()
-
-
-def _valid_rows(table: pa.Table, keys: Mapping[str, int]) -> pa.Table:
-    if len(table) <= len(keys):  # pa.array and to_numpy would import pandas
-        pairs = zip(*(table[name].to_pylist() for name in ("run_id", "key")), strict=True)
+        return schema.empty_table()
+    if len(table) <= len(keys):  # pa.array would import pandas
+        pairs = zip(table["run_id"].to_pylist(), table["key"].to_pylist(), strict=True)
         if all(keys.get(run_id) == key for run_id, key in pairs):
             return by_run(table)
-    ids = pa.array(keys, pa.string())
-    now = pa.array(keys.values(), pa.int64()).take(pc.index_in(table["run_id"], ids))
-    is_valid = pc.fill_null(pc.equal(now, table["key"]), fill_value=False)
-    return by_run(table if pc.all(is_valid).as_py() else table.filter(is_valid))
-
-
-def _settled(
-    runs: Path, keys: Mapping[str, int], left_out: Collection[str], table: pa.Table
-) -> dict[str, int]:
-    """Return the keys of read runs whose files have not changed since, nor just before."""
-    run_ids = set(table["run_id"].unique().to_pylist()) - set(left_out)
-    limit_ns = time.time_ns() - _SETTLED_NS
-    return {
-        run_id: key
-        for run_id, (key, last_ns) in _states(runs, run_ids).items()
-        if key == keys[run_id] and last_ns < limit_ns
-    }
-
-
-def _keyed(table: pa.Table, keys: Mapping[str, int]) -> pa.Table:
-    ids = pa.array(keys, pa.string())
-    column = pa.array(keys.values(), pa.int64()).take(pc.index_in(table["run_id"], ids))
-    table = table.append_column(_KEY, column)
-    return table.filter(pc.is_valid(table["key"]))
+    is_valid = pc.fill_null(pc.equal(_keys_of(table, keys), table["key"]), fill_value=False)
+    return by_run(table.filter(is_valid))
 
 
 def _replace(path: Path, table: pa.Table, runs: Path) -> None:
-    """Write the file of a cache; a store that cannot be written stays without."""
     folder = path.parent
     with contextlib.suppress(OSError):
         mode = stat.S_IMODE(runs.stat().st_mode)
-        if not folder.exists():
-            with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode)
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode)
         if folder.is_symlink() or not folder.is_dir():
             return  # it would write elsewhere
         handle, temporary = locked_temporary(path)

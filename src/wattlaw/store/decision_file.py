@@ -19,7 +19,6 @@ def decision_path(store: Path) -> Path:
 
 @contextlib.contextmanager
 def decision_lock(store: Path) -> Iterator[None]:
-    """Wait until no other process chooses runs for this store, and prevent that one does."""
     with open_regular(store / "decision.lock", append=True) as file:
         while not locked(file):
             time.sleep(_POLL_S)
@@ -31,7 +30,6 @@ def write_decision(store: Path, decision: Mapping[str, Any]) -> None:
 
 
 def read_decision(store: Path) -> object:
-    """Return the last decision of a store, None without one; ``BadInput`` if it cannot be read."""
     try:
         return json.loads(read_text(decision_path(store)))
     except FileNotFoundError:
@@ -42,7 +40,6 @@ def read_decision(store: Path) -> object:
 
 
 def set_aside_decision(store: Path) -> Path:
-    """Rename the decision of a store to a name that is not in use, and return that path."""
     path = decision_path(store)
     number = 1
     while (aside := path.with_name(f"decision.damaged-{number}.json")).exists():

@@ -29,21 +29,30 @@ def unpacked_bytes(size: int, ratio: int) -> int:
 
 
 def check_decoded_size(
-    paths: Sequence[Path], columns: Collection[str], most_bytes: int, *, batch_rows: int = 65_536,
+    paths: Sequence[Path],
+    columns: Collection[str],
+    most_bytes: int,
+    *,
+    batch_rows: int = 65_536,
     texts_once: bool = False,
-) -> None:  # fmt: skip
+) -> None:
     """Raise ``ValueError`` if columns of the files decode to more bytes together, or not at all.
-
-    A column that a file lacks counts as empty. ``batch_rows`` are read at once. With ``texts_once``
-    a text that many rows of one batch share counts once.
-    """
+    With ``texts_once`` a text that many rows of one batch share counts once."""
     settings = json.dumps([[*columns], most_bytes, batch_rows, texts_once])
-    line = isolated_python("-m", __name__, settings, *map(str, paths))
-    limit_s = _LEAST_S + _S_PER_BYTE * sum(path.stat().st_size for path in paths)
     # Arrow's other allocators reserve more memory than they use.
-    environment = isolated_environment() | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+    pool = {"ARROW_DEFAULT_MEMORY_POOL": "system"}
+    run_apart(__name__, [settings, *map(str, paths)], paths, pool)
+
+
+def run_apart(
+    module: str, arguments: Sequence[str], paths: Sequence[Path], environment: dict[str, str]
+) -> None:
+    """Run a module that reads files in a process of its own, as long as their sizes allow.
+    ``ValueError`` has what the process says on stderr."""
+    limit_s = _LEAST_S + _S_PER_BYTE * sum(path.stat().st_size for path in paths)
+    line = isolated_python("-m", module, *arguments)
     try:
-        done = run_captured(line, limit_s, environment)
+        done = run_captured(line, limit_s, isolated_environment() | environment)
     except subprocess.TimeoutExpired:
         raise ValueError(f"damaged: not decoded within {limit_s:.0f} s") from None
     if done.returncode < 0:
@@ -77,7 +86,6 @@ def _too_large(name: str, most_bytes: int) -> str:
 
 
 def decoded_bytes(column: Any) -> int:
-    """Return the bytes of a column, of a dictionary those that it has without one."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

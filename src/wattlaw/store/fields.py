@@ -8,7 +8,7 @@ from typing import Any
 
 from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import quote
-from wattlaw.store.numbers import UnclearNumber, read_number
+from wattlaw.store.units import UnclearNumber, finite_number, number_or_inf, read_number
 from wattlaw.study.base_model import MAX_COUNT
 from wattlaw.study.setting import RECORDED
 
@@ -20,29 +20,9 @@ _MAX_INTEGER = 2**53  # a table that holds floats cannot hold every larger integ
 OPTIONS = "options."
 
 
-def _number(value: Any) -> float:
-    if isinstance(value, str):
-        if not value.isascii() or "_" in value:  # float() would take them
-            raise ValueError
-    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
-        raise ValueError
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError from None
-
-
-def finite_number(value: Any) -> float:
-    """Return a cell as a number; raise ValueError where it is not a finite number."""
-    number = _number(value)
-    if not math.isfinite(number):
-        raise ValueError
-    return number
-
-
 def _number_or_nan(value: Any) -> float:
     """Return a number; NaN is the measured loss or metric of a run that diverged."""
-    number = _number(value)
+    number = number_or_inf(value)
     return number if math.isnan(number) else finite_number(number)
 
 
@@ -74,19 +54,15 @@ class Field:
     dimension: str | None = None  # of ``units.UNITS``; the name of the field ends with its unit
 
     def parse_cell(self, name: str, value: Any, mark: str | None = None) -> Any:
-        """Return the value of a cell of the field ``name``; raise ``InvalidCell`` if it is none.
-
-        ``mark`` is the decimal mark of its column, as of ``numbers.decimal_marks``.
-        """
+        """Return the value of a cell; ``mark`` is its column's, as of ``units.decimal_marks``."""
         try:
             if isinstance(value, str) and self.number is not None:
                 return self.parse(read_number(value, mark, whole=self.number is int))
             return self.parse(value)
         except ValueError as error:
             # A reason that is meant for people; those of ``parse`` are Python's.
-            why = str(error) if isinstance(error, UnclearNumber) else ""
-            given = f"{name} is {quote(value)}" + (f", which {why}" if why else "")
-            raise InvalidCell(f"{given}; allowed: {self.allowed}") from None
+            why = error if isinstance(error, UnclearNumber) else ""
+            raise InvalidCell(f"{name} is {quote(value)}{why}; allowed: {self.allowed}") from None
 
 
 def in_range(
@@ -98,8 +74,6 @@ def in_range(
     above_low: bool = False,
     dimension: str | None = None,
 ) -> Field:
-    """Return a field of finite numbers from ``low``, or above it, to ``high``."""
-
     def parse(value: Any) -> float:
         number = finite_number(value)
         if not low <= number <= high or (above_low and number == low) or kind(number) != number:
@@ -128,7 +102,6 @@ _TIME, _ENERGY, _POWER, _FREQUENCY = (
 )
 _SHARE = in_range(0, 1, "a share from 0 to 1", dimension="share")
 
-#: Parts of the time of a step, or of an epoch.
 STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
 #: What was run: fields of a run's specification, beside ``OPTIONS``.
 SETTING_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
@@ -174,9 +147,7 @@ class InvalidCell(ValueError):
 
 def global_batch_of(values: Mapping[str, Any]) -> int | None:
     """Return the global batch of a row with ``gpus``, from either batch; None without both.
-
-    Raises ``InvalidCell`` if the batches and the GPUs contradict each other.
-    """
+    ``InvalidCell`` if they contradict each other."""
     gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
     if batch is None and local is not None:
         batch = gpus * local

@@ -33,8 +33,6 @@ _BATCH_ROWS = 50_000
 
 @dataclass(frozen=True)
 class ImportedRun:
-    """A run, its windows as rows of ``EPOCHS``, and its samples as a table of ``TELEMETRY``."""
-
     record: RunRecord
     windows: Sequence[dict[str, Any]]  # stored, as samples are, if the run is done
     telemetry: pa.Table | None = None
@@ -60,13 +58,10 @@ class ImportCounts:
 
 
 def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
-    """Write the runs of one import into a store; runs that the store has stay as they are.
-
-    A run that the store has with other values is rejected, and so are all new runs of its
-    setting: with new repeat numbers they might count a measurement twice. Raises ``BadInput``, and
-    writes nothing, if a run has a value that no table of a store may have, or the store has a
-    damaged import or a damaged folder of one of the runs.
-    """
+    """Runs that the store has stay as they are. A run that the store has with other values is
+    rejected, and so are all new runs of its setting: with new repeat numbers they might count a
+    measurement twice. Raises ``BadInput``, and writes nothing, if a run has a value that no table
+    of a store may have, or the store is damaged."""
     with naming(store.path), _lock(store.path / "imports"):
         snapshot = store.snapshot()
         _refuse_damaged(store, snapshot, runs)
@@ -75,8 +70,7 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
         changed_ids = _changed_ids(store, snapshot, existing)
         changed = [run for run in existing if run.record.run_id in changed_ids]
         changed_settings = {run.setting for run in changed}
-        added: list[ImportedRun] = []
-        rejected = []
+        added, rejected = list[ImportedRun](), list[RejectedRow]()
         for run in changed:
             how = _how_to_remove(store, snapshot, run.record.run_id)
             reason = f"run {run.record.run_id} is in the store with other values; to replace it, "
@@ -89,20 +83,19 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
             else:
                 added.append(run)
         if added:
-            _write(store, added)
-    others = known.difference(run.record.run_id for run in runs)
+            _write(store, sorted(added, key=lambda run: run.record.run_id))
+    imported = {run.record.run_id for run in runs}
     sources = {run.record.notes[:1] for run in runs}
-    columns = (snapshot.runs[name].to_pylist() for name in ("run_id", "notes"))
+    stored = snapshot.runs.select(["run_id", "notes"]).to_pylist()
     other_runs = sum(
-        run_id in others and tuple((notes or ())[:1]) in sources
-        for run_id, notes in zip(*columns, strict=True)
+        row["run_id"] not in imported and tuple((row["notes"] or ())[:1]) in sources
+        for row in stored
     )
     return ImportCounts(len(added), len(existing) - len(changed), tuple(rejected), other_runs)
 
 
 @contextlib.contextmanager
 def _lock(folder: Path) -> Iterator[None]:
-    """Wait until no other import writes into the store."""
     folder.mkdir(exist_ok=True)
     with open_regular(folder / "lock", append=True) as file:
         with contextlib.suppress(OSError):  # a file system without locks
@@ -134,60 +127,53 @@ def _how_to_remove(store: Store, snapshot: Snapshot, run_id: str) -> str:
 def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> set[str]:
     if not runs:
         return set()
-    run_ids = pa.array(sorted(run.record.run_id for run in runs), pa.string())
-    stored, imported = (
-        table.filter(pc.is_in(table["run_id"], run_ids)).drop_columns(list(_MAY_DIFFER))
-        for table in (snapshot.runs, pa.concat_tables(_run_batches(runs)))
-    )
-    changed = _different(stored, imported)
-    windows = store.arrow("epochs", snapshot=snapshot)
-    stored = windows.filter(pc.is_in(windows["run_id"], run_ids))
-    batches = [EPOCHS.empty_table(), *_window_batches(runs)]
-    return changed | _different(stored, pa.concat_tables(batches))
+    run_ids = pa.array([run.record.run_id for run in runs], pa.string())
+    changed = set()
+    for stored, batches in (
+        (snapshot.runs, _run_batches(runs)),
+        (store.arrow("epochs", snapshot=snapshot), _window_batches(runs)),
+    ):
+        tables = []
+        for table in (stored, pa.concat_tables([stored.schema.empty_table(), *batches])):
+            own = table.filter(pc.is_in(table["run_id"], run_ids))
+            names = [name for name in own.column_names if name not in _MAY_DIFFER]
+            tables.append(by_run(own.select(names)))
+        if not tables[0].equals(tables[1]):  # for rows as text, NaN equals NaN
+            before, after = map(_rows_by_run, tables)
+            changed |= {name for name in before | after if before.get(name) != after.get(name)}
+    return changed
 
 
-def _different(stored: pa.Table, imported: pa.Table) -> set[str]:
-    """Return the ids of the runs whose rows differ in two tables; NaN equals NaN."""
-    stored, imported = by_run(stored), by_run(imported)
-    if stored.equals(imported):
-        return set()
-    rows: list[dict[str, list[str]]] = []
-    for table in (stored, imported):
-        rows.append(defaultdict(list))
-        for row in table.to_pylist():
-            rows[-1][row["run_id"]].append(str(row))
-    return {
-        run_id for run_id in rows[0].keys() | rows[1].keys()
-        if rows[0].get(run_id) != rows[1].get(run_id)
-    }  # fmt: skip
+def _rows_by_run(table: pa.Table) -> dict[str, list[str]]:
+    rows = defaultdict(list)
+    for row in table.to_pylist():
+        rows[row["run_id"]].append(str(row))
+    return dict(rows)
 
 
 def _run_batches(runs: Sequence[ImportedRun]) -> Iterator[pa.Table]:
     tracked = track(runs, "importing runs", len(runs))
-    rows = (row_of(run.record, run.record.state) for run in tracked)
-    for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
-        yield _table(batch, RUNS)
+    return _batches((row_of(run.record, run.record.state) for run in tracked), RUNS)
 
 
 def _window_batches(runs: Iterable[ImportedRun]) -> Iterator[pa.Table]:
     rows = (row for run in runs if run.record.status == "done" for row in run.windows)
-    for batch in iter(lambda: list(itertools.islice(rows, _BATCH_ROWS)), []):
-        table = _table(batch, EPOCHS)
+    for table in _batches(rows, EPOCHS):
         for fault, is_bad in find_faults(table):
             run_id = table["run_id"][pc.index(is_bad, value=True).as_py()]
             raise BadInput(f"run {run_id}: {fault}")
         yield table
 
 
-def _table(rows: list[dict[str, Any]], schema: pa.Schema) -> pa.Table:
-    try:
-        return rows_table(rows, schema)
-    except (pa.ArrowException, OverflowError) as error:
-        raise BadInput(f"a value does not fit its column: {error}") from None
+def _batches(rows: Iterator[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Table]:
+    while batch := list(itertools.islice(rows, _BATCH_ROWS)):
+        try:
+            yield rows_table(batch, schema)
+        except (pa.ArrowException, OverflowError) as error:
+            raise BadInput(f"a value does not fit its column: {error}") from None
 
 
 def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
-    runs = sorted(runs, key=lambda run: run.record.run_id)
     names = "\n".join(run.record.run_id for run in runs)
     import_id = hashlib.sha256(names.encode()).hexdigest()[:ID_DIGITS]
     with (

@@ -7,6 +7,7 @@ Arrow's stream format, and needs no pyarrow in the sampler or in a training proc
 import csv
 import os
 from collections.abc import Iterable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,12 +29,9 @@ class LiveWriter:
         self._path = path
         self._file = path.open("x", encoding="utf-8", newline="")
         self._rows = csv.writer(self._file, lineterminator="\n")
-        with naming(path):
-            self._rows.writerow(columns)
-            self._file.flush()
+        self.append([columns])
 
     def append(self, rows: Iterable[Iterable[Any]]) -> None:
-        """Write rows: values in the order of the columns, None for missing."""
         with naming(self._path):
             self._rows.writerows(rows)
             self._file.flush()
@@ -64,7 +62,6 @@ def open_windows(folder: Path, host: str) -> LiveWriter:
 
 
 def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
-    """Write one finished window; do nothing without a stream, as on all but the first rank."""
     if stream is not None:
         stream.append([Window(host, **window)])
 
@@ -72,81 +69,52 @@ def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
 def read_live(
     path: Path, schema: "pa.Schema", host: str, damage: list[str] | None = None
 ) -> "pa.Table":
-    """Return every complete row of the live file of a host.
-
-    Columns of the schema that the file lacks are null. A file with other columns has no rows.
-    ``damage`` gets a sentence for each kind of line that cannot be read and is left out. Raises
-    ``OSError``, which names the file, if it cannot be read.
-    """
+    """Return every complete row of the live file of a host. Columns of the schema that the file
+    lacks are null; a file with other columns has no rows. ``damage`` gets a sentence for each kind
+    of line that cannot be read and is left out."""
     import pyarrow as pa
     import pyarrow.compute as pc
     from pyarrow import csv as arrow_csv
 
     from wattlaw.store.schema import find_faults
 
+    damage = [] if damage is None else damage
     content = read_bytes(path, MAX_BYTES)
     end = content.rfind(b"\n") + 1
     header = content[: max(0, content.find(b"\n", 0, _HEADER_BYTES))]
     names = header.decode("utf-8", "replace").split(",")
     if len({*names} & {*schema.names}) != len(names):
-        if damage is not None:
-            damage.append(f"{path.name}: the header line has unknown or repeated columns")
+        damage.append(f"{path.name}: the header line has unknown or repeated columns")
         return schema.empty_table()
-    if end < len(content) and damage is not None:
+    if end < len(content):
         damage.append(f"{path.name}: the last line is incomplete")
-    body = memoryview(content)[len(header) + 1 : end]
-    if not body:
-        return schema.empty_table()
-    types = {name: schema.field(name).type for name in names}
-    lines = is_bad_row = None
-    try:
-        table = arrow_csv.read_csv(
-            pa.BufferReader(body),
-            read_options=arrow_csv.ReadOptions(column_names=names),
-            convert_options=arrow_csv.ConvertOptions(
-                column_types=types, null_values=[""], strings_can_be_null=True
-            ),
-        )
-    except pa.ArrowException:
-        lines = content.count(b"\n", len(header) + 1, end)
-        table = pa.Table.from_pylist(_readable_rows(bytes(body), names, types), schema=schema)
-    columns = {n: pa.nulls(len(table), schema.field(n).type) for n in schema.names}
+    reading = arrow_csv.ReadOptions(column_names=names)
+    converting = arrow_csv.ConvertOptions(
+        column_types={name: schema.field(name).type for name in names},
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+
+    def read(start: int, end: int) -> list[pa.Table]:
+        """Return the tables of the lines that can be read: those with a damaged one are halved."""
+        try:
+            lines = pa.BufferReader(memoryview(content)[start:end])
+            return [arrow_csv.read_csv(lines, reading, convert_options=converting)]
+        except pa.ArrowException:
+            middle = (start + end) // 2
+            middle = content.rfind(b"\n", start, middle) + 1 or content.find(b"\n", middle) + 1
+            return [] if middle == end else [*read(start, middle), *read(middle, end)]
+
+    start = len(header) + 1
+    tables = read(start, end) if start < end else []
+    table = pa.concat_tables(tables) if tables else schema.empty_table()
+    columns = {name: pa.nulls(len(table), schema.field(name).type) for name in schema.names}
     columns |= {name: table[name] for name in table.column_names}
     columns["host"] = pa.repeat(host, len(table))
     table = pa.table(columns, schema=schema)
-    lines = len(table) if lines is None else lines
-    for _, is_bad in find_faults(table, ("start_ns", "duration_s")):
-        is_bad_row = is_bad if is_bad_row is None else pc.or_(is_bad_row, is_bad)
-    table = table if is_bad_row is None else table.filter(pc.invert(is_bad_row))
-    if len(table) < lines and damage is not None:
+    if masks := [is_bad for _, is_bad in find_faults(table, ("start_ns", "duration_s"))]:
+        table = table.filter(pc.invert(reduce(pc.or_, masks)))
+    lines = content.count(b"\n", start, end)
+    if len(table) < lines:
         damage.append(f"{path.name}: {lines - len(table)} of {lines} lines cannot be read")
     return table
-
-
-def _readable_rows(body: bytes, names: list[str], types: dict[str, Any]) -> list[dict[str, Any]]:
-    rows = []
-    for line in body.split(b"\n"):
-        try:
-            (values,) = csv.reader([line.decode("utf-8")], strict=True)
-            row = zip(names, values, strict=True)
-            rows.append({name: _value(text, types[name]) for name, text in row})
-        except (ValueError, csv.Error):
-            continue
-    return rows
-
-
-def _value(text: str, kind: Any) -> Any:
-    import pyarrow as pa
-
-    if text == "":
-        return None
-    if pa.types.is_boolean(kind):
-        if text in ("True", "False"):
-            return text == "True"
-        raise ValueError(text)
-    if pa.types.is_integer(kind):
-        number = int(text)
-        if abs(number) >= 2**63:
-            raise ValueError(text)
-        return number
-    return float(text) if pa.types.is_floating(kind) else text

@@ -5,7 +5,7 @@
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -13,15 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.store.field_map import (
-    REQUIRED,
-    Column,
-    FieldMap,
-    Getter,
-    check_fields,
-    is_blank,
-    map_of_columns,
-)
+from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
     MAX_TEXT,
     OPTIONS,
@@ -31,12 +23,10 @@ from wattlaw.store.fields import (
     TOKENS,
     Field,
     InvalidCell,
-    finite_number,
     global_batch_of,
 )
-from wattlaw.store.numbers import UnclearNumber, decimal_marks, read_number
 from wattlaw.store.rows import Row, Rows, read_rows
-from wattlaw.store.units import is_unit
+from wattlaw.store.units import UnclearNumber, decimal_marks, finite_number, is_unit, read_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -53,20 +43,17 @@ _FAILED = frozenset({
 })  # fmt: skip
 
 
-#: Common texts for a missing value in any column.
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
+Reader = Callable[[Any], Any]  # of a cell of a column
 
 
 @dataclass(frozen=True)
 class Measurement:
-    """One row: what was run, and what was measured, by the names of ``FIELDS``.
-
-    ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of them cannot
-    be read. ``result`` has the others that the row has, always with the time of an epoch or a step
-    (``Measurements.time_field``), which a throughput becomes, and with ``gpu_energy_j`` where the
-    table has a power. ``fault`` says why the row cannot be used.
-    """
+    """One row. ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of
+    them cannot be read. ``result`` has the others that the row has, always with the time of an
+    epoch or a step (``Measurements.time_field``), which a throughput becomes, and with
+    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used."""
 
     line: int
     setting: Mapping[str, Any] | None
@@ -77,8 +64,6 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Measurements:
-    """The rows of a table, and the account of those that are none."""
-
     path: Path
     time_field: str  # ``epoch_time_s`` or ``step_time_s``
     rows: tuple[Measurement, ...]
@@ -88,7 +73,6 @@ class Measurements:
     notes: tuple[str, ...]  # which columns are converted from which unit
 
     def checked(self) -> "Measurements":
-        """Return the table; raise ``BadInput``, which names the row, if a row has a fault."""
         for row in self.rows:
             if row.fault is not None:
                 raise BadInput(f"{self.path}: {self.unit} {row.line}: {row.fault}")
@@ -105,55 +89,39 @@ def read_measurements(
     required: Iterable[Iterable[str]] = REQUIRED,
 ) -> Measurements:
     """Return the rows of a CSV (``.csv``), JSON-lines (``.jsonl``) or Parquet (``.parquet``) file.
-
     A unit in a column's name, in the row below the header or in each cell is converted to that of
     the field. Rows of totals, and of runs without a result such as OOM, are left out; a row with a
-    cell that does not fit its field has a ``fault``.
-
-    Parameters
-    ----------
-    path
-        The file. ``rows.read_rows`` says which ones are refused, and how large they may be.
-    fields
-        The column of each field, as of ``field_map.parse_map``. By default each column is the field
-        of its name, such as ``gpus``, ``step_time_ms``, ``samples_per_s`` or ``options.optimizer``,
-        and every column must be one.
-    others
-        More fields, which columns may have without ``fields``; their values are in ``result``.
-    required
-        Fields of each of which a table without ``fields`` has at least one.
-
-    Raises
-    ------
-    wattlaw.common.errors.BadInput
-        The file is no table, lacks a field or has columns that exclude each other, or the unit of a
-        column is unclear.
-    """
-    table = read_rows(path, None if fields is None else fields.needed)
+    cell that does not fit its field has a ``fault``. Without ``fields``, each column must be named
+    as a field, such as ``gpus``, ``step_time_ms`` or ``options.optimizer``, or as one of
+    ``others``, and the table has at least one of each of ``required``."""
+    table = read_rows(path, None if fields is None else {*fields.columns.values()})
     try:
         if fields is None:
             fields = map_of_columns(table.columns, others or {})
-            check_fields(fields, "columns", required)
+            fields.check("columns", required)
         units = _units(table)
         rows = table.rows[bool(units) :]
         columns = _columns(table.columns, rows, units, fields)
-        getters, notes = fields.getters(columns), fields.conversions(columns)
+        found = {name: fields.targets[name].reader(columns) for name in fields.columns}
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
+    readers = {name: read for name, (read, _) in found.items()}
     left_out, measured = [*table.left_out], []
     for row in rows:
         if (why := _why_left_out(row, fields)) is not None:
             part = f"part of a row that begins on another {table.unit}"
             left_out += [(row.line, why), *((line, part) for line in row.more)]
         else:
-            measured.append(_measurement(row, fields, getters))
+            measured.append(_measurement(row, fields, readers))
     header = (*table.header, *((table.rows[0].line,) if units else ()))
+    notes = tuple(note for _, note in found.values() if note is not None)
     return Measurements(
-        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), tuple(notes)
+        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), notes
     )
 
 
 def _units(table: Rows) -> dict[str, str]:
+    """Return the unit of each column, where the first row has nothing but units."""
     cells = table.rows[0].cells if table.rows and table.rows[0].fault is None else {}
     texts = {name: cell for name, cell in cells.items() if isinstance(cell, str) and cell.strip()}
     units = {name: cell.strip() for name, cell in texts.items() if is_unit(cell)}
@@ -166,29 +134,20 @@ def _columns(
     names: Sequence[str], rows: Sequence[Row], units: Mapping[str, str], fields: FieldMap
 ) -> dict[str, Column]:
     """Return the columns; where a column shows no decimal mark, its mark is that of the others."""
-    needed = fields.needed
-    cells = {
-        name: [cell for row in rows if not is_blank(cell := row.cells.get(name))]
-        for name in names
-        if name in needed
-    }
     kinds = {text: fields.targets[name].of_field.number for name, text in fields.columns.items()}
-    marks = {
-        name: decimal_marks(cells[name], whole=kinds.get(name) is int)
-        for name in cells
-        if kinds.get(name, float) is not None
-    }
+    marks, first = dict[str, set[str]](), dict[str, Any]()
+    for name, kind in kinds.items():
+        cells = [cell for row in rows if not is_blank(cell := row.cells.get(name))]
+        first[name] = next(iter(cells), None)
+        if kind is not None:
+            marks[name] = decimal_marks(cells, whole=kind is int)
     of_table = set().union(*marks.values())
     columns = {}
     for name in names:
-        unit = units.get(name, "").strip("[]()")
-        mark = marks.get(name) or of_table
-        columns[name] = Column(
-            name,
-            f"{name} [{unit}]" if unit else name,
-            next(iter(cells.get(name, ())), None),
-            next(iter(mark)) if len(mark) == 1 else None,
-        )
+        unit, mark = units.get(name, "").strip("[]()"), marks.get(name) or of_table
+        label = f"{name} [{unit}]" if unit else name
+        known_mark = next(iter(mark)) if len(mark) == 1 else None
+        columns[name] = Column(name, label, first.get(name), known_mark)
     return columns
 
 
@@ -196,41 +155,39 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
     label = row.label or next((each for each in row.cells.values() if isinstance(each, str)), "")
     if label.strip(" :.").lower() in _SUMMARIES:
         return "a row of totals or means"
-    times = (
-        row.cells.get(fields.columns.get(name, "")) for name in (fields.time_field, THROUGHPUT)
-    )
-    if any(isinstance(time, str) and time.strip().lower() in _FAILED for time in times):
-        return "a run without a result, such as OOM"
+    for name in (fields.time_field, THROUGHPUT):
+        time = row.cells.get(fields.columns.get(name, ""))
+        if isinstance(time, str) and time.strip().lower() in _FAILED:
+            return "a run without a result, such as OOM"
     return None
 
 
-def _measurement(row: Row, fields: FieldMap, getters: Mapping[str, Getter]) -> Measurement:
+def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
     setting: dict[str, Any] | None = None
     result: dict[str, Any] = {}
 
     def values(*, of_setting: bool) -> dict[str, Any]:
-        names = [name for name in fields.targets if is_of_setting(name) == of_setting]
-        found = {name: getters[name](row.cells) for name in names if name in getters}
-        constants = {name: fields.constants[name] for name in names if name in fields.constants}
-        return constants | {name: value for name, value in found.items() if value is not None}
+        known = {}
+        for name, target in fields.targets.items():
+            is_of_setting = name in SETTING_FIELDS or name.startswith(OPTIONS)
+            if is_of_setting == of_setting:
+                read, cell = readers.get(name), row.cells.get(target.column or "")
+                known[name] = target.value if read is None else read(cell)
+        return {name: value for name, value in known.items() if value is not None}
 
+    fault = None
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)
         setting = values(of_setting=True)
         for name in ("gpus", "workload", "repeat"):
-            if name in fields.columns and name not in setting:
+            if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
         result = values(of_setting=False)
         _complete(result, setting, fields)
     except InvalidCell as error:
-        return Measurement(row.line, setting, result, str(error), row.more)
-    return Measurement(row.line, setting, result, None, row.more)
-
-
-def is_of_setting(name: str) -> bool:
-    """Say whether a field is part of what was run, not of its result."""
-    return name in SETTING_FIELDS or name.startswith(OPTIONS)
+        fault = str(error)
+    return Measurement(row.line, setting, result, fault, row.more)
 
 
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:
@@ -272,12 +229,9 @@ def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields:
 
 
 def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
-    """Return some columns of a user's CSV, JSON-lines or Parquet file as a frame.
-
-    Missing values of ``numbers`` are NaN. One of ``others`` whose texts are all numbers becomes
-    numeric. Raises ``BadInput`` as ``rows.read_rows`` does, if a column is missing, or if a cell is
-    not a number or not a label.
-    """
+    """Return some columns of a user's table as a frame. Missing values of ``numbers`` are NaN; one
+    of ``others`` whose texts are all numbers becomes numeric. Raises ``BadInput`` as
+    ``rows.read_rows`` does, if a column is missing, or if a cell is not a number or not a label."""
     import pandas as pd
 
     table = read_rows(path, {*numbers, *others})
@@ -300,10 +254,10 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
                 cells.append(None if _is_missing(value) else parse(value))
             except ValueError as error:
                 allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
-                given = f"{quote(name)} is {quote(value)}"
-                if isinstance(error, UnclearNumber) and str(error):
-                    given += f", which {error}"
-                raise BadInput(f"{where} {given}; allowed: {allowed}") from None
+                why = error if isinstance(error, UnclearNumber) else ""
+                raise BadInput(
+                    f"{where} {quote(name)} is {quote(value)}{why}; allowed: {allowed}"
+                ) from None
     data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
     return pd.DataFrame(data)
 
@@ -315,7 +269,6 @@ def _is_missing(value: Any) -> bool:
 
 
 def _label(value: Any) -> str | int | float | bool:
-    """Return a cell as the label of a group; raise ValueError where it cannot be one."""
     if isinstance(value, Decimal):
         value = float(value)
     if isinstance(value, int) and abs(value) > _MAX_INT:

@@ -11,7 +11,6 @@ from wattlaw.study.model import RunSpec
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 #: A count that fits a column of 64-bit integers.
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-#: How the processes of a run divide its training.
 Parallelism = Literal["none", "ddp", "fsdp", "deepspeed", "tensor", "pipeline"]
 #: Verdicts on the energy of a window, from best to worst; a sum gets the worst of its parts.
 #: Means leave out energies from ``partial`` on.
@@ -33,8 +32,6 @@ class _FiniteModel(_Model):
 
 
 class DeviceReport(_Model):
-    """One device that was read, and the facts that its meter reports."""
-
     id: str
     kind: str
     name: str
@@ -43,8 +40,6 @@ class DeviceReport(_Model):
 
 
 class MeterReport(_FiniteModel):
-    """How one meter was read."""
-
     period_s: float
     reads: int
     missed: int  # readings that were skipped because the one before took too long
@@ -52,8 +47,6 @@ class MeterReport(_FiniteModel):
 
 
 class SamplerReport(_FiniteModel):
-    """What the sampler of one host did, and what it cost."""
-
     host: str
     samples: int
     duration_s: float
@@ -66,7 +59,6 @@ class SamplerReport(_FiniteModel):
 
 
 def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return the facts about devices with ``kind`` and ``contains``, by host and device."""
     return {
         (report.host, device.id): device.facts | {"kind": device.kind, "contains": device.contains}
         for report in reports
@@ -75,8 +67,6 @@ def device_facts(reports: Iterable[SamplerReport]) -> dict[tuple[str, str], dict
 
 
 class LimitReport(_Model):
-    """The limits of one device: requested, enforced, and before the run."""
-
     host: str
     device: str
     limiter: str
@@ -89,8 +79,6 @@ class LimitReport(_Model):
 
 
 class Facts(_FiniteModel):
-    """What the processes of a run report about the model and the machine."""
-
     hosts: tuple[str, ...] = ()
     hardware: str | None = None
     device_ids: tuple[str, ...] = ()
@@ -110,16 +98,6 @@ class Facts(_FiniteModel):
     instrumented: bool | None = None  # the steps of a command were counted in its processes
 
 
-class ClockReport(_FiniteModel):
-    """The measured offset between the wall clocks of two hosts."""
-
-    host: str
-    reference: str  # the other host
-    at: Literal["begin", "end"]  # of an attempt
-    offset_s: float  # host's clock minus the reference's
-    uncertainty_s: float  # largest error of the offset: half of the fastest round trip
-
-
 class Interruption(_Model):
     """An attempt that was ended from outside; another attempt continued the run."""
 
@@ -132,8 +110,6 @@ class Interruption(_Model):
 
 
 class Site(_Model):
-    """Where a scheduler ran a job, and the energy that the site accounted for it."""
-
     scheduler: str
     version: str | None = None
     cluster: str | None = None
@@ -168,11 +144,9 @@ class RunRecord(_Model):
     facts: Facts = Facts()
     samplers: tuple[SamplerReport, ...] = ()
     limits: tuple[LimitReport, ...] = ()
-    clocks: tuple[ClockReport, ...] = ()
     interruptions: tuple[Interruption, ...] = ()
     site: Site | None = None
 
     @property
     def state(self) -> str:
-        """The status; ``interrupted`` if the run failed because its launcher was stopped."""
         return "interrupted" if self.status == "failed" and self.interrupted else self.status

@@ -54,14 +54,12 @@ class Rows:
 
 
 def read_rows(path: Path, needed: Collection[str] | None = None) -> Rows:
-    """Read a CSV (``.csv``), JSON lines (``.jsonl``) or Parquet (``.parquet``) file.
-
-    Cells of a CSV file, also named ``.tsv`` or ``.txt``, are separated by ``,``, ``;``, tabs or
-    ``|``. Its header is the one of the first lines that has most of the ``needed`` columns. The
-    cells of these are kept, None for all; one may be missing. Raises ``BadInput`` if the file is
-    missing, has an unknown suffix or not the format of its suffix, has more than ``MAX_ROWS`` rows,
-    or a needed column occurs twice or has a type other than numbers, texts and dates.
-    """
+    """Read a CSV (``.csv``), JSON lines (``.jsonl``) or Parquet (``.parquet``) file. Cells of a CSV
+    file, also named ``.tsv`` or ``.txt``, are separated by ``,``, ``;``, tabs or ``|``. Its header
+    is the one of the first lines that has most of the ``needed`` columns. The cells of these are
+    kept, None for all; one may be missing. Raises ``BadInput`` if the file has not the format of
+    its suffix, has more than ``MAX_ROWS`` rows, or a needed column occurs twice or has a type other
+    than numbers, texts and dates."""
     readers = {".csv": _csv, ".tsv": _csv, ".txt": _csv, ".jsonl": _json_lines,
                ".parquet": _parquet}  # fmt: skip
     kind = path.suffix.lower()
@@ -113,8 +111,6 @@ def _csv(path: Path, needed: Collection[str] | None) -> Rows:
 
 
 class _Lines:
-    """The lines of a file; ``take`` returns those that are not blank since its last call."""
-
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines, self._taken = enumerate(lines, 1), dict[int, str]()
 
@@ -130,11 +126,9 @@ class _Lines:
 
 
 def _header(first: list[str], needed: Collection[str] | None) -> tuple[str, int, tuple[str, ...]]:
-    """Return the delimiter, the number of rows above the header, and the columns.
-
-    The header is the row with most of the needed columns; without any, the first one, with the
-    delimiter that gives most cells.
-    """
+    """Return the delimiter, the number of rows above the header, and the columns. The header has
+    most of the needed columns; without any, it is the first row, with the delimiter of most
+    cells."""
     wanted = frozenset(needed or ())
     best: tuple[tuple[int, ...], str, int, list[str]] | None = None
     for delimiter in DELIMITERS:
@@ -182,10 +176,8 @@ def _csv_rows(
 
 
 def _quote_fault(texts: list[str], delimiter: str, columns: int) -> str | None:
-    """Return what is wrong with the quotes of a row: a stray one takes the rows below into a cell.
-
-    Within a cell, a line that looks like a row is none of a text.
-    """
+    """Return what is wrong with the quotes of a row: a stray one takes the rows below into a cell,
+    where a line that looks like a row is none of a text."""
     if len(texts) < 2:
         return None
     looks_like_row = any(text.count(delimiter) == columns - 1 for text in texts[1:-1])
@@ -205,12 +197,10 @@ def _no_row(cells: Sequence[str], columns: int) -> str | None:
     return None
 
 
-@contextlib.contextmanager
-def _open_text(path: Path, newline: str | None = None) -> Iterator[TextIO]:
+def _open_text(path: Path, newline: str | None = None) -> TextIO:
     with path.open("rb") as file:
         encoding = encoding_of(file.read(1024))
-    with path.open(encoding=encoding, newline=newline) as text:
-        yield text
+    return path.open(encoding=encoding, newline=newline)
 
 
 def _text(cell: str) -> str:
@@ -350,8 +340,8 @@ def _is_plain(kind: "pa.DataType") -> bool:
     from pyarrow import types
 
     kind = kind.value_type if types.is_dictionary(kind) else kind
-    of_numbers = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean)
-    plain = (*of_numbers, types.is_timestamp, types.is_date, types.is_null)
+    plain = (types.is_integer, types.is_floating, types.is_decimal, types.is_boolean,
+             types.is_timestamp, types.is_date, types.is_null)  # fmt: skip
     return any(is_kind(kind) for is_kind in plain) or _is_text(kind)
 
 

@@ -24,8 +24,6 @@ from wattlaw.store.record import RunRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
-
-#: The path exists but is not a regular file.
 _NOT_A_FILE = {errno.EINVAL, errno.EISDIR, errno.ENOTDIR, errno.EEXIST, errno.ELOOP, errno.ENXIO}
 #: Two marks and the length of the footer.
 _MIN_PARQUET_BYTES = 12
@@ -36,10 +34,8 @@ REPLACE = "restore the file, or remove the run's folder and repeat the run"
 
 
 class RunFolder:
-    """``STORE/runs/<run_id>``. Each attempt has its own folder for live files.
-
-    A process of an abandoned attempt can therefore never write into the data of the next one.
-    """
+    """``STORE/runs/<run_id>``. Each attempt has its own folder for live files, so that a process of
+    an abandoned attempt can never write into the data of the next one."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -53,62 +49,40 @@ class RunFolder:
         self.data_cache_path = path.parent.parent / ".cache" / "data"
 
     def live(self, attempt: int) -> Path:
-        """Return the folder of an attempt's live files."""
         return self.path / "live" / str(attempt)
 
     def read(self) -> RunRecord | None:
-        """Return the run's record, or None before it has one.
-
-        Raises ``BadInput`` if the file is not a record of this run, and ``NotPermitted`` if this
-        user may not read it.
-        """
         try:
-            text = read_text(self.record_path)
+            record = RunRecord.model_validate_json(read_text(self.record_path))
+            if record.run_id == self.run_id:
+                return record
+            reason = f"is of run {record.run_id!a}, not {self.run_id}"
         except FileNotFoundError:
             return None
         except PermissionError:
             raise NotPermitted(f"{self.record_path}: no permission to read it") from None
-        except (OSError, UnicodeDecodeError) as error:
-            why = error.strerror if isinstance(error, OSError) else error
-            raise BadInput(f"{self.record_path}: cannot be read: {why}; {REPLACE}") from None
-        try:
-            record = RunRecord.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
-            raise BadInput(
-                f"{self.record_path}: not a run record: {place!a}: {first['msg']}; {REPLACE}"
-            ) from None
-        if record.run_id != self.run_id:
-            reason = f"{self.record_path}: is of run {record.run_id!a}, not {self.run_id}"
-            raise BadInput(f"{reason}; {REPLACE}")
-        return record
+            reason = f"not a run record: {place!a}: {first['msg']}"
+        except (OSError, UnicodeDecodeError) as error:
+            reason = f"cannot be read: {getattr(error, 'strerror', error)}"
+        raise BadInput(f"{self.record_path}: {reason}; {REPLACE}")
 
     def write(self, record: RunRecord, *, durable: bool = True) -> None:
         self.path.mkdir(parents=True, exist_ok=True)
         write_text(self.record_path, record.model_dump_json(indent=1) + "\n", durable=durable)
 
-    def status(self, record: RunRecord | None) -> str:
-        """Return a run's current status; a running run without a living owner is ``interrupted``.
-
-        A scheduler's run has no owner here: only the scheduler knows its status. A run whose tables
-        are missing or damaged is ``damaged``.
-        """
-        if self.damage(record) is not None:
-            return "damaged"
-        return "planned" if record is None else self.state(record)
-
     def state(self, record: RunRecord) -> str:
-        """Return the current status of a run whose tables are intact."""
+        """A running run without a living owner is ``interrupted``. A scheduler's run has no owner
+        here: only the scheduler knows its status."""
         if record.status == "running" and not record.site and not RunLock(self).is_locked():
             return "interrupted"
         return record.state
 
     def damage(self, record: RunRecord | None) -> str | None:
-        """Return which finished file of a run is missing or damaged, and what to do.
-
-        Of the tables only the ends are read: a file that was cut or overwritten lacks them.
-        """
+        """Return which finished file is missing or damaged, and what to do. Of the tables only the
+        ends are read: a file that was cut or overwritten lacks them."""
         if record is None:
             is_missing = self.epochs_path.exists()
             return f"{self.record_path}: missing; {_REPEAT}" if is_missing else None
@@ -119,13 +93,11 @@ class RunFolder:
         return None
 
     def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
-        """Return the windows of an attempt; ``damage`` gets a line for each unreadable file."""
         from wattlaw.store.schema import WINDOWS
 
         return self._streams(attempt, "windows", WINDOWS, damage)
 
     def samples(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
-        """Return the device samples of an attempt, of all hosts; ``damage`` as for windows."""
         from wattlaw.store.schema import SAMPLES
 
         return self._streams(attempt, "telemetry", SAMPLES, damage)
@@ -150,12 +122,10 @@ class RunFolder:
         write_parquet(self.epochs_path, epochs)
 
     def remove_abandoned(self) -> None:
-        remove_abandoned(self.path)
-        for attempt in (self.path / "live").glob("*"):
-            remove_abandoned(attempt)
+        for folder in (self.path, *(self.path / "live").glob("*")):
+            remove_abandoned(folder)
 
     def remove_stale_live_files(self) -> None:
-        """Remove the live files of a done run whose process was killed before it removed them."""
         if (self.path / "live").exists():
             with RunLock(self) as lock:
                 if lock.acquire():
@@ -168,6 +138,7 @@ class RunFolder:
 
 
 def table_fault(path: Path) -> str | None:
+    """Return why a file cannot be a complete Parquet file; only its ends are read."""
     try:
         with open_regular(path) as file:
             start = file.read(4)
@@ -192,7 +163,7 @@ class RunLock:
         self._file: BinaryIO | None = None
 
     def acquire(self) -> bool:
-        """Lock the run; False if another process has locked it; ``BadInput`` if it is no file."""
+        """False if another process has locked the run; ``BadInput`` if the lock is no file."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             file = open_regular(self._path, append=True)

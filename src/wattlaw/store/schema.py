@@ -23,7 +23,6 @@ _TYPES = {
 
 
 def describe_columns() -> list[dict[str, str]]:
-    """Return ``table``, ``column``, ``type``, ``unit`` and ``meaning`` of each column."""
     text = files("wattlaw.store").joinpath("columns.csv").read_text(encoding="utf-8")
     return list(csv.DictReader(text.splitlines()))
 
@@ -43,23 +42,21 @@ SAMPLES = pa.schema([TELEMETRY.field(name) for name in ("host", *Sample._fields)
 TABLES = {"runs": RUNS, "epochs": EPOCHS, "telemetry": TELEMETRY}
 
 #: Columns that are never null in any table.
-REQUIRED = (
-    "run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict",
-)  # fmt: skip
+REQUIRED = ("run_id", "host", "phase", "device", "kind", "t_ns", "energy_source", "energy_verdict")
 _SOURCES = ("counter", "integral", "estimated", "simulated", "replayed", "none")
 _CHOICES = {
-    "energy_source": _SOURCES, "node_energy_source": _SOURCES,
-    "energy_verdict": VERDICTS, "node_energy_verdict": VERDICTS,
-}  # fmt: skip
+    "energy_source": _SOURCES,
+    "node_energy_source": _SOURCES,
+    "energy_verdict": VERDICTS,
+    "node_energy_verdict": VERDICTS,
+}
 #: The end of a window stays within the nanoseconds that 64 bits hold.
 _MAX_S, _MAX_NS = 4e9, 2**62
 
 
 def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tuple[str, pa.Array]]:
-    """Return the invalid rows of a table: a sentence for each kind of fault, and a row mask.
-
-    The table has columns of ``EPOCHS`` or ``TELEMETRY``, or of a live file.
-    """
+    """Return the invalid rows of a table of ``EPOCHS`` or ``TELEMETRY``, or of a live file: a
+    sentence for each kind of fault, and a row mask."""
     faults = []
     for name in table.schema.names:
         column = table[name]
@@ -82,47 +79,15 @@ def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tu
     return [(text, is_bad) for text, is_bad in masks if pc.any(is_bad).as_py()]
 
 
-#: Columns of runs that are never null, and those of them that hold JSON objects.
-_OF_EACH_RUN = (
-    "run_id", "study", "workload", "options", "train", "gpus", "nodes", "repeat", "launcher",
-    "precision", "dataset_fraction", "software", "status",
-)  # fmt: skip
-_OBJECTS = ("options", "train", "software")
-_STATUSES = ("planned", "running", "interrupted", "done", "damaged", "failed", "skipped")
-
-
-def check_runs(runs: pa.Table) -> None:
-    """Check a table of runs that another wattlaw wrote; raise ValueError if a value is invalid."""
-    for field in runs.schema:
-        column = runs[field.name]
-        if field.name in _OF_EACH_RUN and column.null_count:
-            raise ValueError(f"column {field.name}: no value")
-        if field.type in (_TYPES["int"], _TYPES["float"]):
-            least = 1 if field.name in ("gpus", "nodes") else 0
-            is_good = pc.and_(pc.is_finite(column), pc.greater_equal(column, least))
-            if not pc.all(is_good, min_count=0).as_py():
-                raise ValueError(f"column {field.name}: allowed: numbers >= {least}")
-    if pc.count_distinct(runs["run_id"]).as_py() < len(runs):
-        raise ValueError("column run_id: a value occurs twice")
-    if unknown := set(runs["status"].unique().to_pylist()) - {*_STATUSES}:
-        raise ValueError(f"column status: {unknown.pop()!a}; allowed: {', '.join(_STATUSES)}")
-    for name in _OBJECTS:
-        for text in runs[name].unique().to_pylist():
-            if not isinstance(json.loads(text), dict):
-                raise ValueError(f"column {name}: allowed: a JSON object")
-
-
 #: Columns of runs by the part of a record that has them.
 _OF_RECORD = tuple(
     name for name in RUNS.names if name in RunRecord.model_fields and name != "interruptions"
 )
 _OF_FACTS = tuple(name for name in RUNS.names if name in Facts.model_fields)
-_OF_SETTING = RECORDED
 _OF_SITE = tuple(name for name in Site.model_fields if f"site_{name}" in RUNS.names)
 
 
 def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> pa.Table:
-    """Return rows as a table; raise ArrowException or OverflowError if one does not fit."""
     used = set[str]().union(*rows)
     columns = [
         pa.array([row.get(field.name) for row in rows], field.type)
@@ -134,13 +99,12 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> p
 
 
 def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[str, Any]:
-    """Return the columns of ``RUNS`` that are known of a run with this status."""
     spec, facts, measure = record.spec, record.facts, record.spec.measure
     setting, site = spec.setting, record.site
     command = spec.workload.command
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
-    row |= {name: getattr(setting, name) for name in _OF_SETTING}
+    row |= {name: getattr(setting, name) for name in RECORDED}
     if facts.global_batch:  # analyses use the batch that ran
         local_batch, rest = divmod(facts.global_batch, setting.gpus)
         row |= {
@@ -178,9 +142,6 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
         ),
         "software": json.dumps(facts.software, sort_keys=True),
         "interruptions": len(record.interruptions) if record.attempts else None,
-        "clock_offset_max_s": max(
-            (abs(r.offset_s) + r.uncertainty_s for r in record.clocks), default=None
-        ),
     }
     if site is not None:
         row |= {"job_id": site.job_id, "partition": site.partition}

@@ -15,11 +15,7 @@ from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import REPLACE, RunFolder, table_fault
 from wattlaw.store.schema import RUNS, TABLES, row_of, rows_table
 
-#: A file and why it is damaged.
 Damage = tuple[Path, WattlawError]
-
-
-#: What to do about a damaged import.
 _REIMPORT = "restore the file, or remove the folder and import again"
 
 
@@ -48,25 +44,19 @@ class ImportFolder:
         return self.path / f"{table}.parquet"
 
     def damage(self) -> BadInput | None:
-        """Return the error of a file whose ends show that it is missing or damaged."""
-        for name in ("epochs", "telemetry"):
-            path = self.table_path(name)
+        for path in map(self.table_path, ("epochs", "telemetry")):
             if (fault := table_fault(path)) is not None:
                 return BadInput(f"{path}: {fault}; {_REIMPORT}")
         return None
 
     def read(self, table: str, *, validate: bool = False) -> pa.Table:
-        """Return the table ``epochs`` or ``telemetry``; damage raises ``BadInput``."""
         path = self.table_path(table)
         return read_checked(path, TABLES[table], self.run_ids, validate=validate, repair=_REIMPORT)
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The runs of a store.
-
-    Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason.
-    """
+    """Runs with a missing, cut or overwritten table have the status ``damaged`` and the reason."""
 
     runs: pa.Table  # those whose record can be read, in order of run id
     damage: Mapping[str, Damage]  # the damaged files, by run id or by the id of an import
@@ -74,7 +64,6 @@ class Snapshot:
     imports: tuple[ImportFolder, ...]  # those whose runs can be read
 
     def marked(self, damaged: Mapping[str, str]) -> pa.Table:
-        """Return the runs; those in ``damaged``, and those of its imports, have that status."""
         reasons = dict(damaged)
         for folder in self.imports:
             if folder.path.name in damaged:
@@ -110,15 +99,14 @@ def read_snapshot(store: Path) -> Snapshot:
                 damage[run_id] = folder.record_path, reason
         return _fitting(rows, runs, damage), changing
 
-    tables = [read_through(store, "runs", RUNS, keys, read)] if keys else []
+    tables = [read_through(store, "runs", RUNS, keys, read)] if keys else [RUNS.empty_table()]
     imports = []
     seen = set(keys)
     for path in sorted((store / "imports").glob("*/")):
         folder = ImportFolder(path)
         try:
-            if not seen.isdisjoint(folder.run_ids):
-                twice = min(seen & folder.run_ids)
-                raise BadInput(f"{path}: the store has its run {twice} twice; remove a folder")
+            if twice := seen & folder.run_ids:
+                raise BadInput(f"{path}: the store has its run {min(twice)} twice; remove a folder")
         except WattlawError as error:
             damage[path.name] = path / "runs.parquet", error
             continue
@@ -129,17 +117,16 @@ def read_snapshot(store: Path) -> Snapshot:
             damage[path.name] = path / "epochs.parquet", fault
             table = _marked(table, dict.fromkeys(folder.run_ids, str(fault)), {"done"})
         tables.append(table)
-    table = by_run(pa.concat_tables(tables or [RUNS.empty_table()]))
-    return Snapshot(table, damage, keys, tuple(imports))
+    return Snapshot(by_run(pa.concat_tables(tables)), damage, keys, tuple(imports))
 
 
 def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) -> pa.Table:
+    """Return the rows as a table; a row with a value that no column holds is damage."""
     try:
         return rows_table(rows)
     except (pa.ArrowException, OverflowError) as error:
         if len(rows) > 1:
-            parts = [_fitting([row], runs, damage) for row in rows]
-            return pa.concat_tables(parts)
+            return pa.concat_tables(_fitting([row], runs, damage) for row in rows)
         path = runs / rows[0]["run_id"] / "run.json"
         reason = f"{path}: not a run record: {one_line(error)[:200]}; {REPLACE}"
         damage[rows[0]["run_id"]] = path, BadInput(reason)
@@ -147,7 +134,6 @@ def _fitting(rows: list[dict[str, Any]], runs: Path, damage: dict[str, Damage]) 
 
 
 def _marked(table: pa.Table, reasons: Mapping[str, str], statuses: set[str]) -> pa.Table:
-    """Return runs; those with a reason and one of these statuses become ``damaged``."""
     if not reasons:
         return table
     columns = {name: table[name].to_pylist() for name in ("run_id", "status", "reason")}

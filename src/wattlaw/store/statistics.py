@@ -5,6 +5,8 @@ interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the h
 energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
+import os
+import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -13,11 +15,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from wattlaw.common import processes
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.store.cache import by_run, read_through
-from wattlaw.store.parquet import check_all, connection, literal, read_all, same_types
+from wattlaw.store.parquet import check_columns, read_all
 from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
+from wattlaw.study.sources import TRAINING
 
 #: Columns of telemetry, and the parts of a statistic's name before and after the statistic.
 QUANTITIES = {
@@ -47,64 +51,44 @@ _COLUMNS["utilisation_correlation"] = (
     # The deviation of a constant is rounding, not always 0.
     "if(least(stddev_pop(sm_util), stddev_pop(mem_util)) > 1e-9, corr(sm_util, mem_util), null)"
 )
-# Windows that overlap or touch become one, so that no sample is counted twice.
-_WINDOWS = """
-create temp table windows as
-with timed as (
-    select run_id, host, start_ns,
-           start_ns + cast(round_even(duration_s * 1e9, 0) as bigint) as end_ns
-    from read_parquet($files, hive_partitioning = false)
-    where phase in ('train', 'steps', 'run') and warmup is not true and interrupted is not true
-          and isfinite(duration_s) and start_ns is not null
-),
-marked as (
-    select *, coalesce(start_ns > max(end_ns) over before, true) as is_new
-    from timed
-    window before as (partition by run_id, host order by start_ns, end_ns
-                      rows between unbounded preceding and 1 preceding)
-),
-numbered as (
-    select *, sum(is_new::int) over (partition by run_id, host order by start_ns, end_ns
-                                     rows unbounded preceding) as island
-    from marked
-)
-select run_id, host, min(start_ns) as start_ns, max(end_ns) as end_ns
-from numbered group by run_id, host, island
-"""
-# A sample is joined with the windows of its time bucket only, not with all windows of its run. A
-# bucket is 2^shift ns, at least the mean window, so that an average window is in at most three.
-_SHIFT = "select greatest(coalesce(ceil(log2(avg(end_ns - start_ns) + 1)), 0), 10) from windows"
-_BUCKETS = """
-create temp table buckets as
-select *, unnest(range(start_ns >> {shift}, (end_ns >> {shift}) + 1)) as bucket from windows
-"""
-_SAMPLES = """
-from read_parquet($files, hive_partitioning = false) samples
-join buckets on samples.run_id = buckets.run_id and samples.host = buckets.host
-    and samples.t_ns >> {shift} = buckets.bucket
-    and samples.t_ns between buckets.start_ns and buckets.end_ns
-where samples.kind = 'gpu'
-"""
-
-
-_FINITE = ", ".join(
-    f"if(isfinite(samples.{name}), samples.{name}, null) as {name}" for name in QUANTITIES
-)
-_STATISTICS_QUERY = (
-    f"with finite as (select samples.run_id, samples.host, samples.device, {_FINITE} "  # noqa: S608
-    f"{_SAMPLES}) select {', '.join(f'{sql} as {name}' for name, sql in _COLUMNS.items())} "
-    "from finite group by grouping sets ((run_id, host, device), (run_id)) "
-    "order by run_id, part desc, host, device"
-)
 _TEXTS = ("run_id", "part", "host", "device")
 _SCHEMA = pa.schema(
     {
-        name: pa.string() if name in _TEXTS
-        else pa.int64() if name in ("gpus", "samples") or name.endswith("_n")
+        name: pa.string()
+        if name in _TEXTS
+        else pa.int64()
+        if name in ("gpus", "samples") or name.endswith("_n")
         else pa.float64()
         for name in _COLUMNS
     }
-)  # fmt: skip
+)
+_FINITE = ", ".join(f"if(isfinite(t.{name}), t.{name}, null) as {name}" for name in QUANTITIES)
+#: Each sample is joined with the last window that has begun. It is in some window if it is before
+#: the latest end of all windows that have begun, so that windows may overlap.
+_SAMPLES = f"""
+with windows as (
+    select run_id, host, start_ns,
+           max(start_ns + cast(round_even(duration_s * 1e9, 0) as bigint))
+               over (partition by run_id, host order by start_ns) as end_ns
+    from read_parquet($epochs, hive_partitioning = false)
+    where phase in {tuple(TRAINING)} and warmup is not true and interrupted is not true
+          and isfinite(duration_s) and start_ns is not null
+),
+samples as (
+    select t.run_id, t.host, t.device, {_FINITE}
+    from read_parquet($telemetry, hive_partitioning = false) t
+    asof join windows w on t.run_id = w.run_id and t.host = w.host and t.t_ns >= w.start_ns
+    where t.kind = 'gpu' and t.t_ns <= w.end_ns
+)
+"""  # noqa: S608 - of constants
+_STATISTICS_QUERY = (
+    f"{_SAMPLES} select {', '.join(f'{sql} as {name}' for name, sql in _COLUMNS.items())} "  # noqa: S608
+    "from samples group by grouping sets ((run_id, host, device), (run_id)) "
+    "order by run_id, part desc, host, device"
+)
+#: Memory limit of queries over a store; they stream and use about a tenth of it.
+_MEMORY = "3GB"
+_MOST_THREADS = 8
 
 
 def read_telemetry(
@@ -133,30 +117,21 @@ def read_telemetry(
 def statistics(store: Store) -> pd.DataFrame:
     """Return the GPU statistics of done runs while training; a GPU without samples has no row.
 
-    Parameters
-    ----------
-    store
-        The store. Queries stream its tables and keep only what they need in memory.
+    The column ``part`` is ``gpu`` in a row of one GPU of a run, and ``run`` in the row over all
+    samples of all its GPUs (``host`` and ``device`` are missing). Columns:
 
-    Returns
-    -------
-    DataFrame
-        The column ``part`` is ``gpu`` in a row of one GPU of a run, and ``run`` in the row over all
-        samples of all its GPUs (``host`` and ``device`` are missing). Columns:
-
-        ``run_id, part, host, device, gpus, samples``
-            ``gpus`` is the number of GPUs with samples.
-        ``<quantity>_n, _mean, _sd, _min, _max``
-            Of sm_util and mem_util (shares, 0 to 1), power (W), sm_clock (MHz), temperature (°C);
-            a unit ends the name: ``power_mean_w``. ``n`` counts the samples that have the
-            quantity; sd is of the population, sqrt(sum (x - mean)^2 / n).
-        ``sm_util_cv, mem_util_cv``
-            Coefficient of variation sd/mean over all samples of a run, as in the MIT study (Frey et
-            al. 2022); missing where the mean is 0.
-        ``utilisation_correlation``
-            Pearson's correlation of sm_util and mem_util over samples that have both; missing
-            where one of them is constant.
-
+    ``run_id, part, host, device, gpus, samples``
+        ``gpus`` is the number of GPUs with samples.
+    ``<quantity>_n, _mean, _sd, _min, _max``
+        Of sm_util and mem_util (shares, 0 to 1), power (W), sm_clock (MHz), temperature (°C); a
+        unit ends the name: ``power_mean_w``. ``n`` counts the samples that have the quantity; sd is
+        of the population, sqrt(sum (x - mean)^2 / n).
+    ``sm_util_cv, mem_util_cv``
+        Coefficient of variation sd/mean over all samples of a run, as in the MIT study (Frey et al.
+        2022); missing where the mean is 0.
+    ``utilisation_correlation``
+        Pearson's correlation of sm_util and mem_util over samples that have both; missing where one
+        of them is constant.
     """
     table = _by_run(store, None, "statistics", _SCHEMA, _STATISTICS_QUERY)
     if table.empty:
@@ -168,49 +143,35 @@ def statistics(store: Store) -> pd.DataFrame:
 def joint_utilisation(
     store: Store, run_ids: Sequence[str] | None = None, bins: int = 20
 ) -> pd.DataFrame:
-    """Return the joint histogram of SM and memory utilisation over all GPUs of each run.
+    """Return the joint histogram of SM and memory utilisation over all GPUs of done runs.
 
-    Parameters
-    ----------
-    store
-        The store; the same samples count as for ``statistics``.
-    run_ids
-        Done runs; by default all.
-    bins
-        Number of equal bins from 0 to 1.
-
-    Returns
-    -------
-    DataFrame
-        ``run_id, sm_bin, mem_bin, samples``: bin b counts shares in [b/bins, (b + 1)/bins); the
-        last bin includes 1. Pairs of bins without samples have no row.
-
-    Raises
-    ------
-    BadInput
-        ``bins`` is not a whole number from 1 to 1000, or a run is not done.
+    The same samples count as for ``statistics``. The columns are ``run_id, sm_bin, mem_bin,
+    samples``: bin b of the ``bins`` from 0 to 1 counts shares in [b/bins, (b + 1)/bins); the last
+    one includes 1, and the first and the last count shares outside. Pairs of bins without samples
+    have no row. Raises ``BadInput`` if a run is not done or there are more than 1000 bins.
     """
     if not 1 <= bins <= 1000:
         raise BadInput(f"bins: given {bins}; allowed: a whole number from 1 to 1000")
-    sm, mem = (f"{_bin(column, bins)} as {column[:-5]}_bin" for column in ("sm_util", "mem_util"))
+    sm, mem = (
+        f"cast(greatest(least(floor({name}_util * {bins}), {bins - 1}), 0) as integer)"
+        for name in ("sm", "mem")
+    )
     query = (
-        f"select samples.run_id, {sm}, {mem}, count(*) as samples "
-        f"{_SAMPLES} and isfinite(sm_util) and isfinite(mem_util) "
+        f"{_SAMPLES} select run_id, {sm} as sm_bin, {mem} as mem_bin, "  # noqa: S608
+        "count(*) as samples "
+        "from samples where sm_util is not null and mem_util is not null "
         "group by all order by all"
     )
-    schema = pa.schema({"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(),
-                        "samples": pa.int64()})  # fmt: skip
+    schema = pa.schema(
+        {"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(), "samples": pa.int64()}
+    )
     return _by_run(store, run_ids, f"joint-{bins}", schema, query)
-
-
-def _bin(column: str, bins: int) -> str:
-    """Return the bin of a share as SQL; a share outside 0 to 1 is in the first or last bin."""
-    return f"cast(greatest(least(floor({column} * {bins}), {bins - 1}), 0) as integer)"
 
 
 def _by_run(
     store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, query: str
 ) -> pd.DataFrame:
+    """Return the result of a query on samples of done runs, from the cache ``name`` as possible."""
     snapshot = store.without_damaged()
     done = set(snapshot.done()).difference(store.damaged)
     if run_ids is not None:
@@ -236,35 +197,41 @@ def _by_run(
 
 
 def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema) -> pa.Table:
-    """Return the result of a query on the samples in windows of run folders or imports.
-
-    Damaged ones are left out. ``{shift}`` in the query is replaced by the buckets' shift.
-    """
     tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
     while folders := [folder for folder in folders if folder.name not in store.damaged]:
         paths = {name: [folder / f"{name}.parquet" for folder in folders] for name in tables}
         damaged_before = len(store.damaged)
-        with connection() as database:
-            try:
-                files = {name: [literal(path) for path in paths[name]] for name in tables}
-                for name, of_table in tables.items():
-                    if not same_types(database, files[name], of_table):
-                        check_all(paths[name], of_table, store.leave_out)
-                if len(store.damaged) > damaged_before:
-                    continue
-                database.execute(_WINDOWS, {"files": files["epochs"]})
-                ((shift,),) = database.execute(_SHIFT).fetchall()
-                database.execute(_BUCKETS.format(shift=int(shift)))
-                sql = query.format(shift=int(shift))
-                result = database.sql(sql, params={"files": files["telemetry"]}).to_arrow_table()
-                return result.cast(schema)
-            except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
-                for name, of_table in tables.items():
-                    for path in paths[name]:
-                        read_all([path], of_table, store.leave_out, validate=True)
-                if len(store.damaged) == damaged_before:
-                    reason = one_line(error)[:300]
-                    raise BadInput(
-                        f"{store.path}: its telemetry cannot be read: {reason}"
-                    ) from None
+        for name, of_table in tables.items():
+            # DuckDB would convert values to the types of the first file where it can.
+            check_columns(paths[name], of_table, store.leave_out)
+        if len(store.damaged) > damaged_before:
+            continue
+        files = {name: [_literal(path) for path in paths[name]] for name in tables}
+        try:
+            with _connection() as database:
+                return database.sql(query, params=files).to_arrow_table().cast(schema)
+        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
+            for name, of_table in tables.items():
+                for path in paths[name]:
+                    read_all([path], of_table, store.leave_out, validate=True)
+            if len(store.damaged) == damaged_before:
+                reason = one_line(error)[:300]
+                raise BadInput(f"{store.path}: its telemetry cannot be read: {reason}") from None
     return schema.empty_table()
+
+
+def _connection() -> duckdb.DuckDBPyConnection:
+    threads = min(_MOST_THREADS, processes.cores())
+    return duckdb.connect(
+        config={"memory_limit": _MEMORY, "autoinstall_known_extensions": False, "threads": threads}
+    )
+
+
+def _literal(path: Path) -> str:
+    text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
+    pattern = r"[\[*?]"
+    if "\\" in text and re.search(pattern, text):
+        raise BadInput(
+            f"{path}: a path with a backslash and one of [ * ? cannot be read; rename it"
+        )
+    return re.sub(pattern, r"[\g<0>]", text)

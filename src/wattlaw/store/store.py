@@ -25,7 +25,6 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.version import check_version, unreadable, version_path, write_version
 
 if TYPE_CHECKING:
-    import duckdb
     import pandas as pd
     import pyarrow as pa
 
@@ -71,13 +70,7 @@ class Store:
 
     @cached_property
     def _runs(self) -> Path:
-        """Return the folder of runs, of a store that this wattlaw can read."""
         check_version(self.path)
-        if self.path.is_file():
-            raise BadInput(
-                f"{self.path}: a file, and this command needs the folder of a store; a bundle is "
-                "read by 'wattlaw report', 'fit', 'advise', 'predict', 'compare' and 'export'"
-            )
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):
             raise unreadable(runs)
@@ -104,7 +97,6 @@ class Store:
                 copy.write_bytes(read_bytes(file))
 
     def cancel(self) -> None:
-        """Request that every campaign on this store stops."""
         if self._cancelled.exists() and not self._cancelled.is_file():
             raise BadInput(f"{self._cancelled}: not a regular file; remove it")
         write_text(self._cancelled, json.dumps({"cancelled_at": str(now()), "by_pid": os.getpid()}))
@@ -121,8 +113,7 @@ class Store:
 
         A file that cannot be read at the moment counts as no call.
         """
-        last = self.cancelled_at()
-        return last is not None and last != before
+        return self.cancelled_at() not in (None, before)
 
     def folder(self, run_id: str) -> RunFolder:
         return RunFolder(self._runs / run_id)
@@ -165,8 +156,14 @@ class Store:
     def snapshot(self) -> "Snapshot":
         from wattlaw.store.snapshot import read_snapshot
 
-        _ = self._runs
-        return read_snapshot(self.path)
+        return read_snapshot(self._runs.parent)
+
+    def without_damaged(self, snapshot: "Snapshot | None" = None) -> "Snapshot":
+        """Return the runs at this moment, or of a snapshot, after damaged ones are left out."""
+        snapshot = snapshot or self.snapshot()
+        for _, (path, error) in sorted(snapshot.damage.items()):
+            self.leave_out(path, error)
+        return snapshot
 
     def records(self) -> list[RunRecord]:
         """Return the records of all runs, whatever their status; damaged records are left out."""
@@ -174,12 +171,11 @@ class Store:
         for folder in self.folders():
             try:
                 record = folder.read()
+                records += [record] if record is not None else []
+                if (damage := folder.damage(record)) is not None:
+                    raise BadInput(damage)
             except WattlawError as error:
                 self.leave_out(folder.record_path, error)
-                continue
-            if (damage := folder.damage(record)) is not None:
-                self.leave_out(folder.record_path, BadInput(damage))
-            records += [record] if record is not None else []
         return records
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
@@ -189,18 +185,22 @@ class Store:
         """
         records: dict[str, RunRecord | None] = {}
         for folder in self.folders(run_ids):
-            try:
-                record = folder.read()
-            except WattlawError:
+            with contextlib.suppress(WattlawError):
                 records[folder.run_id] = None
-            else:
-                records |= {folder.run_id: record} if record is not None else {}
+                if (record := folder.read()) is None:
+                    del records[folder.run_id]
+                else:
+                    records[folder.run_id] = record
         return records
 
     def arrow(
-        self, table: str, run_ids: Collection[str] | None = None, *, validate: bool = False,
+        self,
+        table: str,
+        run_ids: Collection[str] | None = None,
+        *,
+        validate: bool = False,
         snapshot: "Snapshot | None" = None,
-    ) -> "pa.Table":  # fmt: skip
+    ) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
 
         Parameters
@@ -251,55 +251,19 @@ class Store:
                 tables.append(rows if run_ids is None else rows.filter(is_chosen))
         return by_run(pa.concat_tables(tables)) if len(tables) > 1 else tables[0]
 
-    def without_damaged(self, snapshot: "Snapshot | None" = None) -> "Snapshot":
-        """Return the runs at this moment, or of a snapshot, after damaged ones are left out."""
-        snapshot = snapshot or self.snapshot()
-        for _, (path, error) in sorted(snapshot.damage.items()):
-            self.leave_out(path, error)
-        return snapshot
-
     def pandas(self, table: str) -> "pd.DataFrame":
         frame: pd.DataFrame = self.arrow(table).to_pandas()
         return frame
 
-    def duckdb(self, table: str) -> "duckdb.DuckDBPyRelation":
-        """Return a table as a DuckDB relation; telemetry is read as a query needs it."""
-        import duckdb
-        import pyarrow.dataset as ds
-
-        from wattlaw.store.parquet import check_all
-        from wattlaw.store.schema import TABLES
-
-        if table == "telemetry":
-            check_all(self.finished(table), TABLES[table], self.leave_out)
-            # read_parquet would interpret a '[' or '*' in the path of the store as a pattern.
-            if paths := [str(path) for path in self.finished(table)]:
-                files = ds.dataset(paths, schema=TABLES[table], format="parquet")
-                return duckdb.from_arrow(files)
-        return duckdb.from_arrow(self.arrow(table))
-
-    def finished(self, table: str, snapshot: "Snapshot | None" = None) -> list[Path]:
-        """Return the files of ``epochs`` or ``telemetry`` of all done runs, sorted by run id.
-
-        Those of imports follow; they have the runs of several folders.
-        """
-        snapshot = self.without_damaged(snapshot)
-        done = [run_id for run_id in snapshot.done() if run_id in snapshot.keys]
-        paths = [self.folder(run_id).path for run_id in done if run_id not in self.damaged]
-        imports = [folder.path for folder in snapshot.imports]
-        paths += [path for path in imports if path.name not in self.damaged]
-        return [path / f"{table}.parquet" for path in paths]
-
     @property
     def documents(self) -> dict[str, bytes]:
-        """The study files and the decision, by their path in a store."""
         paths = [self.path / "decision.json", *sorted((self.path / "studies").glob("*.yaml"))]
-        files = [path for path in paths if path.is_file()]
-        return {str(path.relative_to(self.path)): read_bytes(path) for path in files}
+        return {
+            str(path.relative_to(self.path)): read_bytes(path) for path in paths if path.is_file()
+        }
 
 
 def read_stores(stores: Sequence[Store]) -> "tuple[pd.DataFrame, pd.DataFrame]":
-    """Return the tables ``runs`` and ``epochs`` of one or more stores."""
     import pandas as pd
 
     tables: dict[str, list[pd.DataFrame]] = {"runs": [], "epochs": []}

@@ -1,19 +1,30 @@
-"""Units of columns and cells: ``step_time_ms``, ``power [W]``, ``259.97 W``, ``01:30:00``.
+"""Numbers and units as people and programs write them: ``8,192``, ``0,85``, ``[ms]``, ``1h30m``.
 
-A unit is read where it is written, never guessed: one letter of the wrong case, such as the
-``m`` of ``mj`` (milli or mega), makes it unclear.
+Both are read where they can mean one thing only, and never guessed. ``1,234`` is 1234 or 1.234,
+unless it is a whole number or other cells show what the comma is. The ``m`` of ``mj`` is milli or
+mega.
 """
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from wattlaw.store.fields import finite_number
-from wattlaw.store.numbers import read_number
-
+#: A number that every program reads alike.
+PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
+_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]{1,4})?")
+#: Groups of three digits after a mark, and a fraction after another one.
+_SPACED = re.compile(
+    r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
+    r"(?:[.,][0-9]+)?"
+)
+_WITH_COMMAS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
+_WITH_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
+_TRAILING_UNIT = re.compile(r"\s*[A-Za-zµμ%]+$")
+_DIGITS = re.compile(r"[+-]?[0-9][0-9.,  \u00a0\u2009\u202f'’_]*(?:[eE][+-]?[0-9]+)?")
+_NO_NUMBERS = frozenset({"nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
 _TIME = {
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
     **dict.fromkeys(("us", "µs", "μs", "usec", "microsecond", "microseconds"), 1e-6),
@@ -80,10 +91,79 @@ _RATE = re.compile(
 )
 
 
+class UnclearNumber(ValueError):
+    """A text that is ambiguous; the message says in which way, after a comma."""
+
+
+def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:
+    """``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says
+    that only a whole number can be meant. Raises ``UnclearNumber`` where the text has several
+    meanings, and ``ValueError`` where it has none."""
+    text = text.strip()
+    if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
+        return float(text)
+    forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
+    groupings = [each for each, form in forms if form.fullmatch(text)]
+    if spaced := _SPACED.fullmatch(text):
+        groupings = [spaced[1]]
+    meanings = {text.replace(each, "").replace(",", ".") for each in groupings}
+    if _DECIMAL_COMMA.fullmatch(text):
+        meanings.add(text.replace(",", "."))
+    if len(meanings) > 1 and whole:
+        meanings = {each for each in meanings if "." not in each}
+    elif len(meanings) > 1 and mark is not None:
+        meanings = {each for each in meanings if ("." in each) == (mark in text)}
+    if len(meanings) == 1:
+        return float(meanings.pop())
+    if meanings:
+        either = " or ".join(sorted(meanings))
+        raise UnclearNumber(f", which may be {either}; write it without separators")
+    if text.lower() in _NO_NUMBERS:
+        return float(text)
+    raise ValueError
+
+
+def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
+    marks = set()
+    for cell in cells:
+        if not isinstance(cell, str) or len(cell) > 100:
+            continue
+        text = _TRAILING_UNIT.sub("", cell.strip())
+        if not _DIGITS.fullmatch(text):
+            continue
+        comma, point = text.rfind(","), text.rfind(".")
+        if min(comma, point) >= 0:
+            marks.add("," if comma > point else ".")
+        elif max(comma, point) >= 0:
+            mark, other = (",", ".") if comma >= 0 else (".", ",")
+            if text.count(mark) > 1 or (whole and _WITH_COMMAS.fullmatch(text)):
+                marks.add(other)
+            elif not (_WITH_COMMAS.fullmatch(text) or _WITH_POINTS.fullmatch(text)):
+                marks.add(mark)
+    return marks
+
+
+def finite_number(value: Any) -> float:
+    number = number_or_inf(value)
+    if not math.isfinite(number):
+        raise ValueError
+    return number
+
+
+def number_or_inf(value: Any) -> float:
+    if isinstance(value, str):
+        if not value.isascii() or "_" in value:  # float() would take them
+            raise ValueError
+    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+        raise ValueError
+    try:
+        return float(value)
+    except OverflowError:
+        raise ValueError from None
+
+
 @dataclass(frozen=True)
 class Unit:
-    """The unit that a column names: its text, and what it is counted for, such as a step."""
-
     text: str
     per: frozenset[str] = frozenset()
 
@@ -99,13 +179,11 @@ class Unit:
 
 
 def factor(unit: str, dimension: str) -> float | None:
-    """Return the factor of a unit; None where it is unclear or of another dimension."""
     exact = UNITS[dimension].get(unit)
     return exact if exact is not None else _LOWER[dimension].get(unit.lower())
 
 
 def unit_in_name(column: str) -> Unit | None:
-    """Return the unit with which a column's name ends; None without one."""
     if rate_in_name(column) is not None:
         return None
     per = {match[1].lower() for match in _PER.finditer(column)}
@@ -155,15 +233,10 @@ def is_unit(text: str) -> bool:
 def quantity(
     cell: Any, dimension: str | None, scale: float | None, mark: str | None = None
 ) -> float:
-    """Return a cell in the unit of its field.
-
-    ``cell`` is a number, or a text: a number, a number with a unit, or a time as
-    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any. ``scale`` is
-    the factor of a number without a unit, None where that is unclear. ``mark`` is the decimal mark
-    of the column.
-
-    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension.
-    """
+    """Return a cell in the unit of its field: a number, a number with a unit, or a time as
+    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any; ``scale`` the
+    factor of a number without a unit, None where unclear; ``mark`` the column's decimal mark.
+    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension."""
     if isinstance(cell, str):
         text = cell.strip()
         if dimension in (None, "time") and (seconds := _clock(text)) is not None:

@@ -12,21 +12,38 @@ from wattlaw.common.text import quote
 #: Increased by every change after which older records or tables cannot be read as they are.
 SCHEMA_VERSION = 6
 _KEY = "schema_version"
-_REPAIR = f'restore the file; this wattlaw writes {{"{_KEY}": {SCHEMA_VERSION}}}'
+CONTENT = json.dumps({_KEY: SCHEMA_VERSION})
 
 
 def version_path(store: Path) -> Path:
     return store / "store.json"
 
 
-def check_version(store: Path) -> None:
-    """Check that this wattlaw can read a store. A folder without runs is a new store.
+def write_version(store: Path) -> None:
+    write_text(version_path(store), CONTENT + "\n")
 
-    Raises ``BadInput`` if the store has another schema version, or its ``store.json`` is damaged,
-    and ``NotPermitted`` if this user may not read ``store.json``.
-    """
-    version = _version_of(store)
-    if version is None or version == SCHEMA_VERSION:
+
+def check_version(store: Path) -> None:
+    """A folder without runs is a new store. Raises ``BadInput`` if the store has another schema
+    version, or its ``store.json`` is damaged, and ``NotPermitted`` if this user may not read it."""
+    path = version_path(store)
+    try:
+        content = json.loads(read_text(path))
+        version = content.get(_KEY) if isinstance(content, dict) else None
+        fault = f"{_KEY} is {quote(version)}; allowed: an integer >= 1"
+    except (FileNotFoundError, NotADirectoryError):
+        if not _has_runs(store):
+            return
+        version, fault = None, "missing, and the store has runs"
+    except PermissionError:
+        raise unreadable(path) from None
+    except OSError as error:
+        version, fault = None, f"cannot be read: {error.strerror}"
+    except (ValueError, RecursionError):  # also UnicodeDecodeError
+        version, fault = None, "not a JSON file in UTF-8"
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise BadInput(f"{path}: {fault}; restore the file; this wattlaw writes {CONTENT}")
+    if version == SCHEMA_VERSION:
         return
     from wattlaw import __version__  # read from the package's metadata, which takes a while
 
@@ -40,31 +57,6 @@ def check_version(store: Path) -> None:
     )
 
 
-def _version_of(store: Path) -> int | None:
-    """Return the schema version of a store; None where there is no store yet."""
-    path = version_path(store)
-    try:
-        text = read_text(path)
-    except (FileNotFoundError, NotADirectoryError):
-        if _has_runs(store):
-            raise BadInput(f"{path}: missing, and the store has runs; {_REPAIR}") from None
-        return None
-    except PermissionError:
-        raise unreadable(path) from None
-    except OSError as error:
-        raise BadInput(f"{path}: cannot be read: {error.strerror}; {_REPAIR}") from None
-    except UnicodeDecodeError:
-        text = ""
-    try:
-        content = json.loads(text)
-    except (ValueError, RecursionError):
-        raise BadInput(f"{path}: not a JSON file in UTF-8; {_REPAIR}") from None
-    version = content.get(_KEY) if isinstance(content, dict) else None
-    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise BadInput(f"{path}: {_KEY} is {quote(version)}; allowed: an integer >= 1; {_REPAIR}")
-    return version
-
-
 def _has_runs(store: Path) -> bool:
     try:
         return any((store / "runs").iterdir())
@@ -75,11 +67,6 @@ def _has_runs(store: Path) -> bool:
 
 
 def unreadable(path: Path) -> NotPermitted:
-    """Return the error of a file or folder of a store, or of one above, that cannot be read."""
     path = next((each for each in reversed(path.parents) if not os.access(each, os.X_OK)), path)
     advice = f"its owner permits it with: chmod -R +rX {shlex.quote(str(path))}"
     return NotPermitted(f"{path}: no permission to read it; {advice}")
-
-
-def write_version(store: Path) -> None:
-    write_text(version_path(store), json.dumps({_KEY: SCHEMA_VERSION}) + "\n")

@@ -8,7 +8,6 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,9
 MAX_COUNT = 10_000_000
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(gt=0, le=1)]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 #: The workload power profiles of NVIDIA GPUs, in the order of NVML's ids (NVML_POWER_PROFILE_*).
 PowerProfile = Literal[
@@ -36,8 +35,6 @@ def field(default: Any, allowed: str, **bounds: Any) -> Any:
 
 
 class LocatedError(ValueError):
-    """An invalid value, and its location within the validated model."""
-
     def __init__(self, message: str, *location: str | int) -> None:
         super().__init__(message)
         self.location = location

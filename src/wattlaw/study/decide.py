@@ -15,16 +15,14 @@ _LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
 
 
 def _parsed(parse: Callable[[str, Any], Any]) -> PlainValidator:
-    """Return a validator of a number, or of a text with a unit."""
-
     def validate(given: Any) -> Any:
         try:
-            if isinstance(given, bool) or not isinstance(given, str | int | float | None):
-                raise BadInput("neither a number nor a text")
-            return parse("", given)
+            if not isinstance(given, bool) and isinstance(given, str | int | float | None):
+                return parse("", given)
         except BadInput:
-            # The message quotes the description of the field.
-            raise PydanticCustomError("quantity", "a number, or a text with a unit") from None
+            pass
+        # The message quotes the description of the field.
+        raise PydanticCustomError("quantity", "a number, or a text with a unit")
 
     return PlainValidator(validate)
 
@@ -37,8 +35,6 @@ def _field(key: Key) -> tuple[Any, Any]:
 
 
 class DecisionBudget(Model):
-    """The most that the measurements of a decision may use."""
-
     gpu_hours: float | None = field(None, "GPU-hours (> 0), or null for no limit", gt=0)
     runs: int | None = field(None, "a whole number >= 1, or null for no limit", ge=1)
 
@@ -56,29 +52,26 @@ class Decide(_Asked):
 
     budget: DecisionBudget = field(DecisionBudget(), "a mapping {gpu_hours: ..., runs: ...}")
     at_once: int | None = field(
-        None, "runs at once, 1 to 10,000, or null for 4 jobs of a queue and else 1",
-        ge=1, le=10_000,
-    )  # fmt: skip
+        None, "runs at once, 1 to 10,000, or null for 4 jobs of a queue and else 1", ge=1, le=10_000
+    )
     seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
 
     @property
     def asked(self) -> dict[str, Any]:
-        """The parts of the question by the names of ``KEYS``."""
         values = {key.name: getattr(self, key.key or key.name) for key in KEYS}
         by_batch = {float(batch): epochs for batch, epochs in self.epochs_by_batch.items()}
         return values | {"epochs_by_batch": by_batch}
 
     @property
-    def has_length(self) -> bool:
-        """Whether the length of a training is given."""
-        return any(getattr(self, name) for name in _LENGTHS) or self.target is not None
+    def lengths(self) -> list[str]:
+        return [name for name in _LENGTHS if getattr(self, name) not in (None, {})]
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        given = [name for name in _LENGTHS if getattr(self, name) not in (None, {})]
-        if len(given) > 1:
+        if len(self.lengths) > 1:
+            first, second = self.lengths[:2]
             raise LocatedError(
-                f"given with {given[0]}; allowed: at most one of {join_names(_LENGTHS)}", given[1]
+                f"given with {first}; allowed: at most one of {join_names(_LENGTHS)}", second
             )
         for batch in self.epochs_by_batch:
             if not batch.isdecimal() or not 0 < int(batch) <= MAX_COUNT:

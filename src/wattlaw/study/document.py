@@ -27,9 +27,9 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _MAX_DIGITS = 400
-#: Where the mapping is of which the keys are numbers.
-_KEYED_BY_NUMBER = ("decide", "epochs_by_batch")
 _COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
+_TOO_MANY = f"more than {MAX_VALUES:,} values"
+_TOO_DEEP = f"nested too deeply; allowed: {MAX_DEPTH} levels"
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -46,10 +46,9 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
             value = super().construct_object(node, deep)
             if isinstance(value, str | int):
                 str(value).encode()  # raises for a lone surrogate and a number of too many digits
-        except (ValueError, LookupError, AttributeError) as error:
+        except (ValueError, LookupError, AttributeError):
             kind = node.tag.rpartition(":")[2]
-            problem = f"{quote(text)} is not a valid {kind}"
-            raise yaml.MarkedYAMLError(None, None, problem, node.start_mark) from error
+            raise _fault(node, f"{quote(text)} is not a valid {kind}") from None
         return value
 
 
@@ -59,55 +58,45 @@ _Loader.add_implicit_resolver(
 
 
 def read_document(
-    path: Path,
-    model: type[ModelT],
-    what: str,
-    prepare: Callable[[Mapping], Mapping] = lambda data: data,
+    path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping] = lambda data: data
 ) -> ModelT:
     """Read a YAML file that contains one mapping, and validate it.
 
-    The descriptions of the model's fields state what is allowed. ``what`` names such a file in
-    messages. ``prepare`` changes the plain data before validation; it may raise ``LocatedError``.
-    Raises ``BadInput``, one line: ``file:line: key: given ...; allowed: ...``.
+    The descriptions of the model's fields state what is allowed. ``prepare`` changes the plain data
+    before validation; it may raise ``LocatedError``. Raises ``BadInput``, one line: ``file:line:
+    key: given ...; allowed: ...``.
     """
     try:
-        return _read(path, model, what, prepare)
+        return _read(path, model, prepare)
     except BadInput as error:
         text = "".join(char if char.isprintable() else "?" for char in str(error))
         raise BadInput(text) from None
 
 
-def _read(
-    path: Path, model: type[ModelT], what: str, prepare: Callable[[Mapping], Mapping]
-) -> ModelT:
+def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]) -> ModelT:
     try:
         text = read_input(path, MAX_BYTES).decode()
     except UnicodeDecodeError as error:
         raise BadInput(f"{path}: not UTF-8 text (byte {error.start})") from None
     keys = f"a mapping with the keys {', '.join(model.model_fields)}"
     try:
-        _refuse_large(path, text, what)
+        _refuse_large(text)
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
             raise BadInput(f"{path}: empty; allowed: {keys}")
-        _refuse_expansion(path, root, what)
+        _refuse_expansion(root)
         data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(_yaml_problem(path, error)) from None
-    section, name = _KEYED_BY_NUMBER
-    parent = data.get(section) if isinstance(data, dict) else None
-    if isinstance(parent, dict) and isinstance(parent.get(name), dict):  # JSON needs texts
-        items = parent[name].items()
-        parent[name] = {str(key) if type(key) is int else key: value for key, value in items}
-    unsupported = _unsupported_value(data)
-    if unsupported is not None:
-        location, allowed = unsupported
-        given = _value_at(data, location)
-        raise BadInput(f"{_place(path, root, location)}: given {quote(given)}; allowed: {allowed}")
-    if not isinstance(data, dict):
-        raise BadInput(f"{path}: given {quote(data)}; allowed: {keys}")
+        mark = getattr(error, "problem_mark", None)
+        place = f"{path}:{mark.line + 1}" if mark else f"{path}"
+        problem = " ".join(str(getattr(error, "problem", None) or error).split())[:200]
+        raise BadInput(f"{place}: not valid YAML: {problem}") from None
     try:
-        data = prepare(data)
+        if isinstance(data, dict):
+            data = prepare(data)
+        _refuse_unsupported(data)
+        if not isinstance(data, dict):
+            raise BadInput(f"{path}: given {quote(data)}; allowed: {keys}")
         return model.model_validate_json(json.dumps(data))
     except LocatedError as error:
         raise BadInput(f"{_place(path, root, error.location)}: {error}") from None
@@ -116,22 +105,18 @@ def _read(
         # A problem of a list or mapping may follow from that of one of its items.
         parents = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
         problems = [problem for problem in problems if problem["loc"] not in parents]
-        first = _problem(problems[0], data, model)
+        location = _location(problems[0])
+        first = _problem(problems[0], location, data, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
-        raise BadInput(f"{_place(path, root, _location(problems[0]))}: {first}{more}") from None
+        raise BadInput(f"{_place(path, root, location)}: {first}{more}") from None
 
 
-def _yaml_problem(path: Path, error: Exception) -> str:
-    if isinstance(error, RecursionError):
-        return f"{path}: nested too deeply"
-    mark = getattr(error, "problem_mark", None)
-    place = f"{path}:{mark.line + 1}" if mark else f"{path}"
-    problem = getattr(error, "problem", None) or error
-    return f"{place}: not valid YAML: {' '.join(str(problem).split())[:200]}"
+def _fault(at: Any, problem: str) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(None, None, problem, at.start_mark)
 
 
-def _refuse_large(path: Path, text: str, what: str) -> None:
-    """Reject very many values and deep nesting while the file is parsed, before it is in memory."""
+def _refuse_large(text: str) -> None:
+    """Reject very many values and deep nesting while a file is parsed, before it is in memory."""
     values = depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.CollectionEndEvent):
@@ -139,13 +124,13 @@ def _refuse_large(path: Path, text: str, what: str) -> None:
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if depth > MAX_DEPTH:
-                raise _too_deep(path, event.start_mark)
+                raise _fault(event, _TOO_DEEP)
             depth += isinstance(event, yaml.CollectionStartEvent)
         if values > MAX_VALUES:
-            raise _too_many(path, what)
+            raise ValueError(_TOO_MANY)
 
 
-def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
+def _refuse_expansion(root: yaml.Node) -> None:
     """Reject duplicate keys, and aliases that are recursive or expand to many or deep values."""
     measured: dict[int, tuple[int, int] | None] = {}
 
@@ -155,15 +140,21 @@ def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
             return 1, 0
         known = measured.get(id(node), (0, 0))
         if known is None:
-            raise BadInput(f"{path}:{node.start_mark.line + 1}: an alias contains itself")
+            raise _fault(node, "an alias contains itself")
         if depth + known[1] > MAX_DEPTH:
-            raise _too_deep(path, node.start_mark)
+            raise _fault(node, _TOO_DEEP)
         if known[0]:
             return known
         measured[id(node)] = None
         children = node.value
         if isinstance(node, yaml.MappingNode):
-            _refuse_duplicates(node)
+            seen = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _fault(key, "a key is not text")
+                if key.value in seen:
+                    raise _fault(key, f"the key {quote(key.value)} is given twice")
+                seen.add(key.value)
             children = [part for pair in node.value for part in pair]
         inner = [measure(child, depth + 1) for child in children]
         values = 1 + sum(count for count, _ in inner)
@@ -172,83 +163,61 @@ def _refuse_expansion(path: Path, root: yaml.Node, what: str) -> None:
         return values, height
 
     if measure(root, 0)[0] > MAX_VALUES:
-        raise _too_many(path, what)
+        raise ValueError(_TOO_MANY)
 
 
-def _refuse_duplicates(node: yaml.MappingNode) -> None:
-    seen = set()
-    for key, _ in node.value:
-        if not isinstance(key, yaml.ScalarNode):
-            raise yaml.MarkedYAMLError(None, None, "a key is not text", key.start_mark)
-        if key.value in seen:
-            problem = f"the key {quote(key.value)} is given twice"
-            raise yaml.MarkedYAMLError(None, None, problem, key.start_mark)
-        seen.add(key.value)
-
-
-def _too_deep(path: Path, mark: Any) -> BadInput:
-    place = f"{path}:{mark.line + 1}"
-    return BadInput(f"{place}: nested too deeply; allowed: {MAX_DEPTH} levels")
-
-
-def _too_many(path: Path, what: str) -> BadInput:
-    return BadInput(f"{path}: more than {MAX_VALUES:,} values; this is not a valid {what}")
-
-
-def _unsupported_value(value: object, at: Location = ()) -> tuple[Location, str] | None:
-    """Return the location of a value that JSON lacks (a date, .nan, bytes), and what is allowed."""
-    children: list[tuple[Any, object]] = []
+def _refuse_unsupported(value: object, *at: int | str) -> None:
+    """Raise ``LocatedError`` at a value that JSON lacks, such as a date, .nan or bytes."""
+    allowed = None
     if isinstance(value, dict):
-        children = list(value.items())
-        for key, _ in children:
+        for key, item in value.items():
             if not isinstance(key, str):
-                return at, f"keys that are text (quote the key {key})"
+                allowed = f"keys that are text (quote the key {key})"
+                break
+            _refuse_unsupported(item, *at, key)
     elif isinstance(value, list):
-        children = list(enumerate(value))
+        for index, item in enumerate(value):
+            _refuse_unsupported(item, *at, index)
     elif isinstance(value, float) and not math.isfinite(value):
-        return at, "a finite number"
+        allowed = "a finite number"
     elif isinstance(value, int) and abs(value) > MAX_INT:
-        return at, "a number of at most 63 bits"
+        allowed = "a number of at most 63 bits"
     elif value is not None and not isinstance(value, str | int | float):
-        return at, "text, a number, true, false or null (quote a date)"
-    for key, item in children:
-        if (unsupported := _unsupported_value(item, (*at, key))) is not None:
-            return unsupported
-    return None
+        allowed = "text, a number, true, false or null (quote a date)"
+    if allowed is not None:
+        raise LocatedError(f"given {quote(value)}; allowed: {allowed}", *at)
 
 
 def _location(details: ErrorDetails) -> Location:
-    """Return the location of an error; a LocatedError adds the path within the validated value."""
     error = details.get("ctx", {}).get("error")
     inner = error.location if isinstance(error, LocatedError) else ()
     # "[key]" is what pydantic adds for the key of a mapping.
     return tuple(part for part in (*details["loc"], *inner) if part != "[key]")
 
 
-def _problem(details: ErrorDetails, data: object, root: type[BaseModel]) -> str:
-    location, kind = _location(details), details["type"]
+def _problem(details: ErrorDetails, location: Location, data: object, root: type[BaseModel]) -> str:
+    kind = details["type"]
     if kind == "value_error":
         return details["msg"].removeprefix("Value error, ")
     model, description = _schema(location, root)
     if kind == "extra_forbidden":
-        return f"unknown key; allowed: {', '.join(model.model_fields) if model else 'none'}"
+        return f"unknown key; allowed: {', '.join(model.model_fields)}"
     given = "nothing" if kind == "missing" else quote(_value_at(data, location))
     if details["loc"] != location:
         given = f"the key {quote(location[-1])}"
     return f"given {given}; allowed: {description or details['msg']}"
 
 
-def _schema(location: Location, root: type[BaseModel]) -> tuple[type[BaseModel] | None, str]:
+def _schema(location: Location, root: type[BaseModel]) -> tuple[type[BaseModel], str]:
     """Return the model that contains a location, and the description of the nearest field."""
-    model: type[BaseModel] | None = root
+    model, description = root, ""
     inside: type[BaseModel] | None = root
-    description = ""
     for part in location:
         if isinstance(part, str) and inside is not None:
             model = inside
             field = model.model_fields.get(part)
             if field is None:
-                return model, description
+                break
             description = field.description or description
             inside = _model_in(field.annotation)
     return model, description
@@ -257,10 +226,7 @@ def _schema(location: Location, root: type[BaseModel]) -> tuple[type[BaseModel] 
 def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    for part in get_args(annotation):
-        if (model := _model_in(part)) is not None:
-            return model
-    return None
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _value_at(data: Any, location: Location) -> object:
@@ -273,7 +239,6 @@ def _value_at(data: Any, location: Location) -> object:
 
 
 def _place(path: Path, root: yaml.Node, location: Location) -> str:
-    """Return ``file:line: dotted.key[3]`` for a location in the data."""
     node, dotted = root, ""
     for part in location:
         dotted += f"[{part}]" if isinstance(part, int) else f".{part[:60]}"

@@ -37,12 +37,8 @@ class Footprint:
     """Factors from energy and GPU-hours to carbon and money; what is not given is None.
 
     A price of a rented GPU-hour mostly includes electricity: give one of the two prices then; where
-    both are given they are added.
-
-    Raises
-    ------
-    BadInput
-        A factor is negative or no number, a PUE is below 1, or a price has no currency.
+    both are given they are added. ``BadInput`` if a factor is negative or no number, a PUE is below
+    1, or a price has no currency.
     """
 
     #: Power usage effectiveness: energy of the building / energy of its machines, at least 1.
@@ -71,51 +67,48 @@ class Footprint:
 
         With E the energy in kWh (1 kWh = 3.6e6 J): facility energy = PUE E; CO2e in kg = PUE E I /
         1000 with I in g per kWh; electricity = PUE E price. All are linear in E, so the bounds of
-        an energy's interval give those of the results. What depends on a value that is missing
-        (None or NaN) is None. ``energy_is`` states what the energy includes, as in ``run_metrics``:
-        ``gpu+cpu, counter``.
-
-        Raises
-        ------
-        BadInput
-            ``energy_j`` or ``gpu_hours`` is negative or infinite.
+        an energy's interval give those of the results. What depends on a missing value (None or
+        NaN) is None. ``BadInput`` if ``energy_j`` or ``gpu_hours`` is negative or infinite.
         """
-        energy, hours = _known("energy_j", energy_j), _known("gpu_hours", gpu_hours)
-        facility_kwh = _product(energy, (1.0 if self.pue is None else self.pue) / J_PER_KWH)
-        grams = _product(facility_kwh, self.grid_g_per_kwh)
-        electricity = _product(facility_kwh, self.price_per_kwh)
-        gpu_hour = _product(hours, self.price_per_gpu_hour)
+        for name, value in (("energy_j", energy_j), ("gpu_hours", gpu_hours)):
+            if value is not None and (value < 0 or math.isinf(value)):
+                raise BadInput(f"{name}: given {value:g}; allowed: a finite number of at least 0")
+        energy, hours, grid, per_kwh, per_hour = (
+            math.nan if value is None else float(value)
+            for value in (
+                energy_j, gpu_hours, self.grid_g_per_kwh, self.price_per_kwh,
+                self.price_per_gpu_hour,
+            )
+        )  # fmt: skip
+        facility_kwh = energy * ((1.0 if self.pue is None else self.pue) / J_PER_KWH)
+        electricity, gpu_hour = facility_kwh * per_kwh, hours * per_hour
         priced = [electricity] if self.price_per_kwh is not None else []
         priced += [gpu_hour] if self.price_per_gpu_hour is not None else []
-        known = [cost for cost in priced if cost is not None]
         return Cost(
-            co2_kg=None if grams is None else grams / 1000,
-            electricity_cost=electricity,
-            gpu_hour_cost=gpu_hour,
-            cost=sum(known) if priced and len(known) == len(priced) else None,
+            co2_kg=_known(facility_kwh * grid / 1000),
+            electricity_cost=_known(electricity),
+            gpu_hour_cost=_known(gpu_hour),
+            cost=_known(sum(priced)) if priced else None,
             counted=self.counted(energy_is),
         )
 
     def counted(self, energy_is: str | None = None) -> str:
-        """Return a text that names what the numbers include, the factors, and what they exclude."""
+        sources = {name: f" ({self.sources[name]})" for name in self.sources}
         parts_text = [_scope(energy_is)]
         if self.pue is None:
             parts_text.append("no PUE given, so without cooling and conversion of the building")
         else:
-            parts_text.append(f"times PUE {self.pue:g}{self._source('pue')}")
+            parts_text.append(f"times PUE {self.pue:g}{sources.get('pue', '')}")
         if self.grid_g_per_kwh is not None:
-            factor = f"{self.grid_g_per_kwh:g} g CO2e per kWh{self._source('grid_g_per_kwh')}"
+            factor = f"{self.grid_g_per_kwh:g} g CO2e per kWh{sources.get('grid_g_per_kwh', '')}"
             parts_text.append(f"{factor}, manufacturing of the machines not included")
         for name, unit in (("price_per_kwh", "kWh"), ("price_per_gpu_hour", "GPU-hour")):
             price = getattr(self, name)
             if price is not None:
-                parts_text.append(f"{price:g} {self.currency} per {unit}{self._source(name)}")
+                parts_text.append(f"{price:g} {self.currency} per {unit}{sources.get(name, '')}")
         if self.price_per_kwh is not None and self.price_per_gpu_hour is not None:
             parts_text.append("electricity and GPU-hours are added")
         return "; ".join(parts_text)
-
-    def _source(self, name: str) -> str:
-        return f" ({self.sources[name]})" if name in self.sources else ""
 
 
 _LEAST = {"pue": 1.0, "grid_g_per_kwh": 0.0, "price_per_kwh": 0.0, "price_per_gpu_hour": 0.0}
@@ -133,13 +126,5 @@ def _scope(energy_is: str | None) -> str:
     return f"energy of {energy_is}; a lower bound: without {without}"
 
 
-def _known(name: str, value: float | None) -> float | None:
-    if value is None or math.isnan(value):
-        return None
-    if value < 0 or math.isinf(value):
-        raise BadInput(f"{name}: given {value:g}; allowed: a finite number of at least 0")
-    return float(value)
-
-
-def _product(value: float | None, factor: float | None) -> float | None:
-    return None if value is None or factor is None else value * factor
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -4,7 +4,6 @@ import hashlib
 import json
 import math
 from functools import cache
-from operator import itemgetter
 
 from pydantic import BaseModel
 
@@ -13,23 +12,18 @@ from wattlaw.study.setting import Setting
 
 ID_DIGITS = 16
 _REQUIRED = math.nan  # equal to nothing
-_encode_json = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
-
-
-def canonical(spec: RunSpec) -> str:
-    """Return the canonical JSON of a run: sorted keys, defaults left out, 200.0 as 200.
-
-    Defaults are left out so that a field that is added later does not change existing identities.
-    """
-    return encode(spec)
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 
 def run_id(spec: RunSpec) -> str:
     return hashlib.sha256(canonical(spec).encode()).hexdigest()[:ID_DIGITS]
 
 
-def encode(model: BaseModel) -> str:
-    """Return the canonical JSON of a part of a run."""
+def canonical(model: BaseModel) -> str:
+    """Return the canonical JSON of a run: sorted keys, defaults left out, 200.0 as 200.
+
+    Defaults are left out so that a field that is added later does not change existing identities.
+    """
     values = model.__dict__
     fields = _fields(type(model))
     pairs = [f'"{k}":{_json(values[k])}' for k, default in fields if values[k] != default]
@@ -37,13 +31,11 @@ def encode(model: BaseModel) -> str:
 
 
 @cache
-def _fields(model: type[BaseModel]) -> tuple[tuple[str, object], ...]:
-    """Return the fields of a model in the order of canonical JSON, each with its default."""
-    defaults = {
-        name: _REQUIRED if field.is_required() else field.get_default(call_default_factory=True)
-        for name, field in model.model_fields.items()
-    }
-    return tuple(sorted(defaults.items(), key=itemgetter(0)))
+def _fields(model: type[BaseModel]) -> list[tuple[str, object]]:
+    return [
+        (name, _REQUIRED if field.is_required() else field.get_default(call_default_factory=True))
+        for name, field in sorted(model.model_fields.items())
+    ]
 
 
 def _json(value: object) -> str:
@@ -52,7 +44,7 @@ def _json(value: object) -> str:
     if isinstance(value, Setting):
         batch = value.global_batch
         value = value.changed() | ({"global_batch": batch} if batch else {})
-    return encode(value) if isinstance(value, BaseModel) else _encode_json(_plain(value))
+    return canonical(value) if isinstance(value, BaseModel) else _encode(_plain(value))
 
 
 def _plain(value: object) -> object:
@@ -60,6 +52,4 @@ def _plain(value: object) -> object:
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, float) and value.is_integer():
-        return int(value)
-    return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, StringConstraints, field_validator, model_validator
+from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
 
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import LocatedError, Model, Name, Word, field
@@ -33,7 +33,6 @@ _GRES_COUNT = re.compile(r"[0-9]+[kmgtp]?", re.IGNORECASE)
 
 
 def _fault(option: str, value: str | int | bool) -> str | None:
-    """Return what an option of sbatch allows, or None if it allows the value."""
     if isinstance(value, bool):
         return "text or a whole number" if value and option in WITH_VALUE else None
     if option in FLAGS:
@@ -48,13 +47,25 @@ def _fault(option: str, value: str | int | bool) -> str | None:
     return None
 
 
+def _require_line(text: str) -> str:
+    if not text.replace("\t", " ").isprintable():
+        raise ValueError(f"given {quote(text)}; allowed: one line of printable characters and tabs")
+    return text
+
+
+#: A line of a script.
+Line = Annotated[Word, AfterValidator(_require_line)]
+
+
+FileName = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
+TimeLimit = Annotated[
+    str, StringConstraints(pattern=r"^([0-9]{1,5}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}$")
+]
+Suffix = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{0,100}$")]
+
+
 class Simulation(Model):
-    hardware: str | None = field(
-        None,
-        "the name of a cluster, or a file that describes one, or null",
-        min_length=1,
-        max_length=1000,
-    )
+    hardware: FileName | None = field(None, "the name of a cluster, or a file of one, or null")
     fail_share: float = field(0.0, "the share of attempts that fail, 0 to 1", ge=0, le=1)
     seed: int = field(0, "a whole number >= 0 and <= 2^31", ge=0, le=2**31)
     critical_batch: float | None = field(None, "samples (> 0), or null for no quality", gt=0)
@@ -108,13 +119,8 @@ class Slurm(Model):
         description="a mapping of sbatch's long options without dashes to texts, whole numbers, "
         "true or false, such as {partition: gpu, account: abc, exclusive: true}",
     )
-    time: (
-        Annotated[str, StringConstraints(pattern=r"^([0-9]{1,5}-)?[0-9]{1,5}(:[0-9]{1,2}){0,2}$")]
-        | None
-    ) = field(
-        None,
-        "a job's time limit in quotes, such as '02:00:00' or '1-12:00:00', "
-        "or null for the partition's",
+    time: TimeLimit | None = field(
+        None, "a time limit in quotes, such as '02:00:00' or '1-12:00:00', or the partition's: null"
     )
     gres: str | None = field(
         "gpu",
@@ -124,38 +130,25 @@ class Slurm(Model):
     cpus_per_worker: int | None = field(
         None, "processor cores (>= 1) of each worker, or null for the site's default", ge=1, le=4096
     )
-    setup: tuple[Word, ...] = field(
-        (),
-        "a list of bash lines that run first, on the job's first node, "
-        "such as ['module load CUDA']",
-        max_length=1000,
+    setup: tuple[Line, ...] = field(
+        (), "a list of bash lines that run first, such as ['module load CUDA']", max_length=1000
     )
-    python: Word | None = field(
+    python: Line | None = field(
         None, "the Python with wattlaw on the nodes, or null for the one that submits", min_length=1
     )
-    host_suffix: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9.-]{0,100}$")] = field(
-        "",
-        "a suffix of the first node's name that selects another network "
-        "(letters, digits, '.', '-'), such as i or -ib0",
+    host_suffix: Suffix = field(
+        "", "letters, digits, '.', '-' that select a network behind a node's name, such as -ib0"
     )
     limits: Literal["own", "prolog"] = field(
-        "own",
-        "own, to set power and clock limits from the job, or prolog, to set them in "
-        "wattlaw's Slurm prolog and epilog where the site has installed these",
+        "own", "own, to set limits from the job, or prolog, in the site's prolog and epilog"
     )
     max_queued: int = field(20, "the most jobs in the queue at once, 1 to 10,000", ge=1, le=10_000)
     poll_s: float = field(30.0, "seconds between queries of Slurm, 1 to 3600", ge=1, le=3600)
     warn_s: int = field(
-        120,
-        "seconds (1 to 65,535) before the time limit at which a checkpoint is saved",
-        ge=1,
-        le=65_535,
+        120, "seconds (1 to 65,535) before the time limit: a checkpoint is saved", ge=1, le=65_535
     )
     settle_s: float = field(
-        60.0,
-        "seconds (0 to 3600) until a file written on one node is visible on another",
-        ge=0,
-        le=3600,
+        60.0, "seconds (0 to 3600) until a file of one node is visible on another", ge=0, le=3600
     )
 
     @field_validator("options")
@@ -178,23 +171,12 @@ class Slurm(Model):
         words = given.removeprefix("gres/").split(":")
         has_count = len(words) > 1 and _GRES_COUNT.fullmatch(words[-1]) is not None
         name = ":".join(words[:-1] if has_count else words)
-        is_one = len(words) <= 2 + has_count and all(map(_GRES_WORD.fullmatch, words))
-        if name == given and is_one:
-            return given
-        why = "allowed: one name, or a name and a type, such as gpu or gpu:a100, or null"
-        if is_one:
-            why = (
-                f"allowed: {quote(name)}, without a count, since each job requests as many as its "
-                "run has workers on a node"
-            )
-        raise LocatedError(f"given {quote(given)}; {why}")
-
-    @field_validator("python")
-    @classmethod
-    def _check_python(cls, given: str | None) -> str | None:
-        if given is not None and not given.isprintable():
-            raise LocatedError(f"given {quote(given)}; allowed: printable characters, or null")
-        return given
+        why = "one name, or a name and a type, such as gpu or gpu:a100, or null"
+        if len(words) <= 2 + has_count and all(map(_GRES_WORD.fullmatch, words)):
+            if name == given:
+                return given
+            why = f"{quote(name)}, without a count: each job requests as many as it has workers"
+        raise LocatedError(f"given {quote(given)}; allowed: {why}")
 
     @model_validator(mode="after")
     def _check_time(self) -> Self:
@@ -206,18 +188,6 @@ class Slurm(Model):
                 "time",
             )
         return self
-
-    @field_validator("setup")
-    @classmethod
-    def _check_setup(cls, given: tuple[str, ...]) -> tuple[str, ...]:
-        for index, line in enumerate(given):
-            if "\n" in line or "\r" in line:
-                raise LocatedError("given several lines; allowed: one line in each item", index)
-            if not line.replace("\t", " ").isprintable():
-                raise LocatedError(
-                    f"given {quote(line)}; allowed: printable characters and tabs", index
-                )
-        return given
 
 
 class Launch(Model):
@@ -238,9 +208,6 @@ class Launch(Model):
     timeout_s: float | None = field(None, "seconds (> 0), or null for no limit", gt=0)
     slurm: Slurm = field(Slurm(), "a mapping of settings of the launcher slurm")
     simulation: Simulation = field(Simulation(), "a mapping of settings of the launcher simulated")
-    table: str | None = field(
-        None,
-        "a .csv, .jsonl or .parquet file of measurements for the launcher replay, or null",
-        min_length=1,
-        max_length=1000,
+    table: FileName | None = field(
+        None, "a .csv, .jsonl or .parquet file of measurements for the launcher replay, or null"
     )

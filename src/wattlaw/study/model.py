@@ -12,15 +12,7 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.study.base_model import (
-    MAX_COUNT,
-    Count,
-    LocatedError,
-    Model,
-    Name,
-    Word,
-    field,
-)
+from wattlaw.study.base_model import MAX_COUNT, Count, LocatedError, Model, Name, Word, field
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
 from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
@@ -29,8 +21,6 @@ from wattlaw.study.sweep import Sweep
 
 
 class WorkloadSpec(Model):
-    """What is trained: a registered workload with options, or the user's own command."""
-
     name: Name = Field(
         description="the name of a workload (see 'wattlaw workloads') or of a command "
         "(letters, digits, '.', '_', '-')"
@@ -71,7 +61,8 @@ class WorkloadSpec(Model):
         if self.command is not None and self.options:
             raise ValueError("given command and options; allowed: options are for workloads only")
         for name in ("instrument", "launch_with", "progress"):
-            if self.command is None and getattr(self, name) != _default(type(self), name):
+            default = type(self).model_fields[name].default
+            if self.command is None and getattr(self, name) != default:
                 raise LocatedError("given without command; allowed: for commands only", name)
         for index, word in enumerate(self.command or ()):
             try:
@@ -80,22 +71,8 @@ class WorkloadSpec(Model):
                 raise LocatedError(str(error), "command", index) from None
         return self
 
-    def check_steps_are_seen(self, index: int) -> None:
-        """Check that the steps of a command can be counted; ``index`` is its place."""
-        if self.progress is None and self.instrument == "none":
-            raise LocatedError(
-                "given none with measure.steps or measure.seconds; allowed: auto, or progress",
-                *("workloads", index, "instrument"),
-            )
-        if self.progress is not None and "(?P<step>" not in self.progress.pattern:
-            raise LocatedError(
-                "no group step; allowed: with measure.steps or measure.seconds, the group step",
-                *("workloads", index, "progress", "pattern"),
-            )
 
-
-def _default(model: type[Model], name: str) -> Any:
-    return model.model_fields[name].default
+_WARMUP_STEPS = 20
 
 
 class Measure(Model):
@@ -117,7 +94,10 @@ class Measure(Model):
         None, "seconds after the warm-up, > 0 and <= 10,000,000, or null", gt=0, le=MAX_COUNT
     )
     warmup_steps: int = field(
-        20, "optimizer steps before steps or seconds, 0 to 10,000,000", ge=0, le=MAX_COUNT
+        _WARMUP_STEPS,
+        "optimizer steps before steps or seconds, 0 to 10,000,000",
+        ge=0,
+        le=MAX_COUNT,
     )
 
     @property
@@ -127,7 +107,6 @@ class Measure(Model):
 
     @property
     def is_by_steps(self) -> bool:
-        """Say whether optimizer steps are measured, in a number or for a time, not epochs."""
         return self.epochs is None
 
     def __str__(self) -> str:
@@ -154,7 +133,7 @@ class Measure(Model):
             raise LocatedError(
                 f"given with {given[0]}; allowed: with epochs (else warmup_steps)", "warmup_epochs"
             )
-        if self.epochs is not None and self.warmup_steps != _default(type(self), "warmup_steps"):
+        if self.epochs is not None and self.warmup_steps != _WARMUP_STEPS:
             raise LocatedError(
                 "given with epochs; allowed: with steps or seconds (else warmup_epochs)",
                 "warmup_steps",
@@ -211,8 +190,7 @@ class Study(Model):
 
     @model_validator(mode="after")
     def _check_sweeps(self) -> Self:
-        names = {workload.name for workload in self.workloads}
-        covered = set[str]()
+        names, measure = {workload.name for workload in self.workloads}, self.measure
         for index, sweep in enumerate(self.sweeps):
             for position, name in enumerate(sweep.workloads or ()):
                 if name not in names:
@@ -220,27 +198,34 @@ class Study(Model):
                         f"given {quote(name)}; allowed: {join_names(sorted(names))}",
                         *("sweeps", index, "workloads", position),
                     )
-            covered.update(sweep.workloads or ())
-            if sweep.epochs is not None and self.measure.is_by_steps:
-                raise LocatedError(
-                    "given with measure.steps or measure.seconds; allowed: with measure.epochs",
-                    *("sweeps", index, "epochs"),
+            fault = None
+            if sweep.epochs is not None and measure.is_by_steps:
+                fault = "given with measure.steps or measure.seconds; allowed: with measure.epochs"
+            elif sweep.epochs is not None and sweep.epochs <= measure.warmup_epochs:
+                fault = (
+                    f"given {sweep.epochs} with measure.warmup_epochs {measure.warmup_epochs}; "
+                    "allowed: more than measure.warmup_epochs"
                 )
-            if sweep.epochs is not None and sweep.epochs <= self.measure.warmup_epochs:
-                raise LocatedError(
-                    f"given {sweep.epochs} with measure.warmup_epochs "
-                    f"{self.measure.warmup_epochs}; allowed: more than measure.warmup_epochs",
-                    *("sweeps", index, "epochs"),
-                )
+            if fault is not None:
+                raise LocatedError(fault, *("sweeps", index, "epochs"))
+        covered = {name for sweep in self.sweeps for name in sweep.workloads or names}
         for index, workload in enumerate(self.workloads):
-            if self.measure.is_by_steps and workload.command is not None:
-                workload.check_steps_are_seen(index)
-        are_all_covered = any(sweep.workloads is None for sweep in self.sweeps)
-        for index, workload in enumerate(self.workloads):
-            if not are_all_covered and workload.name not in covered:
+            if workload.name not in covered:
                 raise LocatedError(
                     f"no sweep includes {workload.name}; allowed: one or more for each workload",
                     *("workloads", index),
+                )
+            if not measure.is_by_steps or workload.command is None:
+                continue
+            if workload.progress is None and workload.instrument == "none":
+                raise LocatedError(
+                    "given none with measure.steps or measure.seconds; allowed: auto, or progress",
+                    *("workloads", index, "instrument"),
+                )
+            if workload.progress is not None and "(?P<step>" not in workload.progress.pattern:
+                raise LocatedError(
+                    "no group step; allowed: with measure.steps or measure.seconds, the group step",
+                    *("workloads", index, "progress", "pattern"),
                 )
         return self
 
@@ -253,6 +238,8 @@ class Study(Model):
         shares = {share for sweep in self.sweeps for share in sweep.dataset_fraction}
         precisions = {item for sweep in self.sweeps for item in sweep.precision}
         profiles = {item for sweep in self.sweeps for item in sweep.power_profile}
+        targeted = decide.target is not None
+        unknown = by_steps and not decide.lengths
         problems = (
             (len(self.workloads) > 1, "decide",
              f"given {len(self.workloads)} workloads; allowed: one workload in a study"),
@@ -262,13 +249,13 @@ class Study(Model):
              "the sweeps differ in dataset_fraction; allowed: one share of the data set"),
             (len(profiles) > 1, "decide",
              "the sweeps differ in power_profile; allowed: one power profile, or none"),
-            (by_steps and decide.target is not None, "target",
+            (by_steps and targeted, "target",
              "given with measure.steps or measure.seconds; allowed: with measure.epochs"),
-            (len(precisions) > 1 and decide.target is not None, "target",
+            (len(precisions) > 1 and targeted, "target",
              "given with several precisions; allowed: with one, since they learn differently"),
-            (not self.measure.evaluate and decide.target is not None, "target",
+            (not self.measure.evaluate and targeted, "target",
              "given with measure.evaluate false; allowed: with evaluations"),
-            *((by_steps and not decide.has_length and getattr(decide, name) is not None, name,
+            *((unknown and getattr(decide, name) is not None, name,
                "the length of a training is not known; allowed: with total_samples, epochs or "
                "epochs_by_batch") for name in ("deadline", "energy_budget")),
         )  # fmt: skip
@@ -310,5 +297,4 @@ class RunSpec(Model):
 
     @property
     def global_batch(self) -> int | None:
-        """Return the samples of a step, a whole number in a run."""
         return None if self.local_batch is None else self.local_batch * self.setting.gpus

@@ -11,7 +11,6 @@ UNCOOPERATIVE = "workers-do-not-cooperate"
 
 
 def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:
-    """Return the warning about runs whose workers each trained a model of their own."""
     return (
         f"In {plural(runs, 'run')} of {', '.join(sorted(workloads))} the workers do not cooperate: "
         "each trained a model of its own on the same data, so there is no speedup. Train with "
@@ -50,7 +49,6 @@ def batch_texts(runs: Iterable[Mapping[Any, Any]]) -> list[str]:
 
 
 def _batch_remedy(kinds: Sequence[tuple[int, float, float, bool]]) -> str:
-    """Return what makes the batch of a script that of its setting, by the kind of difference."""
     if all(is_tracked for *_, is_tracked in kinds):
         return "Set global_batch to the samples of an optimizer step on all GPUs."
     if all(gpus > 1 and ran == declared * gpus for gpus, declared, ran, _ in kinds):

@@ -21,9 +21,11 @@ GOALS: tuple[str, ...] = get_args(Goal)
 _OF_ENERGY = ("energy", "edp", "carbon")
 #: Bounds, each with its least value, and whether that is allowed.
 _LEAST = {
-    "deadline_s": (0, False), "max_slowdown": (0, True), "energy_budget_j": (0, False),
+    "deadline_s": (0, False),
+    "max_slowdown": (0, True),
+    "energy_budget_j": (0, False),
     "max_gpus": (1, True),
-}  # fmt: skip
+}
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
@@ -67,19 +69,16 @@ class Question:
 
     @property
     def prices(self) -> tuple[float, float]:
-        """The prices of a joule, with the PUE, and of a GPU-hour; 0 for one that is not given."""
         factors = self.footprint or Footprint()
         per_joule, per_hour = (factors.of(*of) for of in ((1.0, 0.0), (0.0, 1.0)))
         return per_joule.electricity_cost or 0.0, per_hour.gpu_hour_cost or 0.0
 
     @property
     def needs_energy(self) -> bool:
-        """Whether the answer depends on energy."""
         is_price = self.minimize == "cost" and self.prices[0] > 0
         return self.minimize in (None, *_OF_ENERGY) or is_price or self.energy_budget_j is not None
 
     def allows(self, setting: Setting) -> bool:
-        """Say whether GPUs and batch of a setting are within the bounds."""
         batch = setting.global_batch
         if self.samples_by_batch and batch not in self.samples_by_batch:
             return False
@@ -88,8 +87,6 @@ class Question:
 
 
 class Key(NamedTuple):
-    """A part of a question, as users state it."""
-
     name: str  # of the option, the argument, and the key of ``decide``
     in_study: Any  # the type in a study file
     allowed: str  # the same in words, which messages quote
@@ -147,9 +144,9 @@ KEYS = (
     Key("price_per_gpu_hour", Any, "a price such as 2.5 or '2.5 EUR', or null", _price,
         str, "MONEY", "Price per GPU-hour: 2.5 or '2.5 EUR'."),
     Key("tolerance", Any, "a share above 0 and below 1, such as 2% or 0.02", _inner_share,
-        default=0.02),
+        default=Question.tolerance),
     Key("confidence", Any, "a probability above 0 and below 1, such as 0.9", _inner_share,
-        default=0.9),
+        default=Question.confidence),
 )  # fmt: skip
 #: The names of prices and of the carbon of the grid, which become a footprint.
 PRICES = ("pue", "grid", "price", "price_per_gpu_hour")

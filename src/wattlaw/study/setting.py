@@ -1,9 +1,10 @@
 """The setting of a training job: one type from the study file to the page."""
 
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
-from math import ceil, inf
+from math import ceil
 from numbers import Real
 from typing import Any, Self, get_args
 
@@ -25,7 +26,10 @@ _COUNTS = (
     "pipeline_parallel", "context_parallel", "expert_parallel",
 )  # fmt: skip
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
-_PRECISIONS = get_args(Precision)
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "precision": get_args(Precision),
+    "power_profile": POWER_PROFILES,
+}
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,10 @@ class Setting:
 
     With ``nodes`` alone, the GPUs are placed as evenly as possible; ``packed`` returns a setting
     with the fewest nodes. Without a local batch, times are those of a constant amount of work per
-    GPU. The defaults of the parallel layout are those of a data-parallel job.
+    GPU. The defaults of the parallel layout are those of a data-parallel job. ``BadInput`` if a
+    value is out of its range, or nodes and GPUs per node contradict each other.
 
     A default is part of the identity of every run (see ``identity``) and must never change.
-
-    Raises
-    ------
-    BadInput
-        A value is out of its range, or nodes and GPUs per node contradict each other.
     """
 
     gpus: int
@@ -71,50 +71,41 @@ class Setting:
                 continue
             if value is None and name in ("nodes", "emulated_gpus"):
                 continue
-            if not _is_number(value) or value != int(value) or not 1 <= value <= MAX_COUNT:
+            if not _in_range(value, MAX_COUNT) or value != int(value):
                 raise BadInput(f"{name}: given {value!r}; allowed: a whole number >= 1")
-        if self.local_batch is not None and not (
-            _is_number(self.local_batch) and 0 < self.local_batch < inf
-        ):
-            raise BadInput(f"local_batch: given {self.local_batch!r}; allowed: a number > 0")
-        for name in _LIMITS:
+        for name in ("local_batch", *_LIMITS):
             value = getattr(self, name)
-            if value is not None:
-                if not _is_number(value) or not 0 < value < inf:
-                    raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+            if value is not None and not _in_range(value):
+                raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
+            if value is not None and name in _LIMITS:
                 _set(self, name, float(value))
-        if self.precision is not None and self.precision not in _PRECISIONS:
-            raise BadInput(
-                f"precision: given {self.precision!r}; allowed: {', '.join(_PRECISIONS)}"
-            )
-        if self.power_profile is not None and self.power_profile not in POWER_PROFILES:
-            raise BadInput(
-                f"power_profile: given {self.power_profile!r}; allowed: {', '.join(POWER_PROFILES)}"
-            )
+        for name, allowed in _CHOICES.items():
+            value = getattr(self, name)
+            if value is not None and value not in allowed:
+                raise BadInput(f"{name}: given {value!r}; allowed: {', '.join(allowed)}")
         share = self.dataset_fraction
-        if not _is_number(share) or not 0 < share <= 1:
+        if not _in_range(share, 1):
             raise BadInput(f"dataset_fraction: given {share!r}; allowed: a number > 0 and <= 1")
         _set(self, "dataset_fraction", float(share))
         self._place()
 
     def _place(self) -> None:
-        if self.gpus_per_node is None:
-            if self.nodes is not None:
-                _set(self, "gpus_per_node", _even(self.gpus, self.nodes))
-            return
-        placement, total, least = _placement(tuple(self.gpus_per_node))
-        if total != self.gpus or least < 1:
-            raise BadInput(
-                f"gpus_per_node: given {self.gpus_per_node} for {self.gpus} GPUs; "
-                "allowed: counts >= 1 that add up to the GPUs"
-            )
-        if self.nodes is not None and self.nodes != len(placement):
-            raise BadInput(
-                f"nodes: given {self.nodes} and gpus_per_node {self.gpus_per_node}; "
-                "allowed: one count for each node"
-            )
-        _set(self, "gpus_per_node", placement)
-        _set(self, "nodes", len(placement))
+        if self.gpus_per_node is not None:
+            placement, total, least = _placement(tuple(self.gpus_per_node))
+            if total != self.gpus or least < 1:
+                raise BadInput(
+                    f"gpus_per_node: given {self.gpus_per_node} for {self.gpus} GPUs; "
+                    "allowed: counts >= 1 that add up to the GPUs"
+                )
+            if self.nodes is not None and self.nodes != len(placement):
+                raise BadInput(
+                    f"nodes: given {self.nodes} and gpus_per_node {self.gpus_per_node}; "
+                    "allowed: one count for each node"
+                )
+            _set(self, "gpus_per_node", placement)
+            _set(self, "nodes", len(placement))
+        elif self.nodes is not None:
+            _set(self, "gpus_per_node", _even(self.gpus, self.nodes))
 
     @classmethod
     def packed(cls, gpus: int, node_gpus: int, **values: Any) -> Self:
@@ -123,7 +114,6 @@ class Setting:
         return cls(gpus, gpus_per_node=(node_gpus,) * full + (rest,) * (rest > 0), **values)
 
     def on_nodes_of(self, node_gpus: int) -> Self:
-        """Return this setting on the fewest nodes of ``node_gpus`` GPUs each."""
         placed = self.packed(self.gpus, node_gpus)
         return replace(self, nodes=placed.nodes, gpus_per_node=placed.gpus_per_node)
 
@@ -144,11 +134,9 @@ class Setting:
         return self._plain(RECORDED)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values: those that results name, and others that are not a default."""
         return self._plain(_SHOWN)
 
     def changed(self) -> dict[str, Any]:
-        """Return the values that are not a default."""
         named = ((name, getattr(self, name), default) for name, default in _DEFAULTS.items())
         return {name: value for name, value, default in named if value != default}
 
@@ -161,7 +149,6 @@ class Setting:
 
     @property
     def global_batch(self) -> float | None:
-        """Return the samples of an optimizer step of all GPUs."""
         return None if self.local_batch is None else self.local_batch * self.gpus
 
     @property
@@ -179,13 +166,13 @@ _set = object.__setattr__
 _DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare}
 
 
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) or (isinstance(value, Real) and not isinstance(value, bool))
+def _in_range(value: object, most: float = sys.float_info.max) -> bool:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    return is_number and 0 < value <= most  # type: ignore[operator]
 
 
 @lru_cache(maxsize=1024)
 def _even(gpus: int, nodes: int) -> tuple[int, ...]:
-    """Return the GPUs of each node, as equal as possible."""
     if nodes > gpus:
         raise BadInput(f"nodes: given {nodes} for {gpus} GPUs; allowed: 1 to {gpus}")
     most = ceil(gpus / nodes)
@@ -195,6 +182,5 @@ def _even(gpus: int, nodes: int) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _placement(gpus_per_node: tuple[int, ...]) -> tuple[tuple[int, ...], int, int]:
-    """Return the counts from most to least, their sum and the least."""
     placement = tuple(sorted(map(int, gpus_per_node), reverse=True))
     return placement, sum(placement), min(placement, default=0)

@@ -1,8 +1,10 @@
-"""Where the values of a run are from, by its launcher: measured, replayed, simulated, imported."""
+"""What the values of a run are: of which source by its launcher, and of which phases of it."""
 
 from collections.abc import Iterable
 from typing import Any
 
+#: Phases of windows in which a run trains, and what they count; of a run the first one counts.
+TRAINING = {"train": "epochs", "steps": "steps", "run": "run"}
 MEASURED = "measured"
 #: What runs of a launcher that does not measure are called, from the most to the least real.
 _NOT_MEASURED = {"replay": "replayed", "simulated": "simulated"}
@@ -21,11 +23,13 @@ def source_of(launcher: Any) -> str:
 
 def origins_label(launchers: Iterable[Any]) -> str:
     """Return ``simulated`` or ``replayed`` (or both) if no run is measured, else ""."""
-    origins = sorted({origin_of(launcher) for launcher in launchers})
-    return "" if MEASURED in origins else " and ".join(origins)
+    return _label({origin_of(launcher) for launcher in launchers})
 
 
 def sources_label(launchers: Iterable[Any]) -> str:
     """Return the sources of runs, such as ``imported``, if none was measured here, else ""."""
-    sources = sorted({source_of(launcher) for launcher in launchers})
-    return "" if MEASURED in sources else " and ".join(sources)
+    return _label({source_of(launcher) for launcher in launchers})
+
+
+def _label(sources: set[str]) -> str:
+    return "" if MEASURED in sources else " and ".join(sorted(sources))

@@ -37,7 +37,6 @@ def parse_fraction(given: Any) -> float | str:
 
 
 def evaluate_fraction(rule: float | str, gpus: int) -> float:
-    """Return the fraction of the data set that a rule gives for a number of GPUs."""
     if isinstance(rule, float):
         return rule
     numerator, denominator = (gpus if part == "gpus" else int(part) for part in rule.split("/"))
@@ -45,14 +44,10 @@ def evaluate_fraction(rule: float | str, gpus: int) -> float:
 
 
 class Emulation(Model):
-    """Larger jobs whose local batch few workers train."""
-
     gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
 
 
 class Sweep(Model):
-    """One grid of settings: the product of its lists."""
-
     gpus: tuple[Count, ...] = Field(min_length=1, description=_COUNTS)
     local_batch: tuple[Count, ...] | None = field(None, _COUNTS)
     global_batch: tuple[Count, ...] | None = field(None, _COUNTS)
@@ -79,11 +74,10 @@ class Sweep(Model):
     @model_validator(mode="after")
     def _check_nodes(self) -> Self:
         for index, nodes in enumerate(self.nodes or ()):
-            workers = next((workers for workers in self.gpus if workers % nodes), None)
-            if workers is not None:
+            if indivisible := [workers for workers in self.gpus if workers % nodes]:
                 raise LocatedError(
-                    f"given {nodes} with {workers} gpus; allowed: a number of nodes that divides "
-                    "every GPU count",
+                    f"given {nodes} with {indivisible[0]} gpus; allowed: a number of nodes that "
+                    "divides every GPU count",
                     *("nodes", index),
                 )
         return self
@@ -98,10 +92,21 @@ class Sweep(Model):
             raise ValueError(
                 f"gpus x local_batch is {largest:,}; allowed: a global batch up to {MAX_COUNT:,}"
             )
+        what, shared_by = "gpus", self.gpus
         if self.emulate is not None:
-            self._check_emulation(self.emulate.gpus)
-        shared_by = self.gpus if self.emulate is None else self.emulate.gpus
-        what = "gpus" if self.emulate is None else "emulate.gpus"
+            what, shared_by = "emulate.gpus", self.emulate.gpus
+            if self.global_batch is None:
+                raise LocatedError(
+                    "given with local_batch; allowed: with global_batch, of which each emulated "
+                    "GPU gets its share",
+                    "emulate",
+                )
+            if min(shared_by) <= max(self.gpus):
+                raise LocatedError(
+                    f"given {min(shared_by)} with {max(self.gpus)} gpus; allowed: more than every "
+                    "entry of gpus",
+                    *("emulate", "gpus", shared_by.index(min(shared_by))),
+                )
         # One pass over each list: nested loops would be slow for long lists.
         every_count = 1
         for workers in shared_by:
@@ -114,27 +119,11 @@ class Sweep(Model):
                     f"global_batch {batch} with {workers} {what}; "
                     "allowed: a global batch that every GPU count divides"
                 )
-        extremes = (min(self.gpus), max(self.gpus))
         for index, rule in enumerate(self.dataset_fraction):
-            for workers in extremes:
+            for workers in (min(self.gpus), max(self.gpus)):
                 if evaluate_fraction(rule, workers) > 1:
                     raise LocatedError(
                         f"given {rule}, with {workers} gpus more than 1; allowed: {_FRACTIONS}",
-                        "dataset_fraction",
-                        index,
+                        *("dataset_fraction", index),
                     )
         return self
-
-    def _check_emulation(self, emulated: tuple[int, ...]) -> None:
-        if self.global_batch is None:
-            raise LocatedError(
-                "given with local_batch; allowed: with global_batch, of which each emulated GPU "
-                "gets its share",
-                "emulate",
-            )
-        if min(emulated) <= max(self.gpus):
-            raise LocatedError(
-                f"given {min(emulated)} with {max(self.gpus)} gpus; allowed: more than every "
-                "entry of gpus",
-                *("emulate", "gpus", emulated.index(min(emulated))),
-            )

@@ -30,7 +30,6 @@ Array = npt.NDArray[Any]
 
 
 def signature(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
-    """Return path, size and time of change of each file; ``BadInput`` if there is none."""
     found = []
     for path in paths:
         try:
@@ -54,10 +53,7 @@ class DataCache:
         self._folder = folder if folder is not None or not default else Path(default)
 
     def array(self, key: Any, make: Callable[[], Array]) -> Array:
-        """Return the array of a key; ``make`` is called if no undamaged one is cached.
-
-        Raises ``BadInput`` if a folder that the user chose cannot be used.
-        """
+        """``BadInput`` if a folder that the user chose cannot be used."""
         if self._folder is None:
             return make()
         name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
@@ -86,7 +82,6 @@ class DataCache:
         return made if found is None else found
 
     def _refuse(self, error: OSError) -> None:
-        """Say that the folder cannot be used; raise ``BadInput`` if the user chose it."""
         why = f"cache {self._folder}: cannot be used: {error.strerror or error}"
         if self._is_chosen:
             raise BadInput(why) from None
@@ -94,7 +89,6 @@ class DataCache:
 
 
 def _read(path: Path) -> Array | None:
-    """Return the array of a file, mapped into memory; None if there is none or it is damaged."""
     try:
         content = np.memmap(path, np.uint8, mode="r").data
         checksum = int.from_bytes(content[-_CHECKSUM_BYTES:], "little")

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch.utils.data import DataLoader, Sampler
+from torch.utils.data import DataLoader
 
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput
@@ -23,8 +23,6 @@ _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 
 
 class Part(NamedTuple):
-    """The samples of a rank in one step, or of a micro-batch, and the size of the step."""
-
     indices: Indices
     global_size: int
     ends_step: bool = True
@@ -35,9 +33,9 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
 
     The order depends only on seed and epoch, and a step takes the next ``global_batch`` samples for
     any number of ranks: one and several ranks train on the same steps. The last step has the
-    remaining samples, split as evenly as possible. It is dropped if it has fewer samples than
-    ranks. ``fraction`` keeps the first samples of an order that depends only on the seed, so that
-    every epoch has the same samples. ``micro_batches`` splits a rank's part, at most to one sample.
+    remaining samples; it is dropped if it has fewer samples than ranks. ``fraction`` keeps the
+    first samples of an order that depends only on the seed, so that every epoch has the same
+    samples.
     """
     kept = np.random.default_rng((shard.seed, 0)).permutation(samples)
     kept = kept[: max(1, round(samples * shard.fraction))]
@@ -49,9 +47,8 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
             continue
         local = np.array_split(step, shard.world)[shard.rank]
         pieces = np.array_split(local, min(shard.micro_batches, len(local)))
-        for piece in pieces[:-1]:
-            yield Part(piece, len(step), ends_step=False)
-        yield Part(pieces[-1], len(step))
+        for number, piece in enumerate(pieces, 1):
+            yield Part(piece, len(step), ends_step=number == len(pieces))
 
 
 def steps_per_epoch(samples: int, shard: Shard) -> int:
@@ -87,102 +84,68 @@ def splitmix64(seeds: Seeds, positions: npt.NDArray[np.integer[Any]]) -> Seeds:
     return mixed
 
 
-@dataclass(frozen=True)
-class LoaderOptions:
-    """How batches are loaded."""
-
-    workers: int | None = None  # loader processes of a rank; None: by dataset and cores
-    prefetch: int = 2  # batches that each loader process prepares in advance
-    pin_memory: bool = False  # page-locked memory, for copies in parallel with GPU work
-    handles_sigterm: bool = True  # whether SIGTERM ends loader processes
-
-    def workers_for(self, dataset: Dataset, sharing: int) -> int:
-        """Return the number of loader processes of a rank, one of ``sharing`` on its cores."""
-        if self.workers is not None:
-            return self.workers
-        if not dataset.reads_files:
-            return 0
-        # A rank that trains on a GPU mostly waits for it, so that one process always helps it.
-        spare = processes.cores() // sharing - 1
-        return min(_MOST_WORKERS, max(int(self.pin_memory), spare))
-
-
-def _ignore_sigterm(_: int) -> None:
-    """Ignore SIGTERM in a loader process; its rank decides when it ends."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+def workers_for(dataset: Dataset, sharing: int, *, on_gpu: bool) -> int:
+    if not dataset.reads_files:
+        return 0
+    # A rank that trains on a GPU mostly waits for it, so that one process always helps it.
+    return min(_MOST_WORKERS, max(int(on_gpu), processes.cores() // sharing - 1))
 
 
 class Loader:
-    """Loads the batches of one rank; every rank has the same number of steps."""
+    """Loads the batches of one rank; every rank has the same number of steps.
+
+    ``workers`` are its loader processes, each of which prepares ``prefetch`` batches in advance.
+    SIGTERM ends them unless ``handles_sigterm`` is False.
+    """
 
     def __init__(
         self,
         dataset: Dataset,
         shard: Shard,
-        options: LoaderOptions,
+        workers: int,
         *,
         training: bool,
-        sharing: int = 1,
+        prefetch: int = 2,
+        pin_memory: bool = False,
+        handles_sigterm: bool = True,
     ) -> None:
         self._samples, self._shard, self._training = len(dataset), shard, training
-        self.workers = options.workers_for(dataset, sharing)
-        self._fetcher, self._order = _Fetcher(dataset), _Order()
+        self.workers, self.steps = workers, steps_per_epoch(len(dataset), shard)
+        self._fetcher = _Fetcher(dataset)
+        self._keys: list[_Key] = []  # of the batches of the present epoch
         self._batches: Iterable[Any] | None = None
-        if self.workers or options.pin_memory:
+        if workers or pin_memory:
             self._batches = DataLoader(
                 self._fetcher,
                 batch_size=None,
-                sampler=self._order,
-                num_workers=self.workers,
+                sampler=self._keys,  # any iterable of keys
+                num_workers=workers,
                 collate_fn=_unchanged,
                 generator=torch.Generator(),  # so that it does not use training's generator
-                pin_memory=options.pin_memory,
-                prefetch_factor=options.prefetch if self.workers else None,
-                persistent_workers=bool(self.workers),
-                worker_init_fn=None if options.handles_sigterm else _ignore_sigterm,
+                pin_memory=pin_memory,
+                prefetch_factor=prefetch if workers else None,
+                persistent_workers=bool(workers),
+                worker_init_fn=None if handles_sigterm else _ignore_sigterm,
             )
 
-    @property
-    def steps(self) -> int:
-        return steps_per_epoch(self._samples, self._shard)
-
     def epoch(self, epoch: int, from_step: int = 0) -> Iterator[Batch]:
-        """Yield the batches of this rank; training data are shuffled by (seed, epoch).
-
-        Batches of training steps before ``from_step`` are skipped without loading them.
-
-        Raises ``BadInput`` if a sample cannot be read.
-        """
+        """Batches of training steps before ``from_step`` are skipped without loading them."""
         if self._training:
             parts = list(training_parts(self._samples, self._shard, epoch, from_step))
         else:
             parts, epoch = list(evaluation_parts(self._samples, self._shard)), _EVALUATION_EPOCH
-        self._order.keys = [
-            (part.indices, sample_seeds(self._shard.seed, epoch, part.indices)) for part in parts
-        ]
+        seed = self._shard.seed
+        self._keys[:] = [(part.indices, sample_seeds(seed, epoch, part.indices)) for part in parts]
         batches = self._batches
         if batches is None:  # a DataLoader would only add overhead
-            batches = map(self._fetcher.__getitem__, self._order)
+            batches = map(self._fetcher.__getitem__, self._keys)
         for data, part in zip(batches, parts, strict=True):
             if isinstance(data, _ReadError):
                 raise BadInput(data.text)
             yield Batch(data, len(part.indices), part.global_size, part.ends_step)
 
 
-_Key = tuple[Indices, Seeds]
-
-
-class _Order(Sampler[_Key]):
-    """The batches of the current epoch, each as its samples' indices and seeds."""
-
-    def __init__(self) -> None:
-        self.keys: list[_Key] = []
-
-    def __iter__(self) -> Iterator[_Key]:
-        return iter(self.keys)
-
-    def __len__(self) -> int:
-        return len(self.keys)
+_Key = tuple[Indices, Seeds]  # of the samples of a batch
 
 
 class _ReadError(NamedTuple):
@@ -192,8 +155,6 @@ class _ReadError(NamedTuple):
 
 
 class _Fetcher(torch.utils.data.Dataset[Any]):
-    """A dataset for torch's DataLoader, in which one item is one batch."""
-
     def __init__(self, dataset: Dataset) -> None:
         self._dataset = dataset
 
@@ -204,14 +165,16 @@ class _Fetcher(torch.utils.data.Dataset[Any]):
             return _ReadError(str(error))
 
 
+def _ignore_sigterm(_: int) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+
+
 def _unchanged(batch: Any) -> Any:
     return batch
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Samples as tensors in memory, indexed along their first dimension."""
-
     tensors: tuple[torch.Tensor, ...]
     reads_files: bool = False
 

@@ -13,8 +13,6 @@ from wattlaw.workloads.workload import Dataset, Schedule
 
 
 class Constant:
-    """The optimizer's initial rates."""
-
     def before_step(self, epochs_done: float) -> None: ...
 
     def after_epoch(self, loss: float | None) -> None: ...
@@ -26,8 +24,6 @@ class Constant:
 
 
 class BaseWorkload(ABC):
-    """Base of the bundled workloads: a constant learning rate, and means as metrics."""
-
     def schedule(
         self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
     ) -> Schedule:

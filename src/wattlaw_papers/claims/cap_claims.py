@@ -10,7 +10,7 @@ from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits
 from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import limit_label
+from wattlaw.study.labels import limit_label
 from wattlaw_papers.claims import cases, effects
 from wattlaw_papers.claims.effects import ENERGY, TIME
 from wattlaw_papers.claims.verdicts import MIT, Check, ClaimDefinition, Tested, Within
@@ -60,10 +60,7 @@ def _under_cap(
     name: str, claim: str, effect: str, cap_w: float | None, y: str, low: float, high: float,
     *workloads: str, but: str | None = None, remark: str = "",
 ) -> ClaimDefinition:  # fmt: skip
-    """Return a claim on time or energy of an epoch under a cap, with bounds of the ln ratio.
-
-    Without ``cap_w``, it is the lowest that was run.
-    """
+    """Return a claim on ``y`` under a cap (None: the lowest run), with bounds of the ln ratio."""
     quantity = "energy" if y == ENERGY else "time"
     cap = "the lowest cap" if cap_w is None else f"{cap_w:g} W"
 

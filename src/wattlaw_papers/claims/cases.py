@@ -19,8 +19,8 @@ from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, SETTINGS, WHY_NO_LAW
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import group_label
 from wattlaw.common.scopes import DEVICES
+from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, origin_of
 from wattlaw_papers.claims import effects
 from wattlaw_papers.claims.verdicts import Case, Cases, Check, Measurements, Within
@@ -190,7 +190,6 @@ def on_pairs(
 
 
 def are_models(first: RunGroup, other: RunGroup) -> bool:
-    """Say whether two groups are different workloads on the same hardware."""
     return first.workload != other.workload and first.hardware == other.hardware
 
 

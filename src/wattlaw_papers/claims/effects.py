@@ -15,7 +15,7 @@ from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_
 from wattlaw.analysis.metrics.estimates import ROUNDING, LeastSquares, Mean, f_test_p, pool
 from wattlaw.analysis.metrics.metrics import SETTINGS, missing_energy
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import limit_label
+from wattlaw.study.labels import limit_label
 from wattlaw_papers.claims.verdicts import Effect
 
 TIME, ENERGY = "time_s", "energy_j"
@@ -136,7 +136,6 @@ def limited_and_reference(
 
 
 def change_under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
-    """Return the change of ln y under the limit of ``limited_and_reference``."""
     return paired(rows, y, rows["limited"], settings(rows, (limit,)))
 
 

@@ -152,13 +152,14 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         yield Within(rate, label, effect, -least, least, effects.growth, "{:+.1%}", inside=False)
 
     return ClaimDefinition(
-        f"factor-moves-with-{rate}", f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
+        f"factor-moves-with-{rate}",
+        f"The energy of a GPU-hour moves with {rate} per GPU-hour.",
         KIT,
         f"at the same {other_rate} per GPU-hour, model and hardware, it changes by more than "
         f"{LEAST_CHANGE:.0%} per doubling; contradicted if by less",
         needs="the energy of runs at several GPU counts and global batches per workload",
         cases=_on_all_runs(checks),
-    )  # fmt: skip
+    )
 
 
 def _on_all_runs(checks: cases.Checks) -> verdicts.Cases:

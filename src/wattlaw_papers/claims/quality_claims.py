@@ -5,7 +5,7 @@ from itertools import product
 
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.common.formatting import group_label
+from wattlaw.study.labels import group_label
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.verdicts import KIT, Case, ClaimDefinition, Measurements, Tested
 
@@ -21,14 +21,15 @@ def _falls_beyond(
     subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
         f"{subject}-quality-falls-beyond-{batch}",
-        f"The quality of {model} falls beyond a global batch of {batch}.", KIT,
+        f"The quality of {model} falls beyond a global batch of {batch}.",
+        KIT,
         f"the smallest batch beyond {batch} and all larger ones are worse than the best, and "
         f"{batch} (or the largest below) is not shown to differ from it; contradicted if that "
         "one is worse already, or the smallest beyond is within 1 % of the best",
         needs=f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
         f"{batch}, repeated",
         cases=cases,
-    )  # fmt: skip
+    )
 
 
 def _rows(measured: Measurements, workload: str, stage: str | None = None) -> list[BatchQuality]:
@@ -110,11 +111,12 @@ CLAIMS = (
     _falls_beyond(64, "a fine-tuned FourCastNet", "fourcastnet", "finetune"),
     ClaimDefinition(
         "fourcastnet-large-batch-effects-earlier",
-        "FourCastNet suffers large-batch effects at a smaller batch than ResNet50.", KIT,
+        "FourCastNet suffers large-batch effects at a smaller batch than ResNet50.",
+        KIT,
         "the quality of FourCastNet falls from a global batch at or below which that of ResNet50 "
         "is shown to hold; contradicted if it holds where that of ResNet50 falls",
         needs="fourcastnet and resnet50 trained to their end, with evaluation, at several global "
         "batches, repeated",
         cases=_falls_earlier,
     ),
-)  # fmt: skip
+)

@@ -150,10 +150,7 @@ def _speedup_claim(
     workload: str, model: str, speedup: float, largest: int, *, is_limited: bool = False,
     remark: str = "",
 ) -> ClaimDefinition:  # fmt: skip
-    """Return a claim on the speedup from 2 GPUs to the study's largest count of the model.
-
-    With ``is_limited``, larger counts are left out.
-    """
+    """Return a claim on the speedup from 2 GPUs to ``largest`` or, not ``is_limited``, beyond."""
     at, upto = (f"-at-{largest}", f" up to {largest}") if is_limited else ("", "")
     least = speedup * (1 - TOLERANCE)
     return ClaimDefinition(

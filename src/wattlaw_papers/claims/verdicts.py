@@ -174,8 +174,6 @@ class Case:
 
 @dataclass(frozen=True)
 class WorkloadVerdict(Result):
-    """The verdict of one workload."""
-
     workload: str
     label: str
     verdict: str
@@ -185,8 +183,6 @@ class WorkloadVerdict(Result):
 
 @dataclass(frozen=True)
 class Claim(Result):
-    """A published finding, and its verdict on the data."""
-
     properties = ("numbers",)
     rows_field = "workloads"
 

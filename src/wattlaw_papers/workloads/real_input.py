@@ -50,7 +50,6 @@ def images(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - of any
 
 
 def molecules(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - all are alike
-    """Write molecules as QM9 has them."""
     from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data
 
     make_data(folder, _MOLECULES, seed=0)
@@ -63,7 +62,6 @@ def molecules(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - all
 
 
 def text(options: "language.Options", folder: Path) -> RealInput:
-    """Write text as WikiText has it."""
     from wattlaw_papers.workloads.language.masking import tokens_type
     from wattlaw_papers.workloads.language.synthetic_text import make_data
 
@@ -71,11 +69,7 @@ def text(options: "language.Options", folder: Path) -> RealInput:
     tokens = options.sequence_length - 2
     width = np.dtype(tokens_type(options.vocab_size)).itemsize
     return RealInput(
-        {
-            "source": "text",
-            "data": str(folder / "text"),
-            "tokenizer": str(folder / "tokenizer"),
-        },
+        {"source": "text", "data": str(folder / "text"), "tokenizer": str(folder / "tokenizer")},
         64,
         tokens * width,
         f"synthetic text, masked in batches of 64; stored: {tokens} tokens of {width} bytes, as "

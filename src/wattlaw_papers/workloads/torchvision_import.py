@@ -32,8 +32,6 @@ def import_torchvision() -> Any:
     """Return the module ``torchvision``; call it before anything that imports torchvision.
 
     Where its compiled library loads, as it does on CUDA, nothing is changed.
-
-    Raises ``NotAvailable`` if torchvision is not installed.
     """
     if "torchvision" not in sys.modules:
         if SEPARATE_TORCHVISION.is_dir() and str(SEPARATE_TORCHVISION) not in sys.path:
@@ -41,8 +39,12 @@ def import_torchvision() -> Any:
         spec = importlib.util.find_spec("torchvision")
         if spec is None or spec.origin is None:
             raise NotAvailable('torchvision is not installed; try: pip install "wattlaw[vision]"')
-        if not _operators_load(Path(spec.origin).parent):
-            _define_schemas()
+        is_loaded = _operators_load(Path(spec.origin).parent)
+        if not is_loaded and not hasattr(_torch.ops.torchvision, "nms"):
+            library = _torch.library.Library("torchvision", "FRAGMENT")
+            for schema in _SCHEMAS:
+                library.define(schema)
+            _kept.append(library)
     return importlib.import_module("torchvision")
 
 
@@ -55,12 +57,3 @@ def _operators_load(package: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _define_schemas() -> None:
-    if hasattr(_torch.ops.torchvision, "nms"):
-        return
-    library = _torch.library.Library("torchvision", "FRAGMENT")
-    for schema in _SCHEMAS:
-        library.define(schema)
-    _kept.append(library)

@@ -52,8 +52,7 @@ def simulate(
         str | None, option("JSON", "Options of the workload, a JSON object.")
     ] = None,
     profile: Annotated[
-        Path | None,
-        option("FILE", "Profile from 'wattlaw profile', instead of the packaged one."),
+        Path | None, option("FILE", "Profile from 'wattlaw profile', instead of the packaged one.")
     ] = None,
     samples: Annotated[
         int | None,

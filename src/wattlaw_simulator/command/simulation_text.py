@@ -11,6 +11,7 @@ from wattlaw.cli.common.console import Console, make_table
 from wattlaw.common import formatting as fmt
 from wattlaw.hardware import library
 from wattlaw.report import tables
+from wattlaw.study.labels import limit_label
 from wattlaw_simulator.simulated_job import SimulatedJob
 
 Row = Mapping[str, Any]
@@ -79,7 +80,7 @@ def _setting(row: Row) -> Table:
     def energy(name: str) -> str:
         return fmt.energy_text(row[name])
 
-    limits = ", ".join(fmt.limit_label(name, row[name]) for name in _LIMITS)
+    limits = ", ".join(limit_label(name, row[name]) for name in _LIMITS)
     lines = [
         ("setting", f"{fmt.plural(row['gpus'], 'GPU')} on {fmt.plural(row['nodes'], 'node')}, "
          f"batch {row['global_batch']:,} ({row['local_batch']:,} each), {limits}"),
@@ -93,8 +94,9 @@ def _setting(row: Row) -> Table:
          f"utilisation {fmt.percent(row['mem_util'], 2)}"),
     ]  # fmt: skip
     if row["eval_time_s"] is not None:
-        lines.append(("an evaluation", f"{duration('eval_time_s')}, GPUs "
-                      f"{energy('eval_gpu_energy_j')}"))  # fmt: skip
+        lines.append(
+            ("an evaluation", f"{duration('eval_time_s')}, GPUs {energy('eval_gpu_energy_j')}")
+        )
     step_s = row["step_time_s"]
     lines += [("bottleneck", _bottleneck(row)),
               ("one step", f"{_ms(step_s)} (roofline: {_ms(row['roofline_s'])})")]  # fmt: skip

@@ -58,7 +58,6 @@ class SimulatedLauncher(Launcher):
         return memory_warnings(specs, [self._machine.board])
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why a run can never be simulated, or None."""
         kind = f"{spec.workload.model_dump_json()} {spec.setting.precision}"
         if kind not in self._unsupported:
             self._unsupported[kind] = self._machine.unsupported_reason(spec)
@@ -115,13 +114,10 @@ class SimulatedLauncher(Launcher):
 
 
 class SimulatedAttempt:
-    """A run that is queued in the pool, active in a process, or ended."""
-
     def __init__(self, future: "Future[Ended]") -> None:
         self._future = future
 
     def poll(self) -> Ended | None:
-        """Return how the run ended, or None."""
         if not self._future.done():
             return None
         try:

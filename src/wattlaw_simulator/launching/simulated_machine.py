@@ -122,10 +122,7 @@ class Machine:
 
     @cached_property
     def label(self) -> str:
-        """Return the hardware's name with all that changes its numbers; part of a run's identity.
-
-        For a user's file the label has a digest of its contents, which may change.
-        """
+        """Return the hardware's name with all that changes its numbers: part of run identities."""
         simulation, name = self.simulation, str(self.simulation.hardware)
         if name not in (*library.cluster_names(), *library.gpu_names()):
             digest = hashlib.sha256(self.cluster.model_dump_json().encode()).hexdigest()[:8]
@@ -179,7 +176,6 @@ class Machine:
         return [f"SIM-{number // per_node + 1:04d}-{number % per_node}" for number in numbers]
 
     def board_states(self, spec: RunSpec) -> list[LimitState]:
-        """Return the limits and ranges of the boards of a run with telemetry."""
         gpu = self.cluster.gpu
         return [
             LimitState(

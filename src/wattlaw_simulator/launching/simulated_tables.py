@@ -46,13 +46,11 @@ _P95 = 1.6448536269514722
 
 
 def numbers(values: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    """Return a column of int64 or float64, null where it is not ``valid``."""
     kind = pa.int64() if np.issubdtype(values.dtype, np.integer) else pa.float64()
     return pa.array(values, kind, mask=None if valid is None else ~valid)
 
 
 def texts(values: Sequence[str], indices: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    """Return a column of text: ``values[indices]``, null where it is not ``valid``."""
     chosen = np.array(values, dtype=object)[indices]
     return pa.array(chosen, pa.string(), mask=None if valid is None else ~valid)
 
@@ -83,7 +81,6 @@ class Cycle:
     start_w: float
 
     def averaged(self, values: Floats, moments: Floats, over_s: float) -> Floats:
-        """Return the mean of ``values`` over ``over_s`` seconds after each of ``moments``."""
         ends_s = np.concatenate([[0.0], np.cumsum(self.duration_s)])
         sums = np.concatenate([[0.0], np.cumsum(self.duration_s * values)])
 
@@ -96,7 +93,6 @@ class Cycle:
         return means
 
     def util_cv(self, values: Floats) -> float | None:
-        """Return the coefficient of variation of a utilisation in a window; None if it is 0."""
         moments = (np.arange(_MOMENTS) + 0.5) / _MOMENTS * self.duration_s.sum()
         readings = self.averaged(values, moments, UTIL_AVERAGE_S)
         training = 1 - self.start_share
@@ -106,10 +102,7 @@ class Cycle:
 
 
 def cycle_of(prediction: Prediction) -> Cycle:
-    """Return the step of a prediction, and the begin of its training window.
-
-    The power at the begin is such that the window has the predicted energy.
-    """
+    """Return the step, and a begin with which the window has the predicted energy."""
     pieces = _pieces(prediction)
     duration_s, power_w, sm_util, mem_util = pieces[pieces[:, 0] > 0].T
     train, job = prediction.train, prediction.job
@@ -123,7 +116,6 @@ def cycle_of(prediction: Prediction) -> Cycle:
 
 
 def _pieces(prediction: Prediction) -> Floats:
-    """Return duration, power and utilisations of the pieces of a step, shape (pieces, 4)."""
     return np.array([(p.duration_s, p.power_w, p.sm_util, p.mem_util) for p in prediction.phases])
 
 
@@ -160,7 +152,6 @@ class Windows:
 
 
 def windows_of(prediction: Prediction, measure: Measure, draw: np.random.Generator) -> Windows:
-    """Return the windows of a run; the same generator gives the same windows."""
     kinds, repeats = [prediction.train], measure.epoch_count
     if measure.is_by_steps:
         steps = measure.steps or ceil((measure.seconds or 0.0) / prediction.split.step_s)
@@ -208,10 +199,7 @@ def _block(prediction: Prediction, steps: int) -> Window:
 def _powers(
     prediction: Prediction, kinds: Sequence[Window], draw: np.random.Generator
 ) -> list[float]:
-    """Return the power of the run's boards relative to the prediction, by kind of window.
-
-    The part of the time at the power limit has exactly that power; the mean never exceeds it.
-    """
+    """Return power over predicted power, by kind of window; exact in the time at the limit."""
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
     limit_w = job.setting.power_limit_w or job.cluster.gpu.max_w
@@ -229,11 +217,7 @@ def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
 
 
 def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulation) -> pa.Table:
-    """Return the rows of ``epochs``: all nodes of a run as one host with their total energy.
-
-    Columns that the simulator does not predict are null: the loss, the power of other components,
-    variation within an evaluation.
-    """
+    """Return ``epochs``, all nodes as one host; what the simulator does not predict is null."""
     prediction, training, stretch = windows.prediction, windows.is_training, windows.stretch
     measure, by_phase, count = windows.measure, windows.of_kind, len(stretch)
     steps = by_phase("steps")

@@ -26,8 +26,6 @@ _PASSES, _MAX_SAMPLES = 5, 512  # how often samples are read, and how many of th
 
 
 class InputCost(NamedTuple):
-    """The cost of a sample, and a description of how it was measured."""
-
     stored_bytes_per_sample: float
     cpu_s_per_sample: float
     reads_files: bool  # of the dataset: whether loader processes make its samples
@@ -66,10 +64,7 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
 def _measured(
     dataset: Dataset, batch: int, stored_bytes_per_sample: float, method: str
 ) -> InputCost:
-    """Return the cost of a sample, with the CPU time of the quickest of some passes.
-
-    The first pass is a warm-up; slower passes had less of a shared machine.
-    """
+    """Return the cost of a sample by the quickest of some passes after a warm-up."""
     samples = min(len(dataset), _MAX_SAMPLES)
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -32,9 +32,7 @@ _UNREAD_INPUT = {
     _aten.max_pool2d_with_indices_backward: "self", _aten.avg_pool2d_backward: "self",
 }  # fmt: skip
 #: Operations that read as many elements of their first input as they write.
-_GATHERS = {
-    _aten.embedding, _aten.index_select, _aten.gather, _aten.index, _aten.nll_loss_forward,
-}  # fmt: skip
+_GATHERS = {_aten.embedding, _aten.index_select, _aten.gather, _aten.index, _aten.nll_loss_forward}
 #: Operations with several kernels: zeros and a copy; a copy and a sum; gradients of the input and
 #: of the weights; about eight kernels that sort indices, and a sum.
 _KERNELS_OF_OPERATION = {
@@ -188,7 +186,6 @@ def _width(dtype: torch.dtype) -> int:
 
 
 def _moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> float:
-    """Return the bytes of all inputs and outputs of an operation."""
     packet = func.overloadpacket
     most = _bytes(out) if packet in _GATHERS else math.inf
     total = 0.0

@@ -1,13 +1,13 @@
 """``wattlaw profile``: the profile of a workload, for the simulator."""
 
+import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from wattlaw.cli.common.options import option, parse_json_object
 from wattlaw.common.files import write_text
-from wattlaw.common.text import json_with_rows
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
@@ -28,7 +28,7 @@ def profile(
     from wattlaw_simulator.profiling.profiler import measure_profile
 
     measured = measure_profile(spec)
-    text = json_with_rows(measured.model_dump(mode="json"), "kernels")
+    text = _json_with_rows(measured.model_dump(mode="json"), "kernels")
     if output is None:
         print(text, end="")
         return 0
@@ -39,3 +39,9 @@ def profile(
         f"{measured.flops_per_sample:.4g} operations per sample"
     )
     return 0
+
+
+def _json_with_rows(data: dict[str, Any], rows: str) -> str:
+    items = ",\n".join(f"    {json.dumps(item)}" for item in data[rows])
+    lines = [f"  {json.dumps(key)}: {json.dumps(data[key])}" for key in data if key != rows]
+    return "{\n" + ",\n".join([*lines, f'  "{rows}": [\n{items}\n  ]']) + "\n}\n"

@@ -62,9 +62,6 @@ def measure_profile(spec: WorkloadSpec) -> WorkloadProfile:
 
     Not counted: layout changes and algorithm searches of cuDNN, copies of gradients into the
     buckets of DistributedDataParallel, caches, and pointwise operations (their bytes are counted).
-
-    Raises ``BadInput`` if the workload or an option is unknown, or its data cannot be read, and
-    ``NotAvailable`` if its operations cannot be counted, or a package is missing.
     """
     spec = catalogue.without_defaults(spec)
     workload = catalogue.build(spec)

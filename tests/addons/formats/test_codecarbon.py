@@ -148,8 +148,9 @@ def test_versions_appended_to_one_file_are_all_read(tmp_path):
     first = emissions(("10:02:00", "a", "r1", 60.0, 0.01), ("10:05:00", "b", "r2", 60.0, 0.02))
     head, *second = emissions(("11:02:00", "c", "r3", 60.0, 0.03))
     torn = first[1].rsplit(",", 2)[0]
-    path = made(tmp_path, "emissions.csv", *first, torn, f"{head},on_cloud", f"{second[0]},N",
-                first[1])  # fmt: skip
+    path = made(
+        tmp_path, "emissions.csv", *first, torn, f"{head},on_cloud", f"{second[0]},N", first[1]
+    )
     read = read_import(path)
     assert joules(read) == pytest.approx([0.01 * 3.6e6, 0.02 * 3.6e6, 0.03 * 3.6e6])
     assert left_out(read) == {"another number of cells than the header": 2}

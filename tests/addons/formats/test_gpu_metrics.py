@@ -46,9 +46,7 @@ def test_amd_smi_has_joules_and_percent(tmp_path):
     assert (row["energy_verdict"], row["sm_util_mean"]) == ("ok", pytest.approx(0.95))
 
 
-def dcgm(
-    watts: float, seconds: range, uuid: str | None = "GPU-1", metric: str = "POWER_USAGE", **labels
-) -> list[str]:
+def dcgm(watts, seconds, uuid="GPU-1", metric="POWER_USAGE", **labels):
     """Return the values of a GPU as lines of Prometheus text."""
     named = {"gpu": "0", **({"UUID": uuid} if uuid else {}), **labels}
     text = ",".join(f'{name}="{value}"' for name, value in named.items())
@@ -154,24 +152,3 @@ def test_two_hosts_have_their_own_phases(tmp_path):
     read = read_import(made(tmp_path, "dcgm.txt", *lines))
     assert {row["start_ns"] for row in read.runs[0].windows} == {
         1_717_920_010 * 10**9, 1_717_920_060 * 10**9}  # fmt: skip
-
-
-OTHER_OUTPUTS = {
-    "amd-smi --json": ('[{"gpu": 0, "power": {"socket_power": {"value": 90, "unit": "W"}}}]',),
-    "rocm-smi --csv": ("device,Average Graphics Package Power (W)", "card0,35.0"),
-    "rocm-smi --json": ('{"card0": {"Average Graphics Package Power (W)": "35.0"}}',),
-    "rocm-smi": ("", "============================ ROCm System Management Interface =============",
-                 "GPU  Temp   AvgPwr"),
-    "amd-smi monitor": ("GPU  POWER  GPU_TEMP  MEM_TEMP  GFX_UTIL", "  0  137 W     45 °C"),
-    "amd-smi monitor --watch": ("'CTRL' + 'C' to stop watching output:",
-                                "TIMESTAMP   GPU  POWER  GPU_TEMP", "1722959154  0  137 W   45 °C"),
-    "amd-smi metric": ("GPU: 0", "    POWER:", "        SOCKET_POWER: 90 W"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", OTHER_OUTPUTS)
-@pytest.mark.parametrize("file", ["gpu.log", "gpu.csv"])
-def test_other_outputs_are_named_with_the_command_that_logs(tmp_path, capsys, name, file):
-    told = refusal(made(tmp_path, file, *OTHER_OUTPUTS[name]), capsys)
-    assert "--csv --watch" in told if "amd" in name or "rocm" in name else "--query-gpu" in told
-    assert "--map" not in told

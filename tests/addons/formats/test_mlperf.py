@@ -1,5 +1,6 @@
 """Logs of MLPerf Training: of trainings, and of the power of nodes."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import import_samples as samples
 from import_samples import mllog
 from imported import a_file, left_out, metrics, notes, windows
 from public_data import misread_file, public_file
-from wattlaw.api.imports import read_import
+from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
 
 
@@ -49,8 +50,9 @@ def test_blocks_between_evaluations_and_the_last_epoch_are_not_epochs(tmp_path):
     read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@4")
     blocks = windows(read, "steps")
     assert [(row["steps"], row["samples"], row["duration_s"]) for row in blocks] == [
-        (25, 2500, 5.0), (25, 2500, 5.0),
-    ]  # fmt: skip
+        (25, 2500, 5.0),
+        (25, 2500, 5.0),
+    ]
     many = "\n".join(lines).replace("10000", "1e30")
     with pytest.raises(BadInput, match=r"above 2\^63"):
         read_import(a_file(tmp_path / "m.txt", many), map="gpus=@4")
@@ -106,6 +108,12 @@ def test_blocks_that_carry_their_size_are_read():
 
 
 T = 1_769_860_000_000
+
+
+def read_lines(folder: Path, *lines: str) -> Import:
+    return read_import(a_file(folder / "r.txt", "\n".join(lines)), map="gpus=@5")
+
+
 #: Metadata of three blocks of 10 steps of 50 samples, at their start and end, and of evaluations.
 CONVENTIONS = {
     "totals": lambda i: ({"samples_count": 500 * i}, {"samples_count": 500 * i + 500}, {}),
@@ -160,13 +168,14 @@ def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name)
         begin, end, evaluated = CONVENTIONS[name](i)
         t = T + 20_000 * i
         lines += [
-            mllog("block_start", t, **begin), mllog("block_stop", t + 15_500, **end),
+            mllog("block_start", t, **begin),
+            mllog("block_stop", t + 15_500, **end),
             mllog("eval_start", t + 15_500, **evaluated),
             mllog("eval_accuracy", t + 16_000, 0.5 + i / 10, **evaluated),
             mllog("eval_stop", t + 16_000, **evaluated),
-        ]  # fmt: skip
+        ]
     lines.append(mllog("run_stop", T + 60_000, status="success"))
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    read = read_lines(tmp_path, *lines)
     blocks = windows(read, "steps")
     assert [(row["steps"], row["samples"]) for row in blocks] == [(10, 500)] * 3
     assert [row["duration_s"] for row in blocks] == pytest.approx([15.5] * 3)
@@ -177,43 +186,35 @@ def test_each_convention_of_blocks_gives_their_steps_and_samples(tmp_path, name)
     assert not left_out(read)
 
 
-def test_sizes_of_blocks_need_not_be_equal(tmp_path):
+SIZE = {"samples_count": 500}
+#: Metadata of the start and the stop of blocks; their samples, and what is left out.
+UNEVEN = {
+    "sizes need not be equal": (
+        [({"samples_count": size},) * 2 for size in (500, 500, 200)], [500, 500, 200], {},
+    ),
+    "steps decide where a block ended early": (
+        [(SIZE | {"step": begin}, SIZE | {"step": end})
+         for begin, end in ((0, 10), (10, 20), (20, 24), (24, 24))],
+        [500, 500, 200], {"a block whose number of steps does not grow": 2},
+    ),
+    "the total before the last block is not its size": (
+        [({"samples_count": 500 * i}, {}) for i in range(4)],
+        [500, 500, 500], {"a block whose size is not logged": 2},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", UNEVEN)
+def test_blocks_of_different_sizes_have_their_own(tmp_path, name):
+    blocks, expected, others = UNEVEN[name]
     lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
-    for i, size in enumerate([500, 500, 200]):
-        lines += [
-            mllog("block_start", T + 10_000 * i, samples_count=size),
-            mllog("block_stop", T + 10_000 * i + 9000, samples_count=size),
-        ]
-    lines.append(mllog("run_stop", T + 60_000, status="success"))
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
-    assert [row["samples"] for row in windows(read)] == [500, 500, 200]
-
-
-def test_steps_decide_where_a_block_ended_early(tmp_path):
-    size = {"samples_count": 500}
-    lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
-    for i, (begin, end) in enumerate([(0, 10), (10, 20), (20, 24), (24, 24)]):
-        lines += [
-            mllog("block_start", T + 10_000 * i, step=begin, **size),
-            mllog("block_stop", T + 10_000 * i + 9000, step=end, **size),
-        ]
-    lines.append(mllog("run_stop", T + 60_000, status="aborted"))
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
-    assert [(row["steps"], row["samples"]) for row in windows(read)] == [
-        (10, 500), (10, 500), (4, 200),
-    ]  # fmt: skip
-    assert left_out(read) == {"a block whose number of steps does not grow": 2}
-
-
-def test_the_total_before_the_last_block_is_not_its_size(tmp_path):
-    lines = [mllog("global_batch_size", T, 50), mllog("run_start", T)]
-    for i in range(4):
-        lines += [mllog("block_start", T + 10_000 * i, samples_count=500 * i),
-                  mllog("block_stop", T + 10_000 * i + 9_000)]  # fmt: skip
-    lines.append(mllog("run_stop", T + 60_000, status="success"))
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
-    assert [row["samples"] for row in windows(read)] == [500] * 3
-    assert left_out(read) == {"a block whose size is not logged": 2}
+    for i, (begin, end) in enumerate(blocks):
+        lines += [mllog("block_start", T + 10_000 * i, **begin),
+                  mllog("block_stop", T + 10_000 * i + 9000, **end)]  # fmt: skip
+    read = read_lines(tmp_path, *lines, mllog("run_stop", T + 60_000, status="success"))
+    assert [row["samples"] for row in windows(read)] == expected
+    assert [row["steps"] for row in windows(read)] == [each // 50 for each in expected]
+    assert left_out(read) == others
 
 
 def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
@@ -221,7 +222,7 @@ def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
         return [
             mllog(f"block_{edge}", T + 1000 * at, samples_count=count)
             for edge, at, count in (("start", at_s, begin), ("stop", at_s + length_s, end))
-        ]  # fmt: skip
+        ]
 
     lines = [
         mllog("global_batch_size", T, 50), mllog("run_start", T),
@@ -232,7 +233,7 @@ def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
         mllog("tracked_stats", T + 81_000, {"throughput": 50.0}),
         mllog("run_stop", T + 90_000, status="success"),
     ]  # fmt: skip
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    read = read_lines(tmp_path, *lines)
     assert [row["samples"] for row in windows(read)] == [500, 1000]
     counts = left_out(read)
     assert sum(counts.values()) == 11
@@ -248,14 +249,16 @@ def test_blocks_that_cannot_be_read_are_counted_with_a_reason(tmp_path):
 
 def test_a_training_without_blocks_is_one_window_and_says_so(tmp_path):
     lines = [
-        mllog("run_start", T), mllog("eval_start", T + 9000, samples_count=640),
+        mllog("run_start", T),
+        mllog("eval_start", T + 9000, samples_count=640),
         mllog("eval_stop", T + 9500, samples_count=640),
         mllog("run_stop", T + 20_000, status="success"),
-    ]  # fmt: skip
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    ]
+    read = read_lines(tmp_path, *lines)
     assert [(row["phase"], row["duration_s"]) for row in windows(read)] == [
-        ("run", 20.0), ("evaluate", 0.5),
-    ]  # fmt: skip
+        ("run", 20.0),
+        ("evaluate", 0.5),
+    ]
     assert "no epoch or block is read" in read.files[0].notes[0]
     assert "no epoch or block is read" in " ".join(read.runs[0].record.notes)
 
@@ -281,7 +284,7 @@ def epochs_log(start_ms: int, epochs: int, first: int = 0, **end: Any) -> list[s
 def test_epochs_count_from_0_and_evaluations_have_the_epoch_before_them(tmp_path):
     for first in (0, 1):
         lines = epochs_log(T, 3, first, status="success")
-        read = read_import(a_file(tmp_path / f"{first}.txt", "\n".join(lines)), map="gpus=@5")
+        read = read_lines(tmp_path, *lines)
         for phase, duration_s in (("train", 10.0), ("evaluate", 1.0)):
             rows = windows(read, phase)
             assert [row["epoch"] for row in rows] == [0, 1, 2]
@@ -293,7 +296,7 @@ def test_trainings_in_one_file_are_runs_and_an_aborted_one_says_so(tmp_path):
         *epochs_log(T, 2, status="success"), *epochs_log(T + 10**6, 3), "Killed",
         *epochs_log(T + 2 * 10**6, 1, status="aborted"),
     ]  # fmt: skip
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    read = read_lines(tmp_path, *lines)
     epochs = [[row["phase"] for row in run.windows].count("train") for run in read.runs]
     assert epochs == [2, 3, 1]
     notes = [" ".join(run.record.notes) for run in read.runs]
@@ -304,23 +307,22 @@ def test_trainings_in_one_file_are_runs_and_an_aborted_one_says_so(tmp_path):
 @pytest.mark.parametrize("prefix", ["", "{rank}: ", "[{rank}] "])
 def test_a_training_that_several_ranks_log_counts_once(tmp_path, prefix):
     one = epochs_log(T, 2, status="success")
-    lines = [
-        prefix.format(rank=rank) + line for line in one for rank in range(2)
-    ]  # fmt: skip
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    lines = [prefix.format(rank=rank) + line for line in one for rank in range(2)]
+    read = read_lines(tmp_path, *lines)
     (run,) = read.runs
     assert len(run.windows) == 4
     (count,) = (n for reason, n in left_out(read).items() if "another rank" in reason)
     # Without a prefix, a name and two results that are logged twice are read twice.
     assert count == (len(one) if prefix else len(one) - 3)
-    parts = read_import(a_file(tmp_path / "p.txt", "\n".join([*one, *one])), map="gpus=@5")
+    parts = read_lines(tmp_path, *one, *one)
     assert len(parts.runs) == 1
     assert sum(left_out(parts).values()) == len(one) + 4
 
 
 def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
     lines = [
-        mllog("run_start", T), mllog("epoch_start", T, epoch_num=0),
+        mllog("run_start", T),
+        mllog("epoch_start", T, epoch_num=0),
         mllog("epoch_stop", T + 10_000, epoch_num=0),
         mllog("eval_start", T + 10_001, epoch_num=1),
         mllog("epoch_start", T + 10_002, epoch_num=1),
@@ -328,11 +330,12 @@ def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
         mllog("eval_stop", T + 14_000, epoch_num=1),
         mllog("epoch_stop", T + 21_002, epoch_num=1),
         mllog("run_stop", T + 30_000, status="success"),
-    ]  # fmt: skip
-    read = read_import(a_file(tmp_path / "r.txt", "\n".join(lines)), map="gpus=@5")
+    ]
+    read = read_lines(tmp_path, *lines)
     assert [(row["epoch"], row["duration_s"]) for row in windows(read, "train")] == [
-        (0, 10.0), (1, 11.0),
-    ]  # fmt: skip
+        (0, 10.0),
+        (1, 11.0),
+    ]
     assert [row["epoch"] for row in windows(read, "evaluate")] == [0]
     assert "1 evaluation ran beside training" in read.files[0].notes[0]
 

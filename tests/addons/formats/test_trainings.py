@@ -1,10 +1,9 @@
-"""Trainings of Lightning, TensorBoard and Hugging Face."""
+"""Trainings of TensorBoard and Hugging Face."""
 
 import json
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
 import import_samples as samples
@@ -12,51 +11,6 @@ from imported import a_file, left_out, metrics, notes, windows
 from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
-
-
-def test_throughput_of_lightning_is_steps_and_their_time(tmp_path):
-    read = read_import(a_file(tmp_path / "metrics.csv", samples.lightning()), map="gpus=@2")
-    (block,) = windows(read, "steps")
-    assert (block["steps"], block["duration_s"], block["samples"]) == (90, 9.0, 90 * 64 * 2)
-    assert [row["metric"] for row in windows(read, "evaluate")] == [0.45, 0.5]
-    assert metrics(read, tmp_path)["step_time_s"].tolist() == pytest.approx([0.1])
-
-
-def test_a_file_that_lightning_writes_is_read(tmp_path):
-    from lightning.pytorch import Trainer
-    from lightning.pytorch.callbacks import ThroughputMonitor
-    from lightning.pytorch.demos.boring_classes import BoringModel
-    from lightning.pytorch.loggers import CSVLogger
-
-    class Model(BoringModel):
-        def validation_step(self, batch, batch_idx):
-            self.log("val_loss", self.step(batch))
-
-    trainer = Trainer(
-        max_epochs=2, limit_train_batches=20, limit_val_batches=2, log_every_n_steps=5,
-        logger=CSVLogger(tmp_path), enable_progress_bar=False, enable_model_summary=False,
-        enable_checkpointing=False, accelerator="cpu",
-        callbacks=[ThroughputMonitor(batch_size_fn=lambda batch: batch.size(0), window_size=2)],
-    )  # fmt: skip
-    trainer.fit(Model())
-    path = next(tmp_path.rglob("metrics.csv"))
-    table = pd.read_csv(path)
-    timed = table[table["train/time"].notna()]
-    read = read_import(path, map="gpus=@1")
-    (block,) = windows(read, "steps")
-    assert block["steps"] == timed["step"].iloc[-1] - timed["step"].iloc[0]
-    assert block["duration_s"] == pytest.approx(
-        timed["train/time"].iloc[-1] - timed["train/time"].iloc[0]
-    )
-    assert windows(read, "evaluate")[-1]["loss"] == pytest.approx(
-        table["val_loss"].dropna().iloc[-1]
-    )
-
-
-def test_lightning_without_times_says_how_to_log_them(tmp_path):
-    path = a_file(tmp_path / "metrics.csv", "epoch,step,train_loss\n0,10,1.5\n")
-    with pytest.raises(BadInput, match="ThroughputMonitor"):
-        read_import(path, map="gpus=@1")
 
 
 def test_tensorboard_steps_are_those_between_evaluations(tmp_path):
@@ -122,9 +76,7 @@ def evaluation(step: int, runtime_s: float, name: str = "") -> dict[str, Any]:
             f"eval_{name}runtime": runtime_s, f"eval_{name}acc": 0.5}  # fmt: skip
 
 
-def trained(
-    step: int, runtime_s: float, of: int, loss: float = 2.0, batch: int = 16
-) -> dict[str, Any]:
+def trained(step, runtime_s, of, loss=2.0, batch=16):
     """Return the last record of a training, with rates that count ``of`` steps."""
     return {"epoch": step / 100, "step": step, "train_loss": loss, "train_runtime": runtime_s,
             "train_steps_per_second": round(of / runtime_s, 3),
@@ -267,27 +219,3 @@ def test_epochs_of_keras_are_no_steps(tmp_path):
     events(folder / "validation", {"epoch_loss": steps(0, 4, 0.1, 30.0)})
     with pytest.raises(BadInput, match="log one in each step"):
         read_import(folder, map="gpus=@1")
-
-
-def test_each_call_of_fit_is_read(tmp_path):
-    head = "epoch,step,train/batches,train/samples,train/time,train_loss,val_loss"
-    rows = [
-        *(f"0,{step},{step},{step * 4},{step * 0.5},," for step in range(5, 41, 5)),
-        "0,39,,,,,1.5",
-        "0,40,,,,0.5,",
-        # Resumed from step 20, with its time from 0 and another column.
-        f"{head},lr",
-        *(f"1,{step},{step - 20},{(step - 20) * 4},{(step - 20) * 0.7},,,0.1"
-          for step in range(25, 51, 5)),
-        "1,50,7",
-        "2,55,1,4,0.5,,,0.1",
-    ]  # fmt: skip
-    path = a_file(tmp_path / "net" / "version_0" / "metrics.csv", "\n".join([head, *rows, ""]))
-    read = read_import(path, map="gpus=@2")
-    assert blocks(read) == [
-        (35, pytest.approx(17.5), 35 * 4 * 2), (25, pytest.approx(17.5), 25 * 4 * 2),
-    ]  # fmt: skip
-    assert [row["from_step"] for row in windows(read, "steps")] == [5, 25]
-    assert [row["loss"] for row in windows(read, "evaluate")] == [1.5]
-    assert read.runs[0].record.spec.workload.name == "net"
-    assert sorted(left_out(read).values()) == [1, 1, 1]

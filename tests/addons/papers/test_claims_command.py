@@ -14,7 +14,6 @@ from wattlaw.common.errors import BadInput
 from wattlaw_papers.api import claims_of
 from wattlaw_papers.claims import CLAIMS
 from wattlaw_papers.claims_command import claims
-from without_addon import wattlaw_without
 
 DOCS = Path("docs/papers.md")
 MAP = (
@@ -37,7 +36,7 @@ def store(rows: pd.DataFrame, tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-def test_a_cap_of_200_w_on_measured_v100_costs_what_the_table_says(store, rows, capsys) -> None:
+def test_a_cap_of_200_w_on_measured_v100_costs_what_the_table_says(store, rows, capsys):
     capsys.readouterr()
     assert claims([store], as_json=True) == 0
     found = {one["name"]: one for one in json.loads(capsys.readouterr().out)}
@@ -52,7 +51,7 @@ def test_a_cap_of_200_w_on_measured_v100_costs_what_the_table_says(store, rows, 
     assert found["128-v100-22-kg-co2-per-hour"]["verdict"] == "not decidable"
 
 
-def test_claims_in_python_have_verdicts_by_name_and_a_table(store) -> None:
+def test_claims_in_python_have_verdicts_by_name_and_a_table(store):
     found = claims_of(wattlaw.open(store))
     assert found["200w-costs-no-speed"].verdict == "contradicted"
     frame = found.to_frame()
@@ -63,7 +62,7 @@ def test_claims_in_python_have_verdicts_by_name_and_a_table(store) -> None:
         found["no-such-claim"]
 
 
-def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
+def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys):
     assert claims([store], as_json=False) == 0
     told = capsys.readouterr().out
     assert "mit-2022: N. C. Frey" in told
@@ -71,17 +70,7 @@ def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys) -> None:
     assert "not decidable" in told and "contradicted" in told
 
 
-def test_without_the_add_on_no_command_tests_claims_and_the_others_work(store) -> None:
-    shown = wattlaw_without("wattlaw_papers", "--help")
-    assert shown.returncode == 0 and "claims" not in shown.stdout
-    refused = wattlaw_without("wattlaw_papers", "claims", str(store))
-    assert refused.returncode == 2 and "claims" in refused.stderr
-    status = wattlaw_without("wattlaw_papers", "status", str(store), "--json")
-    assert status.returncode == 0, status.stderr
-    assert json.loads(status.stdout)["counts"]["done"] > 0
-
-
-def test_the_documentation_has_every_claim_with_its_criterion() -> None:
+def test_the_documentation_has_every_claim_with_its_criterion():
     text = DOCS.read_text(encoding="utf-8")
     told = " ".join(text.split())
     for claim in CLAIMS:

@@ -25,19 +25,13 @@ from wattlaw.workloads.catalogue import GROUP
 from wattlaw.workloads.data_loading import splitmix64
 from wattlaw_papers.workloads.language import BERT_BASE, Options
 from wattlaw_papers.workloads.language.bert import Bert
-from wattlaw_papers.workloads.language.corpus import Text, find_text
+from wattlaw_papers.workloads.language.corpus import find_text
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
 from wattlaw_papers.workloads.language.synthetic_text import make_data
 from wattlaw_papers.workloads.language.tokenizer import train
 
-SMALL: dict[str, Any] = {
-    "hidden_size": 64,
-    "layers": 2,
-    "heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 2000,
-    "sequence_length": 32,
-}
+NET: dict[str, Any] = {"hidden_size": 64, "layers": 2, "heads": 2, "intermediate_size": 128}
+SMALL = NET | {"vocab_size": 2000, "sequence_length": 32}
 SYNTHETIC = {**SMALL, "vocab_size": 300, "train_samples": 64, "evaluation_samples": 16}
 
 
@@ -49,7 +43,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def on(made: Path, **changes: Any) -> Bert:
-    """Return a small BERT on the made text with the made tokenizer."""
     files = {"source": "text", "data": str(made / "text"), "tokenizer": str(made / "tokenizer")}
     return Bert(Options(**(SMALL | files | changes)))
 
@@ -69,9 +62,6 @@ def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
 
 def blocks_of(data: MaskedBlocks) -> list[tuple[int, ...]]:
     return unmasked(batch_of(data, *range(len(data))))
-
-
-# --- the model ---------------------------------------------------------------------------------
 
 
 def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model():
@@ -100,20 +90,6 @@ def test_loss_and_gradients_are_those_of_transformers_own_loss():
         torch.testing.assert_close(gradient, one.grad, rtol=1e-3, atol=1e-6)
 
 
-def test_no_attention_mask_is_built(monkeypatch):
-    masks = []
-    plain = torch.nn.functional.scaled_dot_product_attention
-
-    def seen(*args: Any, **kwargs: Any) -> torch.Tensor:
-        masks.append(kwargs.get("attn_mask"))
-        return plain(*args, **kwargs)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", seen)
-    bert = Bert(Options(**SYNTHETIC))
-    bert.loss(bert.model(), batch_of(bert.training_data(), 0, 1))
-    assert masks == [None] * SYNTHETIC["layers"]
-
-
 def test_only_matrices_decay():
     bert = Bert(Options(**SYNTHETIC, weight_decay=0.01))
     model = bert.model()
@@ -134,8 +110,6 @@ def test_perplexity_of_a_lost_model_is_infinite_and_no_error():
     assert bert.metrics({"loss": 2e3, "accuracy": 0.0, "samples": 2.0})["perplexity"] == math.inf
 
 
-# --- masks -------------------------------------------------------------------------------------
-
 WORDS = Vocabulary(cls=1, sep=2, mask=3, ordinary=np.arange(10, 1000))
 
 
@@ -145,8 +119,7 @@ def counted_blocks(length: int, count: int) -> MaskedBlocks:
 
 
 @given(
-    length=st.integers(8, 512),
-    seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5),
+    length=st.integers(8, 512), seeds=st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=5)
 )
 def test_every_sequence_has_exactly_k_predicted_tokens_between_its_marks(length, seeds):
     data = counted_blocks(length, 2)
@@ -205,9 +178,6 @@ def test_a_mask_depends_on_the_seed_alone():
     assert not torch.equal(here["positions"][0], here["positions"][1])
 
 
-# --- synthetic text ----------------------------------------------------------------------------
-
-
 def test_synthetic_text_has_zipf_frequencies_and_predictable_words():
     bert = Bert(Options(train_samples=4096))
     rows = np.array(blocks_of(bert.training_data()))[:, 1:-1]
@@ -247,9 +217,6 @@ def test_sequences_have_the_512_tokens_of_run_mlm_and_samples_are_those_that_wik
     assert options.sequence_length == 512
     assert options.train_samples == 103_227_021 // 510
     assert options.evaluation_samples == 217_646 // 510
-
-
-# --- files -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("given_tokenizer", [True, False])
@@ -297,14 +264,6 @@ def test_other_usual_names_of_parquet_files_are_read(made, tmp_path, names):
     assert blocks_of(other.evaluation_data()) == blocks_of(text.evaluation_data())
 
 
-def test_a_line_between_parquet_shards_or_in_a_raw_file_counts_the_same(made, tmp_path):
-    for name, new in (("wiki.train.tokens", "train.txt"), ("wiki.valid.tokens", "valid.txt")):
-        (tmp_path / new).write_bytes((made / "text" / name).read_bytes())
-    assert blocks_of(on(made, data=str(tmp_path)).training_data()) == blocks_of(
-        on(made).training_data()
-    )
-
-
 def test_vocab_txt_alone_cuts_words_as_tokenizer_json_does(made, tmp_path):
     (tmp_path / "vocab.txt").write_bytes((made / "tokenizer" / "vocab.txt").read_bytes())
     only = on(made, tokenizer=str(tmp_path))
@@ -326,7 +285,7 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
 
 def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
     text = find_text(made / "text", "text", "train")
-    found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(5)]
+    found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(2)]
     script = (
         "import sys; from pathlib import Path;"
         "from wattlaw_papers.workloads.language.corpus import find_text;"
@@ -342,18 +301,6 @@ def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
     assert [trained.token_to_id(name) for name in ("[PAD]", "[UNK]", "[MASK]")] == [0, 1, 4]
 
 
-def test_made_text_looks_like_wikitext(made):
-    text = (made / "text" / "wiki.train.tokens").read_text()
-    lines = text.split("\n")
-    assert any(line.startswith(" = ") and not line.startswith(" = = ") for line in lines)
-    assert any(line.startswith(" = = ") for line in lines)
-    assert all(mark in text for mark in (" <unk> ", " @-@ ", " @,@ "))
-    rows = pq.read_table(made / "parquet" / "train-00000-of-00002.parquet")["text"].to_pylist()
-    assert "" in rows
-    frequent = Counter(text.split()).most_common()
-    assert frequent[0][1] > 20 * frequent[len(frequent) // 2][1]
-
-
 def test_nothing_reaches_for_a_network(made, monkeypatch, tmp_path):
     def refuse(*args: Any, **kwargs: Any) -> Any:
         raise AssertionError("network")
@@ -362,9 +309,6 @@ def test_nothing_reaches_for_a_network(made, monkeypatch, tmp_path):
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     bert = on(made, tokenizer=None)
     bert.loss(bert.model(), batch_of(bert.training_data(), 0))
-
-
-# --- the cache ---------------------------------------------------------------------------------
 
 
 def kept_in(folder: Path, suffix: str) -> list[Path]:
@@ -416,9 +360,6 @@ def test_a_cache_that_cannot_be_used_is_named_and_a_damaged_one_is_made_again(ma
     path.write_bytes(path.read_bytes()[:-100] + bytes(100))
     assert blocks_of(on(made, cache=str(cache)).training_data()) == before
     assert not path.read_bytes().endswith(bytes(100))
-
-
-# --- what is wrong -----------------------------------------------------------------------------
 
 
 def complaint(bert: Bert) -> str:
@@ -473,20 +414,6 @@ def test_a_line_that_is_not_utf8_is_named(made, tmp_path):
     (data / "wiki.train.tokens").write_bytes(b" good \n bad \xff\n")
     said = complaint(on(made, data=str(data)))
     assert "wiki.train.tokens: line 2: not UTF-8 at byte 6" in said
-
-
-@given(good=st.lists(st.text(st.characters(codec="utf-8")), max_size=20), cut=st.integers(0, 20))
-def test_the_line_named_is_the_one_that_is_bad(tmp_path_factory, good, cut):
-    lines = [line.replace("\n", " ").encode() for line in good]
-    at = min(cut, len(lines))
-    path = tmp_path_factory.getbasetemp() / "lines.txt"
-    path.write_bytes(b"\n".join([*lines[:at], b"\x80", *lines[at:]]))
-    with pytest.raises(BadInput, match=f"line {at + 1}: "):
-        list(Text((path,), "text").lines())
-    path.write_bytes(b"\n".join(lines))
-    read = [line.rstrip("\n") for line in Text((path,), "text").lines()]
-    wanted = [line.replace("\n", " ") for line in good]
-    assert read == [line for line in wanted if line and not line.isspace()]
 
 
 def shards_of(folder: Path, table: pa.Table) -> Path:

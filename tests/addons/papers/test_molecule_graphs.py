@@ -12,24 +12,12 @@ from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions, gr
 from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet, SphericalBasis, bessel_zeros
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 
+FEW = {"train_samples": 32, "evaluation_samples": 8}
 SMALL_SCHNET = SchNetOptions(
-    train_samples=32,
-    evaluation_samples=8,
-    hidden_channels=16,
-    filters=8,
-    interactions=2,
-    gaussians=8,
-    cutoff=4.0,
+    **FEW, hidden_channels=16, filters=8, interactions=2, gaussians=8, cutoff=4.0
 )
 SMALL_DIMENET = DimeNetOptions(
-    train_samples=32,
-    evaluation_samples=8,
-    hidden_channels=8,
-    blocks=2,
-    bilinear=3,
-    spherical=3,
-    radial=2,
-    cutoff=3.0,
+    **FEW, hidden_channels=8, blocks=2, bilinear=3, spherical=3, radial=2, cutoff=3.0
 )
 WORKLOADS = [SchNetOnQm9(SMALL_SCHNET), DimeNetOnQm9(SMALL_DIMENET)]
 BY_NAME = {"ids": ["schnet", "dimenet"]}
@@ -111,23 +99,6 @@ def test_neighbours_of_an_extension_are_put_in_the_same_order(monkeypatch):
     assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
 
 
-@pytest.mark.skipif(
-    not graphs.HAS_RADIUS_GRAPH, reason="PyTorch Geometric has no radius_graph here"
-)
-def test_neighbours_are_those_of_the_extension():
-    pos, batch = atoms([29, 3, 18, 2], seed=2)
-    plain = graphs.radius_graph(pos, 2.5, batch)
-    assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
-
-
-@pytest.mark.skipif(not graphs.HAS_TRIPLETS, reason="PyTorch Geometric has no triplets here")
-def test_triplets_are_those_of_the_extension():
-    pos, batch = atoms([29, 3, 18, 2], seed=3)
-    edges = graphs.radius_graph(pos, 2.5, batch)
-    theirs, ours = graphs.dimenet.triplets(edges, len(pos)), graphs.triplets(edges, len(pos))
-    assert all(torch.equal(one, other) for one, other in zip(theirs, ours, strict=True))
-
-
 def test_bessel_zeros_are_zeros_and_none_is_left_out():
     zeros = bessel_zeros(7, 6)
     grid = np.linspace(0.5, zeros.max() + 0.1, 20_000)
@@ -154,7 +125,6 @@ def test_basis_is_bessel_functions_times_harmonics():
 
 
 def with_random_outputs(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Return the net's weights, with noise where a new DimeNet has zeros."""
     return {
         name: value + 0.01 * torch.randn_like(value) for name, value in net.state_dict().items()
     }

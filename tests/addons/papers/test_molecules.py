@@ -15,36 +15,17 @@ from pydantic import ValidationError
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader, workers_for
 from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
 from wattlaw_papers.workloads.molecules.molecules import MoleculeData
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data, synthetic_molecules
 
-SCHNET_SIZES = {
-    "hidden_channels": 16,
-    "filters": 16,
-    "interactions": 2,
-    "gaussians": 8,
-    "cutoff": 4.0,
-}
-DIMENET_SIZES = {
-    "hidden_channels": 16,
-    "blocks": 1,
-    "bilinear": 2,
-    "spherical": 2,
-    "radial": 2,
-    "cutoff": 3.0,
-}
-
 
 def schnet(**options) -> SchNetOnQm9:
-    return SchNetOnQm9(SchNetOptions(**(SCHNET_SIZES | options)))
-
-
-def dimenet(**options) -> DimeNetOnQm9:
-    return DimeNetOnQm9(DimeNetOptions(**(DIMENET_SIZES | options)))
+    sizes = {"filters": 16, "interactions": 2, "gaussians": 8, "cutoff": 4.0}
+    return SchNetOnQm9(SchNetOptions(**({"hidden_channels": 16} | sizes | options)))
 
 
 def seeds(samples: int) -> np.ndarray:
@@ -150,7 +131,8 @@ def test_loader_processes_make_the_graphs_by_default(monkeypatch):
     molecules = synthetic_molecules(8, 0)
     dataset = MoleculeData(molecules, np.arange(8), 7, process, 8)
     for training in (True, False):
-        loader = Loader(dataset, Shard(0, 1, 2, seed=0), LoaderOptions(), training=training)
+        workers = workers_for(dataset, 1, on_gpu=False)
+        loader = Loader(dataset, Shard(0, 1, 2, seed=0), workers, training=training)
         makers = {int(batch.data[3]) for batch in loader.epoch(0)}
         assert len(makers) == 3
         assert os.getpid() not in makers

@@ -6,7 +6,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw_papers.published import QUANTITIES, SOURCES, published
 
 
-def test_exponents_are_those_of_the_paper_with_their_ranges_of_gpu_counts() -> None:
+def test_exponents_are_those_of_the_paper_with_their_ranges_of_gpu_counts():
     """Of the graph networks up to 416, and 256 under a cap or clock; of BERT up to 424."""
     rows = published("mit-2022", "beta")
     free = [row for row in rows if row.power_limit_w is None and row.clock_limit_mhz is None]
@@ -31,7 +31,7 @@ def test_exponents_are_those_of_the_paper_with_their_ranges_of_gpu_counts() -> N
     }  # fmt: skip
 
 
-def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware() -> None:
+def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware():
     for row in published():
         assert row.source.citation and row.source.url.startswith("https://arxiv.org/abs/")
         assert row.quantity in QUANTITIES
@@ -40,14 +40,14 @@ def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware() -> None
     assert {row.study for row in published()} == set(SOURCES)
 
 
-def test_workloads_are_those_that_are_registered() -> None:
+def test_workloads_are_those_that_are_registered():
     from wattlaw.common import registry
 
     names = {row.workload for row in published()} - {None}
     assert names <= set(registry.names("wattlaw.workloads"))
 
 
-def test_an_unknown_study_or_quantity_is_named() -> None:
+def test_an_unknown_study_or_quantity_is_named():
     with pytest.raises(BadInput, match="study 'mit'; allowed: mit-2022, kit-2025"):
         published("mit")
     with pytest.raises(BadInput, match="quantity 'r2'"):

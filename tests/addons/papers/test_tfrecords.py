@@ -14,7 +14,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from tfrecord import TFRecordWriter
@@ -22,7 +21,7 @@ from tfrecord.tools.tfrecord2idx import create_index
 
 from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader
 from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.vision import tfrecords
 from wattlaw_papers.workloads.vision.images import ImageData
@@ -41,7 +40,6 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def data(made: Path, tmp_path: Path) -> Path:
-    """Give shards that a test may damage."""
     for path in made.glob("*-of-*"):
         shutil.copy(path, tmp_path)
     return tmp_path
@@ -49,8 +47,6 @@ def data(made: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def write(tmp_path: Path) -> Callable[..., Path]:
-    """Give a function that writes one shard of examples and returns the folder."""
-
     def write(*examples: Features) -> Path:
         writer = TFRecordWriter(str(tmp_path / "train-00000-of-00001"))
         for example in examples:
@@ -92,7 +88,7 @@ SOME = st.lists(st.binary(max_size=40), min_size=1, max_size=5)
 
 
 @given(SOME)
-def test_every_record_comes_back_as_it_was_written(payloads: list[bytes]) -> None:
+def test_every_record_comes_back_as_it_was_written(payloads):
     with tempfile.TemporaryDirectory() as folder:
         shard = Path(folder) / "train-0"
         shard.write_bytes(framed(payloads))
@@ -102,7 +98,7 @@ def test_every_record_comes_back_as_it_was_written(payloads: list[bytes]) -> Non
 
 
 @given(SOME, st.data())
-def test_every_changed_byte_is_detected(payloads: list[bytes], draw: st.DataObject) -> None:
+def test_every_changed_byte_is_detected(payloads, draw):
     good = framed(payloads)
     position = draw.draw(st.integers(0, len(good) - 1))
     change = draw.draw(st.integers(1, 255))
@@ -115,7 +111,7 @@ def test_every_changed_byte_is_detected(payloads: list[bytes], draw: st.DataObje
 
 
 @given(SOME, st.data())
-def test_a_shard_that_breaks_off_is_refused(payloads: list[bytes], draw: st.DataObject) -> None:
+def test_a_shard_that_breaks_off_is_refused(payloads, draw):
     good = framed(payloads)
     ends = np.cumsum([len(payload) + 16 for payload in payloads]).tolist()
     end = draw.draw(st.integers(1, len(good) - 1).filter(lambda size: size not in ends))
@@ -128,9 +124,7 @@ def test_a_shard_that_breaks_off_is_refused(payloads: list[bytes], draw: st.Data
 
 
 @pytest.mark.parametrize("ending", [".idx", ".index", ".tfindex"])
-def test_an_index_next_to_a_shard_is_used(
-    data: Path, ending: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_index_next_to_a_shard_is_used(data, ending, monkeypatch):
     expected = all_of(shards_of(data))
     assert len(expected) == 12
     for path in data.glob("train-*"):
@@ -143,9 +137,7 @@ def test_an_index_next_to_a_shard_is_used(
     assert all_of(shards_of(data)) == expected
 
 
-def test_the_index_that_tfrecord_names_itself_is_used(
-    write: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_index_that_tfrecord_names_itself_is_used(write, monkeypatch):
     folder = write(example(1), example(2))
     shard = (folder / "train-00000-of-00001").rename(folder / "train-0.tfrecord")
     create_index(str(shard), str(folder / "train-0.tfindex"))
@@ -156,7 +148,7 @@ def test_the_index_that_tfrecord_names_itself_is_used(
 @pytest.mark.parametrize(
     "index", ["", "0 20\n", "0 20\n25 31\n", "x y\n", "0\n", "0 9" + "9" * 20, "5 30\n35 30\n"]
 )
-def test_an_index_of_another_file_is_refused(write: Callable[..., Path], index: str) -> None:
+def test_an_index_of_another_file_is_refused(write, index):
     folder = write(example(1), example(2))
     path = folder / "train-00000-of-00001.idx"
     path.write_text(index)
@@ -165,7 +157,7 @@ def test_an_index_of_another_file_is_refused(write: Callable[..., Path], index: 
     assert "\n" not in str(caught.value)
 
 
-def test_an_index_that_cuts_a_shard_elsewhere_is_refused(write: Callable[..., Path]) -> None:
+def test_an_index_that_cuts_a_shard_elsewhere_is_refused(write):
     folder = write(example(1), example(2))
     shard = folder / "train-00000-of-00001"
     size = shard.stat().st_size
@@ -174,7 +166,7 @@ def test_an_index_that_cuts_a_shard_elsewhere_is_refused(write: Callable[..., Pa
         shards_of(folder).read(0)
 
 
-def test_a_shard_that_is_cut_while_it_is_read_is_named(data: Path) -> None:
+def test_a_shard_that_is_cut_while_it_is_read_is_named(data):
     shards = shards_of(data)
     shard = data / "train-00001-of-00002"
     os.truncate(shard, 100)
@@ -183,13 +175,13 @@ def test_a_shard_that_is_cut_while_it_is_read_is_named(data: Path) -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> None:
+def test_a_wrong_checksum_is_named_with_its_record(data, workers):
     shard = data / "train-00001-of-00002"
     contents = bytearray(shard.read_bytes())
     contents[int(bounds(shard)[2]) + 500] ^= 1  # one bit of a JPEG file in its third record
     shard.write_bytes(contents)
     pictures = ImageData(shards_of(data), 32, training=True)
-    loader = Loader(pictures, Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
+    loader = Loader(pictures, Shard(0, 1, 4, 0), workers, training=True)
     with pytest.raises(BadInput, match=rf"{shard}: record 2: .* wrong checksum"):
         list(loader.epoch(0))
 
@@ -206,17 +198,13 @@ def test_a_wrong_checksum_is_named_with_its_record(data: Path, workers: int) -> 
     ],
     ids=["text", "gzip", *"0169"],
 )
-def test_an_invalid_or_compressed_tfrecord_file_is_rejected(
-    tmp_path: Path, content: bytes, words: str
-) -> None:
+def test_an_invalid_or_compressed_tfrecord_file_is_rejected(tmp_path, content, words):
     (tmp_path / "train-0").write_bytes(content)
     with pytest.raises(BadInput, match=f"{tmp_path}/train-0: {words}"):
         shards_of(tmp_path)
 
 
-def test_an_image_that_cannot_be_decoded_is_named_with_its_record(
-    write: Callable[..., Path],
-) -> None:
+def test_an_image_that_cannot_be_decoded_is_named_with_its_record(write):
     folder = write(example(), example(image=b"\xff\xd8\xff\xe0 no more than a start"))
     pictures = ImageData(shards_of(folder), 32, training=False)
     with pytest.raises(BadInput, match=r"train-00000-of-00001: record [01]: .*cannot be decoded"):
@@ -234,22 +222,20 @@ def test_an_image_that_cannot_be_decoded_is_named_with_its_record(
         (example(label=11), "label 11; allowed: 1 to 10"),
     ],
 )
-def test_the_error_for_an_invalid_example_names_it(
-    write: Callable[..., Path], features: Features, words: str
-) -> None:
+def test_the_error_for_an_invalid_example_names_it(write, features, words):
     shards = shards_of(write(example(), features))
     assert shards.read(0) == (b"image", 0)
     with pytest.raises(BadInput, match=f"train-00000-of-00001: record 1: {words}"):
         shards.read(1)
 
 
-def test_the_error_for_an_invalid_record_names_it(tmp_path: Path) -> None:
+def test_the_error_for_an_invalid_record_names_it(tmp_path):
     (tmp_path / "train-0").write_bytes(framed([b"\xff\xff no protobuf"]))
     with pytest.raises(BadInput, match=r"train-0: record 0: not a tf\.train\.Example"):
         shards_of(tmp_path).read(0)
 
 
-def test_labels_count_from_the_first_label(write: Callable[..., Path]) -> None:
+def test_labels_count_from_the_first_label(write):
     folder = write(example(1), example(3), example(0))
     assert shards_of(folder).read(1)[1] == 2
     assert [label for _, label in all_of(shards_of(folder, first_label=0))] == [1, 3, 0]
@@ -268,9 +254,7 @@ def test_labels_count_from_the_first_label(write: Callable[..., Path]) -> None:
         ("train_{}.tfrecords", "validation_{}.tfrecords"),
     ],
 )
-def test_other_usual_names_of_splits_are_read(
-    data: Path, tmp_path: Path, train: str, validation: str
-) -> None:
+def test_other_usual_names_of_splits_are_read(data, tmp_path, train, validation):
     for part, name, total in (("train", train, 2), ("validation", validation, 2)):
         for number in range(total):
             shard = data / f"{part}-{number:05}-of-{total:05}"
@@ -282,14 +266,13 @@ def test_other_usual_names_of_splits_are_read(
         assert all_of(Shards(tmp_path / "renamed", 10, 1, training=training)) == all_of(expected)
 
 
-def test_records_of_tensorflow_datasets_have_labels_from_0(write: Callable[..., Path]) -> None:
+def test_records_of_tensorflow_datasets_have_labels_from_0(write):
     some: Features = {"image": (b"image", "byte"), "label": (0, "int"), "file_name": (b"a", "byte")}
     assert all_of(shards_of(write(some))) == [(b"image", 0)]
 
 
 @pytest.fixture
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Give the shards that are searched for records while a cache is used."""
     found: list[Path] = []
     search = tfrecords._scan
 
@@ -303,7 +286,7 @@ def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return found
 
 
-def test_ranks_that_start_together_search_the_shards_once(data: Path, searched: list[Path]) -> None:
+def test_ranks_that_start_together_search_the_shards_once(data, searched):
     with ThreadPoolExecutor(4) as pool:
         found = [*pool.map(lambda _: all_of(shards_of(data)), range(4))]
     assert all(images == found[0] for images in found)
@@ -313,9 +296,7 @@ def test_ranks_that_start_together_search_the_shards_once(data: Path, searched: 
 
 
 @pytest.mark.parametrize("change", ["append", "touch", "flip", "cut", "empty"])
-def test_a_changed_shard_or_a_damaged_index_is_searched_again(
-    data: Path, searched: list[Path], change: str
-) -> None:
+def test_a_changed_shard_or_a_damaged_index_is_searched_again(data, searched, change):
     before, shard = len(shards_of(data)), data / "train-00001-of-00002"
     (index,) = (data / "cache" / "data").glob("*.npy")
     content = index.read_bytes()
@@ -334,9 +315,7 @@ def test_a_changed_shard_or_a_damaged_index_is_searched_again(
     assert len(searched) == 4
 
 
-def test_an_index_file_that_is_removed_is_not_used_from_the_cache(
-    write: Callable[..., Path], searched: list[Path]
-) -> None:
+def test_an_index_file_that_is_removed_is_not_used_from_the_cache(write, searched):
     folder = write(example(1), example(2))
     shard = folder / "train-00000-of-00001"
     index = shard.with_name(f"{shard.name}.idx")
@@ -348,11 +327,8 @@ def test_an_index_file_that_is_removed_is_not_used_from_the_cache(
 
 
 def test_without_a_cache_that_can_be_written_a_rank_searches_by_itself(
-    data: Path,
-    searched: list[Path],
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+    data, searched, monkeypatch, capsys
+):
     before = sorted(data.iterdir())
     folder = str(data / "train-00000-of-00002" / "cache")
     monkeypatch.setenv(data_cache.VARIABLE, folder)
@@ -363,7 +339,7 @@ def test_without_a_cache_that_can_be_written_a_rank_searches_by_itself(
     assert sorted(data.iterdir()) == before
 
 
-def test_missing_shards_and_those_of_another_set_are_noticed(data: Path) -> None:
+def test_missing_shards_and_those_of_another_set_are_noticed(data):
     shutil.copy(data / "train-00000-of-00002", data / "train-00000-of-00001")
     with pytest.raises(BadInput, match="3 shards of 2"):
         shards_of(data)
@@ -373,13 +349,13 @@ def test_missing_shards_and_those_of_another_set_are_noticed(data: Path) -> None
         shards_of(data)
 
 
-def test_shards_without_a_record_are_refused(tmp_path: Path) -> None:
+def test_shards_without_a_record_are_refused(tmp_path):
     (tmp_path / "train-0").touch()
     with pytest.raises(BadInput, match="no record"):
         shards_of(tmp_path)
 
 
-def test_an_empty_shard_among_others_is_passed_over(data: Path) -> None:
+def test_an_empty_shard_among_others_is_passed_over(data):
     expected = all_of(shards_of(data))
     for number, name in enumerate(["train-00000-of-00002", "train-00001-of-00002"]):
         (data / name).rename(data / f"train-0000{2 * number + 1}-of-00004")
@@ -388,7 +364,7 @@ def test_an_empty_shard_among_others_is_passed_over(data: Path) -> None:
     assert all_of(shards_of(data)) == expected
 
 
-def test_few_files_are_open_however_many_shards_there_are(tmp_path: Path) -> None:
+def test_few_files_are_open_however_many_shards_there_are(tmp_path):
     for number in range(100):
         (tmp_path / f"train-{number:03}").write_bytes(framed([b"%d" % number]))
     before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
@@ -402,13 +378,3 @@ def test_few_files_are_open_however_many_shards_there_are(tmp_path: Path) -> Non
     after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     assert 1 < during - before <= 64
     assert after == before
-
-
-def test_the_same_images_come_through_loader_processes(data: Path) -> None:
-    def read(workers: int) -> list[torch.Tensor]:
-        pictures = ImageData(shards_of(data), 32, training=True)
-        pictures.batch(np.array([0, 11]), np.zeros(2, np.uint64))  # opens files before the fork
-        loader = Loader(pictures, Shard(0, 1, 4, 0), LoaderOptions(workers), training=True)
-        return [batch.data[0] for batch in loader.epoch(0)]
-
-    assert all(torch.equal(a, b) for a, b in zip(read(0), read(2), strict=True))

@@ -1,7 +1,6 @@
 """ERA5 in the layout of FourCastNet's authors, and errors for other files."""
 
 import os
-import pickle
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -15,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from wattlaw.common.errors import BadInput
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
+from wattlaw.workloads.data_loading import Loader
 from wattlaw.workloads.workload import Shard
-from wattlaw_papers.workloads.weather import Options, era5
+from wattlaw_papers.workloads.weather import Options
 from wattlaw_papers.workloads.weather.era5 import ChannelStatistics, Era5
 from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
 from wattlaw_papers.workloads.weather.synthetic_weather import make_data
@@ -35,20 +34,13 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def folder(made: Path, tmp_path: Path) -> Path:
-    """Give a copy that a test may spoil."""
     return Path(shutil.copytree(made, tmp_path / "data"))
 
 
 def workload(folder: Path, **changes: object) -> FourCastNet:
-    options = {
-        "source": "era5",
-        "data": str(folder),
-        "image_size": [32, 64],
-        "embed_dim": 16,
-        "depth": 1,
-        "num_blocks": 2,
-    }
-    return FourCastNet(Options.model_validate(options | changes))
+    files = {"source": "era5", "data": str(folder), "image_size": [32, 64]}
+    small = {"embed_dim": 16, "depth": 1, "num_blocks": 2}
+    return FourCastNet(Options.model_validate(files | small | changes))
 
 
 def rewrite(path: Path, fields: object, name: str = "fields") -> None:
@@ -72,16 +64,13 @@ def numbered(folder: Path, lengths: list[int]) -> None:
         )
 
 
-# What is read
-
-
 @pytest.mark.parametrize(("workers", "training"), [(0, True), (2, False)])
 def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, workers, training):
     numbered(tmp_path / "train", [7, 6, 9])
     data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=2, step=2)
     seen = []
     for rank in range(2):
-        loader = Loader(data, Shard(rank, 2, 2, seed=5), LoaderOptions(workers), training=training)
+        loader = Loader(data, Shard(rank, 2, 2, seed=5), workers, training=training)
         assert loader.workers == workers
         for epoch in range(2):
             for batch in loader.epoch(epoch):
@@ -111,26 +100,12 @@ def test_a_dataset_works_in_the_parent_and_in_its_loader_processes_in_turn(tmp_p
     numbered(tmp_path / "train", [6])
     data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=1, step=1)
     here = data.batch(np.array([3]), NO_SEEDS)  # leaves a file open
-    loader = Loader(data, Shard(0, 1, 1, seed=0), LoaderOptions(2), training=False)
+    loader = Loader(data, Shard(0, 1, 1, seed=0), 2, training=False)
     there = list(loader.epoch(0))[3].data
     again = data.batch(np.array([3]), NO_SEEDS)
     for one, two, three in zip(here, there, again, strict=True):
         assert torch.equal(one, two)
         assert torch.equal(one, three)
-
-
-def test_every_process_opens_the_files_itself(tmp_path, monkeypatch):
-    numbered(tmp_path / "train", [6])
-    data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=1, step=1)
-    opened = []
-    monkeypatch.setattr(era5, "_opened", lambda path: opened.append(path) or h5py.File(path, "r"))
-    for process in (11, 11, 12):
-        monkeypatch.setattr("os.getpid", lambda process=process: process)
-        data.batch(np.arange(5), NO_SEEDS)
-    assert len(opened) == 2
-    sent = pickle.loads(pickle.dumps(data))  # noqa: S301
-    assert torch.equal(sent.batch(np.arange(5), NO_SEEDS)[0], data.batch(np.arange(5), NO_SEEDS)[0])
-    assert len(opened) == 3
 
 
 def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_out(folder):
@@ -180,9 +155,6 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
 
 
-# What is written
-
-
 def test_made_data_have_the_real_layout(made):
     names = sorted(str(path.relative_to(made)) for path in made.rglob("*.*"))
     stats = [f"stats/{name}.npy" for name in ("global_means", "global_stds", "time_means")]
@@ -203,9 +175,6 @@ def test_evaluation_data_have_the_usual_names(folder, name):
     expected = fields_of(folder / "test" / "2016.h5").shape[0] - 1
     (folder / "test").rename(folder / name)
     assert len(workload(folder).evaluation_data()) == expected
-
-
-# What is refused
 
 
 def complaint(folder: Path, **changes: object) -> str:
@@ -242,7 +211,6 @@ def _cut(path: Path) -> None:
 
 
 def _damage_members(path: Path) -> None:
-    """Damage the B-tree of the root group's members."""
     content = path.read_bytes()
     assert b"TREE" in content
     path.write_bytes(content.replace(b"TREE", b"tree"))
@@ -306,7 +274,7 @@ def test_a_bad_value_is_reported_from_loader_processes(folder, workers):
     with h5py.File(folder / "train" / "1979.h5", "r+") as file:
         file["fields"][4, 1, 2, 3] = np.nan
     data = workload(folder).training_data()
-    loader = Loader(data, Shard(0, 1, 3, seed=0), LoaderOptions(workers), training=True)
+    loader = Loader(data, Shard(0, 1, 3, seed=0), workers, training=True)
     with pytest.raises(BadInput, match=r"1979.h5: time 4, channel 1: nan at row 2, column 3"):
         list(loader.epoch(0))
 

@@ -27,20 +27,23 @@ def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(store, tm
     assert "arxiv.org/abs/2201.12423." not in text
 
 
-@pytest.mark.parametrize(
-    ("asked", "words"),
-    [(("--template", "mit-2022"), "allowed: proposal"), (("--claims",), "claims")],
-)
-def test_what_the_add_on_has_is_refused_with_what_is_there(store, tmp_path, asked, words):
-    page = tmp_path / "page.html"
-    refused = wattlaw_without("wattlaw_papers", "report", store, "-o", page, *asked)
-    assert refused.returncode == 2
-    (line,) = refused.stderr.splitlines()
-    assert words in line
-    assert not page.exists()
-
-
 def test_the_dashboard_needs_no_study(store):
     shown = wattlaw_without("wattlaw_papers", "top", store, "--once")
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "runs ended" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (("report", "--template", "mit-2022"), "allowed: proposal"),
+        (("report", "--claims"), "claims"),
+        (("claims",), "claims"),
+    ],
+)
+def test_what_the_add_on_has_is_refused_with_what_is_there(store, tmp_path, line, words):
+    command, *options = line
+    refused = wattlaw_without("wattlaw_papers", command, store, *options, cwd=tmp_path)
+    assert refused.returncode == 2
+    assert words in refused.stderr
+    assert not list(tmp_path.iterdir())

@@ -1,15 +1,12 @@
 """Data sets as the public layouts have them, on one and two ranks; and bad ones.
 
-A bad one fails its run alone, with one line; the tests of each format try what can be wrong. Some
-go through ``wattlaw run``, the others straight to ranks: what differs is in the ranks. Contents are
+A bad one fails its run with one line; the tests of each format try what can be wrong. Contents are
 random.
 """
 
 import io
-import json
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,22 +21,14 @@ from tfrecord import TFRecordWriter
 
 from ranks import spec_of, start, windows_of
 from reduced import WORKLOADS
-from wattlaw.cli.main import main
-from wattlaw.common import processes
-from wattlaw.running.planning import plan_study
 from wattlaw.running.training import failures
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.store.store import Store
 
 DRAW = np.random.default_rng(0)
 IMAGES, MOLECULES, TIMES = 12, 24, 6
 
 
-# --- the layouts -------------------------------------------------------------------------------
-
-
 def write_wikitext(folder: Path) -> None:
-    """Write the public Parquet repository of WikiText, two of its four variants."""
     words = ["".join(DRAW.choice([*"abcdefghij"], 4)) for _ in range(50)]
     for variant in ("wikitext-103-raw-v1", "wikitext-2-raw-v1"):
         (folder / variant).mkdir(parents=True)
@@ -92,7 +81,6 @@ def write_imagenet(folder: Path, *, first_label: int = 1) -> None:
 
 
 def write_qm9(folder: Path) -> None:
-    """Write the raw file of PyTorch Geometric, with all keys of its records."""
     records = []
     for number in range(MOLECULES):
         atoms, bonds = 3 + number % 20, 6
@@ -185,53 +173,11 @@ def bad(made: Path, here: Path) -> dict[str, tuple[dict[str, object], tuple[str,
     }
 
 
-# --- their runs --------------------------------------------------------------------------------
-
-#: Through ``wattlaw run``: a good one, and a bad one.
-WHOLE = ("imagenet", "truncated")
-
-
 class Ran(NamedTuple):
     """What came of a workload: the reason of its failure or None, and its windows."""
 
     reason: str | None
     windows: list[dict[str, Any]]
-
-
-def run_whole(folder: Path, workloads: dict[str, dict[str, object]]) -> dict[tuple[str, int], Ran]:
-    """Run a study of workloads on one and two ranks by the command line."""
-    study = {
-        "name": "files",
-        "workloads": [*workloads.values()],
-        "sweeps": [{"gpus": [1, 2], "global_batch": [4]}],
-        "order": "as_written",
-        "measure": {"epochs": 1, "warmup_epochs": 0},
-        "launch": {"gpus_per_node": 4, "threads_per_worker": 1},
-    }
-    path = folder / "study.json"
-    path.write_text(json.dumps(study))
-    planned = plan_study(path).runs  # in the order of the file
-    assert main(["run", str(path), "--store", str(folder / "store")]) == 1
-    store = Store(folder / "store")
-    records = {record.run_id: record for record in store.records()}
-    windows = store.arrow("epochs").to_pylist()
-    found = {}
-    kinds = [(kind, gpus) for kind in workloads for gpus in (1, 2)]
-    for (kind, gpus), run in zip(kinds, planned, strict=True):
-        record = records[run.run_id]
-        assert record.status == ("failed" if record.reason else "done")
-        if record.reason is None:
-            expected = max(0, processes.cores() // gpus - 1)
-            assert record.facts.loader_workers == min(8, expected)
-            log = store.folder(run.run_id).log_path.read_text()
-            assert f"{min(8, expected)} loader processes per worker" in log
-        mine = [window for window in windows if window["run_id"] == run.run_id]
-        found[kind, gpus] = Ran(record.reason, mine)
-    # One index for each split of the good shards, which the first run made for the second one.
-    made_ns = [path.stat().st_mtime_ns for path in (store.path / ".cache" / "data").glob("*.npy")]
-    assert len(made_ns) == 2
-    assert max(made_ns) < min(window["start_ns"] for window in found[WHOLE[0], 1].windows)
-    return found
 
 
 def run_ranks(folder: Path, workload: dict[str, Any], gpus: int) -> Ran:
@@ -255,47 +201,15 @@ def run_ranks(folder: Path, workload: dict[str, Any], gpus: int) -> Ran:
     return Ran(reason, windows_of(folder))
 
 
-@pytest.fixture(scope="module")
-def damaged(
-    made: Path, tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, tuple[dict[str, object], tuple[str, ...]]]:
-    """Return the workloads on bad data and their expected errors."""
-    return bad(made, tmp_path_factory.mktemp("damaged"))
-
-
-@pytest.fixture(scope="module")
-def ran(
-    made: Path,
-    damaged: dict[str, tuple[dict[str, object], tuple[str, ...]]],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Callable[[str, int], Ran]:
-    """Give a function that tells what came of a workload; those of ``WHOLE`` run as one study."""
-    here = tmp_path_factory.mktemp("ran")
-    workloads = good(made) | {kind: workload for kind, (workload, _) in damaged.items()}
-    found: dict[tuple[str, int], Ran] = {}
-
-    def tell(kind: str, gpus: int) -> Ran:
-        if (kind, gpus) in found:
-            return found[kind, gpus]
-        if kind in WHOLE:
-            found.update(run_whole(here, {kind: workloads[kind] for kind in WHOLE}))
-        else:
-            folder = here / "alone" / kind / str(gpus)
-            found[kind, gpus] = run_ranks(folder, workloads[kind], gpus)
-        return found[kind, gpus]
-
-    return tell
-
-
 def files_in(folder: Path) -> dict[Path, int]:
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
 @pytest.mark.timeout(580)
 @pytest.mark.parametrize("kind", ["imagenet", "wikitext", "qm9", "era5"])
-def test_public_data_sets_are_trained_on_by_one_and_two_ranks_alike(kind, ran, made):
+def test_public_data_sets_are_trained_on_by_one_and_two_ranks_alike(kind, made, tmp_path):
     before = files_in(made)
-    runs = [ran(kind, gpus) for gpus in (1, 2)]
+    runs = [run_ranks(tmp_path / str(gpus), good(made)[kind], gpus) for gpus in (1, 2)]
     assert [run.reason for run in runs] == [None, None]
     (one,), (two,) = ([w for w in run.windows if w["phase"] == "train"] for run in runs)
     # A last step of one sample is dropped where it has two ranks.
@@ -309,10 +223,11 @@ def test_public_data_sets_are_trained_on_by_one_and_two_ranks_alike(kind, ran, m
 
 @pytest.mark.timeout(580)
 @pytest.mark.parametrize("kind", ["truncated", "not a number", "one atom", "missing"])
-def test_bad_data_fail_their_run_with_one_line_that_names_them(kind, ran, damaged):
-    reason = ran(kind, 2).reason
+def test_bad_data_fail_their_run_with_one_line_that_names_them(kind, made, tmp_path):
+    workload, named = bad(made, tmp_path / "data")[kind]
+    reason = run_ranks(tmp_path / "run", workload, 2).reason
     assert reason is not None
     assert "\n" not in reason
     assert "Traceback" not in reason
-    for words in damaged[kind][1]:
+    for words in named:
         assert words in reason

@@ -15,17 +15,17 @@ MIB = 2**20
 CLUSTER = with_links(read_cluster("dgx-h100"), bandwidth_gb_s=100.0, latency_us=10.0)
 
 
-def test_within_a_node_a_ring_moves_every_byte_nearly_twice() -> None:
+def test_within_a_node_a_ring_moves_every_byte_nearly_twice():
     (took_s,) = Route(CLUSTER, 8, 1).allreduce_s(np.array([8e9]))
     assert took_s == pytest.approx(2 * 7 / 8 * (8e9 / 100e9 + 8 * 10e-6))
 
 
-def test_one_gpu_exchanges_nothing() -> None:
+def test_one_gpu_exchanges_nothing():
     assert Route(CLUSTER, 1, 1).allreduce_s(np.array([1e9])) == 0
     assert communication(profile(), Route(CLUSTER, 1, 1), 0.1, 25.0, 0.8).exposed_s == 0
 
 
-def test_with_many_nodes_small_messages_take_the_tree_and_large_ones_the_ring() -> None:
+def test_with_many_nodes_small_messages_take_the_tree_and_large_ones_the_ring():
     route = Route(CLUSTER, 8000, 1000)
     small, large = route.allreduce_s(np.array([1e3, 1e13]))
     tree_s = 2 * (1e3 / 100e9 + ceil(log2(1000)) * 10e-6 + 7 * 10e-6)
@@ -35,7 +35,7 @@ def test_with_many_nodes_small_messages_take_the_tree_and_large_ones_the_ring() 
     assert large == pytest.approx(ring_s, rel=1e-3)
 
 
-def test_the_slowest_link_on_the_way_counts() -> None:
+def test_the_slowest_link_on_the_way_counts():
     network = CLUSTER.network.model_copy(update={"bandwidth_gb_s": 10.0})
     slow = CLUSTER.model_copy(update={"network": network})
     size = np.array([1e12])
@@ -62,13 +62,8 @@ READY = st.lists(st.floats(0, 1), min_size=0, max_size=6)
 # Sizes whose differences leave a part of a byte, which is no bucket.
 @example(gradient_bytes=835256152, backward_s=1.0, bucket_mb=0.5, gpus=2, done=[], seed=0)
 def test_hidden_and_exposed_agree_with_a_simulation_bucket_by_bucket(
-    gradient_bytes: int,
-    backward_s: float,
-    bucket_mb: float,
-    gpus: int,
-    done: list[float],
-    seed: int,
-) -> None:
+    gradient_bytes, backward_s, bucket_mb, gpus, done, seed
+):
     shares = sorted(np.random.default_rng(seed).uniform(size=len(done)))
     curve = ((0.0, 0.0), *zip(sorted(done), map(float, shares), strict=True), (1.0, 1.0))
     made = profile(gradient_bytes=gradient_bytes, gradients_ready=curve)
@@ -97,7 +92,7 @@ def test_hidden_and_exposed_agree_with_a_simulation_bucket_by_bucket(
 
 
 @given(st.floats(0, 1), st.floats(0, 1), st.floats(0, 1))
-def test_more_overlap_never_exposes_more(backward_s: float, a: float, b: float) -> None:
+def test_more_overlap_never_exposes_more(backward_s, a, b):
     route = Route(CLUSTER, 64, 8)
     less, more = (
         communication(profile(), route, backward_s, 25.0, overlap) for overlap in sorted((a, b))

@@ -1,6 +1,5 @@
 """The hardware files, what may stand in a user's own, and how what may not is refused."""
 
-import copy
 import math
 import re
 from pathlib import Path
@@ -8,12 +7,10 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import paths
 from wattlaw.common.errors import BadInput
-from wattlaw.hardware.cluster import Cluster, Described, Gpu, Link
+from wattlaw.hardware.cluster import Cluster, Described, Gpu
 from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster
 
 PAGE = (paths.ROOT / "docs" / "simulator.md").read_text()
@@ -31,7 +28,6 @@ def example() -> dict[str, Any]:
 
 
 def refused(tmp_path: Path, given: str | bytes | dict[str, Any]) -> str:
-    """Return the one-line error for a file."""
     path = tmp_path / "mine.yaml"
     raw = yaml.safe_dump(given) if isinstance(given, dict) else given
     path.write_bytes(raw if isinstance(raw, bytes) else raw.encode())
@@ -41,24 +37,15 @@ def refused(tmp_path: Path, given: str | bytes | dict[str, Any]) -> str:
     return str(caught.value).removeprefix(str(path))
 
 
-# what ships
-
-
 @pytest.mark.parametrize("name", ALL)
-def test_every_number_of_every_file_has_a_source_and_is_finite(name: str) -> None:
+def test_every_number_of_every_file_has_a_source_and_is_finite(name):
     for entry in describe(read_cluster(name)):
         assert entry.source.strip(), entry
         assert math.isfinite(entry.value), entry
         assert entry.value > 0, entry
 
 
-@pytest.mark.parametrize("name", ALL)
-def test_assumed_numbers_have_a_reason(name: str) -> None:
-    for entry in describe(read_cluster(name)):
-        assert entry.source.removeprefix("assumed").strip(" :;,"), entry
-
-
-def test_a_machine_is_calibrated_only_if_a_source_of_its_numbers_says_so(tmp_path: Path) -> None:
+def test_a_machine_is_calibrated_only_if_a_source_of_its_numbers_says_so(tmp_path):
     calibrated = {name: read_cluster(name).calibrated for name in ALL}
     assert calibrated.pop("mit-v100") == ("storage_gb_s", "epoch_ms")
     assert set(calibrated.values()) == {()}
@@ -68,20 +55,6 @@ def test_a_machine_is_calibrated_only_if_a_source_of_its_numbers_says_so(tmp_pat
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
     found = read_cluster(str(tmp_path / "own.yaml"))
     assert (found.calibration, found.calibrated) == ("calibrated", ("latency_us",))
-
-
-def test_the_hardware_of_the_issue_is_there() -> None:
-    assert set(cluster_names()) >= {"mit-v100", "kit-a100", "kit-h100", "dgx-a100-80", "dgx-h100"}
-    assert set(gpu_names()) >= {
-        "v100-pcie-32gb", "v100-sxm2-32gb", "a100-sxm-40gb", "a100-sxm-80gb", "h100-sxm-80gb",
-        "h200-sxm-141gb",
-    }  # fmt: skip
-
-
-def test_a_change_to_what_was_returned_does_not_reach_the_next_reader() -> None:
-    first = describe(read_cluster("mit-v100"))
-    first.clear()
-    assert describe(read_cluster("mit-v100"))
 
 
 # Multiply-adds of an SM per cycle, from the architectures' white papers; SMs of the boards.
@@ -97,9 +70,7 @@ def test_a_change_to_what_was_returned_does_not_reach_the_next_reader() -> None:
         ("h200-sxm-141gb", 132, {"fp32": 128, "tf32": 1024, "bf16": 2048, "fp16": 2048}),
     ],
 )
-def test_peaks_are_those_of_the_units_at_the_greatest_clock(
-    name: str, sms: int, per_cycle: dict[str, int]
-) -> None:
+def test_peaks_are_those_of_the_units_at_the_greatest_clock(name, sms, per_cycle):
     gpu = board(name)
     expected = {
         precision: 2 * sms * units * gpu.max_clock_mhz / 1e6
@@ -108,45 +79,27 @@ def test_peaks_are_those_of_the_units_at_the_greatest_clock(
     assert gpu.peak_tflops == pytest.approx(expected, rel=0.005)
 
 
-def test_hopper_peaks_at_1830_mhz_are_those_of_the_data_sheet() -> None:
-    gpu = board("h100-sxm-80gb")
-    assert gpu.peak_tflops["bf16"] * 1830 / gpu.max_clock_mhz == pytest.approx(989.4, rel=0.002)
-
-
-def test_ratios_between_boards_match_the_data_sheets() -> None:
-    pcie, sxm2 = board("v100-pcie-32gb"), board("v100-sxm2-32gb")
-    a40, a80 = board("a100-sxm-40gb"), board("a100-sxm-80gb")
-    h80, h94, h200 = board("h100-sxm-80gb"), board("h100-sxm-94gb"), board("h200-sxm-141gb")
-    assert all(sxm2.peak_tflops[key] > peak for key, peak in pcie.peak_tflops.items())
-    assert set(pcie.peak_tflops) == {"fp32", "fp16"}  # no tf32, no bf16
-    assert a40.peak_tflops == a80.peak_tflops
-    assert h80.peak_tflops == h94.peak_tflops == h200.peak_tflops
-    bandwidths = [one.memory_bandwidth_gb_s for one in (pcie, a40, a80, h94, h80, h200)]
-    assert bandwidths == sorted(set(bandwidths))
-    assert pcie.max_w < sxm2.max_w < a40.max_w < h80.max_w
-
-
-def test_the_least_limits_and_clocks_are_those_that_the_mit_study_set() -> None:
+def test_the_least_limits_and_clocks_are_those_that_the_mit_study_set():
     gpu = board("mit-v100")
     assert (gpu.min_limit_w, gpu.max_w) == (100, 250)
     assert (gpu.min_clock_mhz, gpu.max_clock_mhz) == (135, 1380)
 
 
-def test_links_within_a_node_are_faster_than_the_share_of_the_network() -> None:
+def test_links_within_a_node_are_faster_than_the_share_of_the_network():
     for name in cluster_names():
         node, network = read_cluster(name).node, read_cluster(name).network
         assert node.link.bandwidth_gb_s > network.bandwidth_gb_s / node.gpus, name
         assert node.link.latency_us < network.latency_us, name
 
 
-def test_busy_packages_draw_their_design_power() -> None:
+def test_busy_packages_draw_their_design_power():
     powers = {"mit-v100": 2 * 150, "kit-a100": 2 * 270, "kit-h100": 2 * 280, "dgx-h100": 2 * 350}
     for name, watts in powers.items():
         node = read_cluster(name).node
         assert node.cpu_idle_w + node.cores * node.cpu_core_w == pytest.approx(watts, rel=0.02)
 
 
-def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine() -> None:
+def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine():
     cluster = read_cluster("v100-pcie-32gb")
     assert (cluster.nodes, cluster.node.gpus) == (1, 1)
     assert cluster.gpu == board("mit-v100")
@@ -154,10 +107,7 @@ def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine() -> None:
     assert all("assumed" in e.source or "asked for" in e.source for e in around)
 
 
-# tables
-
-
-def test_numbers_are_described_by_key_value_unit_and_source() -> None:
+def test_numbers_are_described_by_key_value_unit_and_source():
     table = {entry.key: entry for entry in describe(read_cluster("mit-v100"))}
     assert table["node.gpu.peak_tflops.fp16"][1:3] == (113.0, "TFLOP/s")
     assert table["network.bandwidth_gb_s"][1:3] == (3.125, "GB/s")
@@ -170,7 +120,7 @@ def test_numbers_are_described_by_key_value_unit_and_source() -> None:
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_every_number_is_described_once(name: str) -> None:
+def test_every_number_is_described_once(name):
     def count(part: Described) -> int:
         own = sum(len(v) if isinstance(v, dict) else 1 for v in part.numbers().values())
         return own + sum(count(value) for _, value in part if isinstance(value, Described))
@@ -180,7 +130,7 @@ def test_every_number_is_described_once(name: str) -> None:
     assert len(keys) == len(set(keys)) == count(cluster)
 
 
-def test_the_tables_of_the_document_are_those_of_the_files() -> None:
+def test_the_tables_of_the_document_are_those_of_the_files():
     rows = {
         cells[0].strip("`"): [float(cell) for cell in re.findall(r"[\d.]+", " ".join(cells[1:]))]
         for line in DOC.splitlines()
@@ -203,10 +153,7 @@ def test_the_tables_of_the_document_are_those_of_the_files() -> None:
         ], name  # fmt: skip
 
 
-# a user's own file
-
-
-def test_the_example_of_the_document_is_valid(tmp_path: Path) -> None:
+def test_the_example_of_the_document_is_valid(tmp_path):
     path = tmp_path / "lab.yaml"
     path.write_text(EXAMPLE)
     cluster = read_cluster(str(path))
@@ -214,7 +161,7 @@ def test_the_example_of_the_document_is_valid(tmp_path: Path) -> None:
     assert cluster.node.gpus == example()["node"]["gpus"]
 
 
-def test_a_board_that_ships_may_be_named_in_a_file(tmp_path: Path) -> None:
+def test_a_board_that_ships_may_be_named_in_a_file(tmp_path):
     data = example()
     data["node"]["gpu"] = "h100-sxm-80gb"
     path = tmp_path / "mine.yaml"
@@ -222,7 +169,7 @@ def test_a_board_that_ships_may_be_named_in_a_file(tmp_path: Path) -> None:
     assert read_cluster(str(path)).gpu == board("h100-sxm-80gb")
 
 
-def test_a_file_is_read_anew_each_time(tmp_path: Path) -> None:
+def test_a_file_is_read_anew_each_time(tmp_path):
     data, path = example(), tmp_path / "mine.yaml"
     for nodes in (3, 5):
         path.write_text(yaml.safe_dump(data | {"nodes": nodes}))
@@ -278,14 +225,14 @@ def put(where: str, value: object) -> dict[str, Any]:
     ],
 )
 def test_a_wrong_value_is_refused_with_its_dotted_key_and_what_is_allowed(
-    tmp_path: Path, where: str, value: object, words: str
-) -> None:
+    tmp_path, where, value, words
+):
     line = refused(tmp_path, put(where, value))
     assert words in line
     assert re.match(r":\d+: ", line)
 
 
-def test_a_missing_key_is_refused(tmp_path: Path) -> None:
+def test_a_missing_key_is_refused(tmp_path):
     data = example()
     del data["node"]["gpu"]["memory_gb"]
     assert "node.gpu.memory_gb: given nothing; allowed:" in refused(tmp_path, data)
@@ -314,13 +261,11 @@ def test_a_missing_key_is_refused(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_an_invalid_hardware_file_gives_a_one_line_error(
-    tmp_path: Path, raw: bytes, words: str
-) -> None:
+def test_an_invalid_hardware_file_gives_a_one_line_error(tmp_path, raw, words):
     assert words in refused(tmp_path, raw)
 
 
-def test_a_folder_or_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None:
+def test_a_folder_or_a_file_that_is_not_there_is_refused(tmp_path):
     for path in (tmp_path, tmp_path / "none.yaml", tmp_path / "mit-v100" / "x"):
         with pytest.raises(BadInput, match="cannot be read"):
             read_cluster(str(path))
@@ -329,7 +274,7 @@ def test_a_folder_or_a_file_that_is_not_there_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "name", ["mit", "", "MIT-V100", "one-board", "v100", "mit-v100\n", "x" * 5000, "\udcff", "a\0"]
 )
-def test_an_unknown_name_lists_those_that_are_known(name: str) -> None:
+def test_an_unknown_name_lists_those_that_are_known(name):
     with pytest.raises(BadInput) as caught:
         read_cluster(name)
     line = str(caught.value)
@@ -341,66 +286,12 @@ def test_an_unknown_name_lists_those_that_are_known(name: str) -> None:
 @pytest.mark.parametrize(
     "name", ["clusters/mit-v100", "../clusters/mit-v100", "/", "./", "a\0/b", "/dev/zero"]
 )
-def test_a_name_with_separators_is_a_path_and_never_one_of_the_packages_own(name: str) -> None:
+def test_a_name_with_separators_is_a_path_and_never_one_of_the_packages_own(name):
     with pytest.raises(BadInput) as caught:
         read_cluster(name)
     assert str(caught.value).isprintable()
 
 
-leaves = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8), st.dates(),
-    st.binary(max_size=4), st.lists(st.integers(), max_size=2),
-    st.dictionaries(st.text(max_size=3), st.integers(), max_size=2),
-)  # fmt: skip
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_a_file_that_was_changed_at_random_is_read_or_refused_but_never_breaks(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    changed = copy.deepcopy(example())
-    for _ in range(data.draw(st.integers(1, 3))):
-        part = changed
-        while True:
-            key = data.draw(st.sampled_from(sorted(part)))
-            if not isinstance(part[key], dict) or not part[key] or data.draw(st.booleans()):
-                break
-            part = part[key]
-        match data.draw(st.sampled_from(["drop", "change", "add"])):
-            case "drop" if len(part) > 1:
-                del part[key]
-            case "add":
-                part[data.draw(st.text(max_size=8))] = data.draw(leaves)
-            case _:
-                part[key] = data.draw(leaves)
-    path = tmp_path_factory.getbasetemp() / "changed.yaml"
-    path.write_text(yaml.safe_dump(changed), encoding="utf-8", errors="surrogatepass")
-    try:
-        cluster = read_cluster(str(path))
-    except BadInput as error:
-        assert str(error).startswith(str(path))
-        assert str(error).isprintable()
-    else:
-        assert all(math.isfinite(entry.value) for entry in describe(cluster))
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.binary(max_size=200))
-def test_any_bytes_are_refused_in_one_line(
-    tmp_path_factory: pytest.TempPathFactory, raw: bytes
-) -> None:
-    path = tmp_path_factory.getbasetemp() / "bytes.yaml"
-    path.write_bytes(raw)
-    with pytest.raises(BadInput):
-        read_cluster(str(path))
-
-
-def test_models_refuse_a_number_without_source_also_in_code() -> None:
-    with pytest.raises(ValueError, match="none for latency_us"):
-        Link(name="x", bandwidth_gb_s=1, latency_us=1, sources={"bandwidth_gb_s": "assumed: x"})
-
-
-def test_a_cluster_can_be_written_as_json_and_read_again() -> None:
+def test_a_cluster_can_be_written_as_json_and_read_again():
     cluster = read_cluster("kit-a100")
     assert Cluster.model_validate_json(cluster.model_dump_json()) == cluster

@@ -18,15 +18,12 @@ ROOT = paths.ROOT
 
 @pytest.fixture
 def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
-    """Return a function that imports a benchmark."""
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module
 
 
 @pytest.mark.parametrize("table", ["exponents", "findings", "energies"])
-def test_documented_predictions_match_the_simulator(
-    benchmarks: Callable[[str], Any], table: str
-) -> None:
+def test_documented_predictions_match_the_simulator(benchmarks, table):
     benchmark = benchmarks("published")
     document = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     table_text = benchmark.markdown(getattr(benchmark, table)())
@@ -34,9 +31,7 @@ def test_documented_predictions_match_the_simulator(
     assert table_text in document, "run make bench-simulator and copy its tables"
 
 
-def test_bert_scales_best_and_exponents_that_chose_no_number_agree(
-    benchmarks: Callable[[str], Any],
-) -> None:
+def test_bert_scales_best_and_exponents_that_chose_no_number_agree(benchmarks):
     table = benchmarks("published").exponents()
     table["value"] = table["published"].str.rstrip("*").astype(float)
     free = table[table["limit"] == "none"].set_index("model")["simulated"]
@@ -51,16 +46,14 @@ def test_bert_scales_best_and_exponents_that_chose_no_number_agree(
     assert (known["uncalibrated"] - known["value"]).abs().max() > 0.1
 
 
-def test_the_page_of_claims_has_the_present_exponents(benchmarks: Callable[[str], Any]) -> None:
+def test_the_page_of_claims_has_the_present_exponents(benchmarks):
     text = (paths.ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     for row in benchmarks("paper_items")._tables("mit-2022"):
         assert f"| {' | '.join(row)} |\n" in text, "run make bench-papers"
 
 
 @pytest.mark.parametrize("dataset", ["imagenet", "squad", "sentiment140"])
-def test_power_limits_act_as_in_public_traces_of_a_v100(
-    benchmarks: Callable[[str], Any], dataset: str
-) -> None:
+def test_power_limits_act_as_in_public_traces_of_a_v100(benchmarks, dataset):
     """Times and powers; no number was fitted to sentiment140."""
     public_csv("power_caps.csv", "public")
     board = Board(read_cluster("v100-pcie-32gb").gpu, "fp32", Parameters())

@@ -67,9 +67,10 @@ def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
 def test_the_label_has_what_changes_numbers_and_so_is_part_of_identity(tmp_path):
     def found(**simulation):
         (run, *_) = plan(
-            tmp_path / "study.yaml", {"simulation": MIT["simulation"] | simulation},
+            tmp_path / "study.yaml",
+            {"simulation": MIT["simulation"] | simulation},
             order="as_written",
-        ).runs  # fmt: skip
+        ).runs
         return run
 
     plain = found()
@@ -183,18 +184,10 @@ def test_boards_enforce_requested_limits_within_their_range():
 def store(tmp_path_factory):
     """Give the store of a small study that was simulated by the command line."""
     folder = tmp_path_factory.mktemp("simulated")
-    (folder / "study.yaml").write_text(
-        yaml.safe_dump(
-            study_of(
-                sweeps=[
-                    {"gpus": [1, 2, 8, 424], "local_batch": [2], "power_limit_w": [None, 150, 50]}
-                ],
-                measure={"epochs": 3, "sample_hz": 10},
-                repeats=2,
-                launch=MIT,
-            )
-        )
-    )
+    sweeps = [{"gpus": [1, 2, 8, 424], "local_batch": [2], "power_limit_w": [None, 150, 50]}]
+    measure = {"epochs": 3, "sample_hz": 10}
+    study = study_of(sweeps=sweeps, measure=measure, repeats=2, launch=MIT)
+    (folder / "study.yaml").write_text(yaml.safe_dump(study))
     ended = wattlaw("run", folder / "study.yaml", "--store", folder / "store")
     assert ended.returncode == 0, ended.stderr
     assert "16 done, 0 failed, 8 skipped" in ended.stdout
@@ -269,21 +262,16 @@ def test_a_simulated_store_can_be_reported(store, tmp_path):
     assert [caption for caption in captions if "simulated" not in caption.lower()] == []
 
 
-def test_done_runs_are_not_repeated(store, capsys):
-    before = {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
-    assert main(["run", str(store.parent / "study.yaml"), "--store", str(store)]) == 0
-    assert "16 done" in capsys.readouterr().out
-    assert before == {path: path.stat().st_mtime_ns for path in store.glob("runs/*/*.parquet")}
-
-
 def test_that_share_of_attempts_fails_and_the_next_start_tries_them_again(tmp_path):
-    planned = plan(tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}},
-                   repeats=20)  # fmt: skip
+    planned = plan(
+        tmp_path / "study.yaml", {"simulation": MIT["simulation"] | {"fail_share": 0.3}}, repeats=20
+    )
     machine = Machine.from_launch(planned.study.launch)
 
     def fails(run, attempts):
-        record = RunRecord(run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0,
-                           attempts=attempts)  # fmt: skip
+        record = RunRecord(
+            run_id=run.run_id, study="t", spec=run.spec, seed=0, order_seed=0, attempts=attempts
+        )
         return simulate(machine, record, tmp_path).reason == FAILURE
 
     small = [run for run in planned.runs if run.spec.setting.gpus == 1]
@@ -309,10 +297,6 @@ def test_the_command_line_reports_and_repeats_failures(write_study, tmp_path):
 MANY = {"launch": MIT, "sweeps": SWEEPS, "repeats": 20}  # 120 runs
 
 
-def some_done(store):
-    return len(list(store.glob("runs/*/epochs.parquet"))) > 20
-
-
 def children(process):
     return psutil.Process(process.pid).children(recursive=True)
 
@@ -323,7 +307,7 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_st
 ):
     study, store = write_study(**MANY), tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
-        wait_for(lambda: some_done(store), "some runs to be done")
+        wait_for(lambda: len([*store.glob("runs/*/epochs.parquet")]) > 20, "some runs to be done")
         helpers = children(campaign)
         for process in [psutil.Process(campaign.pid), *helpers]:
             if how is signal.SIGKILL and process.pid != campaign.pid:

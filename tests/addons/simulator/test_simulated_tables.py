@@ -39,7 +39,6 @@ def job(**changes):
 
 
 def made(*phases: Phase, steps: int = 1000, startup_s: float = 0.0, **changes) -> Prediction:
-    """Return a prediction by hand: what its window is follows from its phases."""
     step_s = sum(one.duration_s for one in phases)
     duration_s = startup_s + steps * step_s
     means = {
@@ -238,18 +237,6 @@ def test_power_varies_outside_the_time_at_the_limit():
     epochs = [tables(found, seed, epochs=2)[0] for seed in range(5)]
     powers_w = {table["gpu_power_mean_w"][0].as_py() for table in epochs}
     assert len(powers_w) > 2
-
-
-def test_evaluations_keep_the_cap_too():
-    """Forward passes draw other power than training does, and are held by themselves."""
-    for cap in np.linspace(100, 250, 16):
-        found = predict(
-            made_job(1, power_limit_w=float(cap), evaluation_samples=6400, samples=64_000)
-        )
-        for seed in range(5):
-            epochs, telemetry = tables(found, seed, epochs=3, evaluate=True)
-            assert max(epochs["gpu_power_mean_w"].to_pylist()) <= cap * (1 + 1e-9)
-            assert max(telemetry["power_w"].to_pylist()) <= cap * (1 + 1e-9)
 
 
 def test_updates_of_many_ranks_vary_less_than_those_of_one():

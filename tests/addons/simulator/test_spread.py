@@ -16,7 +16,7 @@ from wattlaw_simulator.simulated_job import Parameters
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 8, 16, 100, 424, 10_000])
-def test_the_expected_maximum_agrees_with_its_integral(count: int) -> None:
+def test_the_expected_maximum_agrees_with_its_integral(count):
     """E max = integral of x d(Phi(x)^n)."""
 
     def density(x: float) -> float:
@@ -26,12 +26,12 @@ def test_the_expected_maximum_agrees_with_its_integral(count: int) -> None:
     assert expected_maximum(count) == pytest.approx(exact, abs=0.026)
 
 
-def test_a_single_rank_does_not_wait() -> None:
+def test_a_single_rank_does_not_wait():
     assert expected_maximum(1) == 0
     assert slowest_over_mean(Parameters(), 1.0, 8, 1) == 1
 
 
-def test_the_slowest_of_drawn_ranks_agrees() -> None:
+def test_the_slowest_of_drawn_ranks_agrees():
     own = Parameters(step_spread=0.03, gpu_spread=0.02)
     dice = np.random.default_rng(1)
     boards = dice.normal(1, 0.02, (2000, 64))
@@ -39,7 +39,7 @@ def test_the_slowest_of_drawn_ranks_agrees() -> None:
     assert slowest_over_mean(own, 0.0, 1, 64) == pytest.approx(drawn, rel=2e-3)
 
 
-def test_samples_of_different_size_even_out_in_a_batch() -> None:
+def test_samples_of_different_size_even_out_in_a_batch():
     dice = np.random.default_rng(2)
     work = dice.gamma(4, 0.25, (20_000, 128))  # mean 1, deviation 0.5
     drawn = work.mean(axis=1).std()
@@ -47,12 +47,12 @@ def test_samples_of_different_size_even_out_in_a_batch() -> None:
 
 
 @given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_more_ranks_never_wait_less(a: int, b: int) -> None:
+def test_more_ranks_never_wait_less(a, b):
     few, many = sorted((a, b))
     assert expected_maximum(few) <= expected_maximum(many)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 64, 424])
-def test_the_deviation_of_the_maximum_agrees_with_draws(count: int) -> None:
+def test_the_deviation_of_the_maximum_agrees_with_draws(count):
     drawn = np.random.default_rng(3).standard_normal((40_000, count)).max(axis=1).std()
     assert deviation_of_maximum(count) == pytest.approx(drawn, rel=0.04)

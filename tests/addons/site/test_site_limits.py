@@ -9,15 +9,13 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
 import pytest
 
 from conftest import wait_for
-from fake_amdsmi import AmdMachine
-from fake_nvml import FakeGpus
 from limiting import SET, stays
 from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, JOB, NODE, OTHER, SITE, THIRD, Node, nodes, stepd
 from wattlaw.common.errors import BadInput, NotAvailable
@@ -30,19 +28,11 @@ from wattlaw_site.site_files import write_site_files
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Node]]:
-    """Give a function that makes a node."""
+def start(tmp_path, fake_gpus, monkeypatch):
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 
-# ---- the life of a job ----
-
-
-def test_the_board_of_a_job_is_limited_and_restored(
-    start: Callable[..., Node],
-) -> None:
+def test_the_board_of_a_job_is_limited_and_restored(start):
     node = start()
     assert node.process("prolog", comment=f"chapter 3 {ASKS}", gpus="1") == (0, "")
     assert node.limits_w == [287.5, 250]
@@ -63,9 +53,7 @@ def test_the_board_of_a_job_is_limited_and_restored(
     assert node.hook("epilog") == (0, "")  # once more does no harm
 
 
-def test_the_hooks_and_their_watchdog_ignore_another_root_of_the_kernels_files(
-    start: Callable[..., Node], amd_machine: Callable[..., AmdMachine]
-) -> None:
+def test_the_hooks_and_their_watchdog_ignore_another_root_of_the_kernels_files(start, amd_machine):
     machine = amd_machine("MI210")
     node = start()
     node.more_environment = {ROOT_VARIABLE: str(machine.sys)}
@@ -82,7 +70,7 @@ def test_the_hooks_and_their_watchdog_ignore_another_root_of_the_kernels_files(
     assert {gpu.limit_uw for gpu in machine.gpus} == {217_000_000}
 
 
-def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:
+def test_two_jobs_have_boards_of_their_own(start):
     node = start()
     with stepd(JOB), stepd(OTHER):
         node.prolog(JOB, gpus="0")
@@ -96,18 +84,8 @@ def test_two_jobs_have_boards_of_their_own(start: Callable[..., Node]) -> None:
     assert node.limits_w == BEFORE_W
 
 
-def test_one_job_may_have_several_boards(start: Callable[..., Node]) -> None:
-    node = start()
-    node.prolog(gpus="0-1")
-    assert node.limits_w == [250, 250]
-    assert node.hook("epilog")[0] == 0
-    assert node.limits_w == BEFORE_W
-
-
 @pytest.mark.parametrize("again", ["wattlaw:power_w=200", "wattlaw:power_w=20", None])
-def test_a_repeated_prolog_keeps_the_saved_previous_limit(
-    start: Callable[..., Node], again: str | None
-) -> None:
+def test_a_repeated_prolog_keeps_the_saved_previous_limit(start, again):
     node = start(1)
     with stepd(JOB):
         node.prolog()
@@ -119,7 +97,7 @@ def test_a_repeated_prolog_keeps_the_saved_previous_limit(
     wait_for(node.is_clean, "the watchdogs to end", 10)
 
 
-def test_uuids_name_the_boards_of_a_job(start: Callable[..., Node]) -> None:
+def test_uuids_name_the_boards_of_a_job(start):
     node = start(2)
     node.prolog(comment=ASKS, gpus=f"{node.devices[1]},{node.devices[0]}")
     assert node.limits_w == [250, 250]
@@ -127,7 +105,7 @@ def test_uuids_name_the_boards_of_a_job(start: Callable[..., Node]) -> None:
     assert node.limits_w == BEFORE_W
 
 
-def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
+def test_the_clock_is_locked_and_let_go(start):
     node = start(1)
     node.allow(CLOCKS)
     node.prolog(comment="wattlaw:clock_mhz=1200")
@@ -138,7 +116,7 @@ def test_the_clock_is_locked_and_let_go(start: Callable[..., Node]) -> None:
     assert node.boards.calls(SET) == 0
 
 
-def test_a_power_profile_is_set_and_let_go(start: Callable[..., Node]) -> None:
+def test_a_power_profile_is_set_and_let_go(start):
     node = start(1, profiles=0b10110, requested_profiles=0b100)
     node.prolog(comment="wattlaw:power_profile=max-q")
     assert "allows no power profile max-q" in node.report(JOB)["refused"]
@@ -155,7 +133,7 @@ def test_a_power_profile_is_set_and_let_go(start: Callable[..., Node]) -> None:
     assert (board.requested_profiles, board.limit_mw) == (0b100, 287_500)
 
 
-def test_a_job_without_a_request_does_not_use_the_driver(start: Callable[..., Node]) -> None:
+def test_a_job_without_a_request_does_not_use_the_driver(start):
     node = start(1)
     assert node.prolog(comment="my own words") == node.prolog(comment=None) == ""
     assert node.boards.calls("nvmlInitWithFlags") == 0
@@ -163,9 +141,7 @@ def test_a_job_without_a_request_does_not_use_the_driver(start: Callable[..., No
     assert node.is_clean()
 
 
-def test_the_comment_is_queried_if_slurm_does_not_set_it(
-    start: Callable[..., Node], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_comment_is_queried_if_slurm_does_not_set_it(start, monkeypatch):
     node = start(1)
     node.squeue(f"{OTHER} another task of the array\n{JOB} {ASKS}")
     told = node.environment(JOB, None)
@@ -175,12 +151,7 @@ def test_the_comment_is_queried_if_slurm_does_not_set_it(
     assert node.limits_w == [250]
 
 
-# ---- what dies ----
-
-
-def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
-    start: Callable[..., Node],
-) -> None:
+def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(start):
     node = start(1)
     for comment, limit_w in ((None, 287.5), ("wattlaw:power_w=200", 200)):
         node.prolog(JOB)
@@ -193,9 +164,7 @@ def test_limits_of_a_job_without_an_epilog_are_restored_before_the_next_job(
         assert node.limits_w == [287.5]
 
 
-def test_limits_of_a_killed_prolog_are_restored(
-    start: Callable[..., Node],
-) -> None:
+def test_limits_of_a_killed_prolog_are_restored(start):
     node = start(1)
     node.boards.fault(SET, hang=True)
     process = node.start("prolog", JOB, ASKS)
@@ -211,9 +180,7 @@ def test_limits_of_a_killed_prolog_are_restored(
     assert node.limits_w == [287.5]
 
 
-def test_without_slurmd_the_watchdog_restores_after_the_job(
-    start: Callable[..., Node],
-) -> None:
+def test_without_slurmd_the_watchdog_restores_after_the_job(start):
     node = start(1)
     with stepd(JOB) as step:
         assert node.process("prolog", comment=ASKS)[0] == 0
@@ -239,9 +206,7 @@ def test_without_slurmd_the_watchdog_restores_after_the_job(
         ("{OTHER} RUNNING", False, False),
     ],
 )
-def test_slurm_is_queried_about_jobs_without_work_on_the_node(
-    start: Callable[..., Node], told: str, has_slurmd: bool, is_kept: bool
-) -> None:
+def test_slurm_is_queried_about_jobs_without_work_on_the_node(start, told, has_slurmd, is_kept):
     node = start(1)
     node.squeue(told.format(JOB=JOB, OTHER=OTHER))
     with stepd(JOB, "extern"):
@@ -255,7 +220,7 @@ def test_slurm_is_queried_about_jobs_without_work_on_the_node(
     assert node.limits_w == [287.5]
 
 
-def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node]) -> None:
+def test_nothing_is_restored_within_the_grace_period(start):
     node = start(1)
     node.allow(SITE.replace(f"{GRACE_S}", "30"))
     node.prolog()
@@ -265,9 +230,7 @@ def test_nothing_is_restored_within_the_grace_period(start: Callable[..., Node])
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
-    start: Callable[..., Node],
-) -> None:
+def test_a_limit_stays_while_the_state_of_its_job_is_unknown(start):
     node = start(2)  # slurmd lives, the job has no process now, and squeue fails
     node.prolog(JOB)
     node.prolog(OTHER, None, gpus="1")
@@ -279,9 +242,7 @@ def test_a_limit_stays_while_the_state_of_its_job_is_unknown(
     assert node.limits_w == BEFORE_W
 
 
-def test_an_epilog_that_cannot_restore_drains_the_node(
-    start: Callable[..., Node],
-) -> None:
+def test_an_epilog_that_cannot_restore_drains_the_node(start):
     node = start(1)
     with stepd(JOB):  # so that the watchdog waits
         node.prolog()
@@ -295,9 +256,7 @@ def test_an_epilog_that_cannot_restore_drains_the_node(
     assert node.limits_w == [287.5]
 
 
-def test_restore_handles_ended_jobs_and_all_also_running_ones(
-    start: Callable[..., Node],
-) -> None:
+def test_restore_handles_ended_jobs_and_all_also_running_ones(start):
     node = start()
     with stepd(JOB), stepd(OTHER) as gone:
         node.prolog(JOB, gpus="0")
@@ -319,7 +278,7 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(
 
 
 @pytest.mark.parametrize("hook", ["restore", "epilog", "prolog"])
-def test_saved_limits_of_an_earlier_boot_are_removed(start: Callable[..., Node], hook: str) -> None:
+def test_saved_limits_of_an_earlier_boot_are_removed(start, hook):
     node = start(1)
     with stepd(JOB):
         node.prolog()
@@ -334,7 +293,7 @@ def test_saved_limits_of_an_earlier_boot_are_removed(start: Callable[..., Node],
     assert node.states == []
 
 
-def test_a_limit_that_an_administrator_has_set_since_stays(start: Callable[..., Node]) -> None:
+def test_a_limit_that_an_administrator_has_set_since_stays(start):
     node = start(1)
     node.prolog()
     for watchdog in node.watchdogs:
@@ -342,9 +301,6 @@ def test_a_limit_that_an_administrator_has_set_since_stays(start: Callable[..., 
     node.boards[0].limit_mw = 190_000
     assert "somebody has set 190 W since" in node.prolog(OTHER, None)
     assert node.limits_w == [190]
-
-
-# ---- the scripts ----
 
 
 @pytest.fixture
@@ -355,15 +311,16 @@ def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
     for path in write_site_files(folder, str(Path(sys.prefix) / "bin" / "python")):
         text = path.read_text()
         for usual, own in (
-            ("/etc/wattlaw/site.yaml", node.config), ("/var/lib/wattlaw/limits", node.state),
+            ("/etc/wattlaw/site.yaml", node.config),
+            ("/var/lib/wattlaw/limits", node.state),
             ("/run/wattlaw", node.reports),
-        ):  # fmt: skip
+        ):
             text = text.replace(f"={usual}\n", f"={own}\n")
         path.write_text(text)
     return node, folder
 
 
-def test_the_scripts_limit_and_restore(scripts: tuple[Node, Path]) -> None:
+def test_the_scripts_limit_and_restore(scripts):
     node, folder = scripts
     assert (folder / "site.yaml").stat().st_mode & 0o777 == 0o644
     for name, limit_w in (("prolog.sh", 250), ("epilog.sh", 287.5)):
@@ -374,7 +331,7 @@ def test_the_scripts_limit_and_restore(scripts: tuple[Node, Path]) -> None:
     wait_for(node.is_clean, "the watchdog to end", 10)
 
 
-def test_jobs_without_a_request_do_not_start_python(scripts: tuple[Node, Path]) -> None:
+def test_jobs_without_a_request_do_not_start_python(scripts):
     node, folder = scripts
     for name in ("prolog.sh", "epilog.sh"):
         path = folder / name
@@ -387,7 +344,7 @@ def test_jobs_without_a_request_do_not_start_python(scripts: tuple[Node, Path]) 
     assert b"not found" in done.stderr  # and a Python that is gone stops no job
 
 
-def test_the_example_of_the_sites_file_can_be_used(scripts: tuple[Node, Path]) -> None:
+def test_the_example_of_the_sites_file_can_be_used(scripts):
     node, folder = scripts
     text = (folder / "site.yaml").read_text()
     node.allow(text)
@@ -401,7 +358,7 @@ def test_the_example_of_the_sites_file_can_be_used(scripts: tuple[Node, Path]) -
     assert SiteFile.read(node.config).accounts == ("energy",)
 
 
-def test_scripts_are_written_for_a_plain_python_into_a_free_place(tmp_path: Path) -> None:
+def test_scripts_are_written_for_a_plain_python_into_a_free_place(tmp_path):
     for python in ("python3", "/opt/my python", "/opt/$(id)/python", ""):
         with pytest.raises(BadInput, match="not an absolute path"):
             write_site_files(tmp_path, python)

@@ -3,7 +3,6 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pynvml
@@ -12,30 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import wait_for
-from fake_nvml import FakeGpus
 from limiting import SET
-from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, Node, nodes, stepd
+from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, nodes, stepd
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_limits import VARIABLE, verify_prolog_limits
-from wattlaw.measure.limits.prolog_request import (
-    limit_comment,
-    parse_limit_comment,
-    requests_limit,
-)
+from wattlaw.measure.limits.prolog_request import limit_comment, parse_limit_comment, requests_limit
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base_model import POWER_PROFILES
 
 
 @pytest.fixture
-def start(
-    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[..., Node]]:
-    """Give a function that makes a node."""
+def start(tmp_path, fake_gpus, monkeypatch):
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
-
-
-# ---- the comment ----
 
 
 @pytest.mark.parametrize(
@@ -48,7 +36,7 @@ def start(
         ("run 3 wattlaw:clock_mhz=1200,power_w=287.5 of 5", Limits(287.5, 1200.0)),
     ],
 )
-def test_a_request_is_one_word_among_the_users_own(comment: str, limits: Limits) -> None:
+def test_a_request_is_one_word_among_the_users_own(comment, limits):
     assert parse_limit_comment(comment) == limits
     assert requests_limit(comment) is not limits.are_none
 
@@ -63,7 +51,7 @@ def test_a_request_is_one_word_among_the_users_own(comment: str, limits: Limits)
         "wattlaw:power_w=250 wattlaw:clock_mhz=900", "wattlaw:power_w=250 wattlaw:",
     ],
 )  # fmt: skip
-def test_a_request_that_is_not_written_as_it_must_be_is_none(word: str) -> None:
+def test_a_request_that_is_not_written_as_it_must_be_is_none(word):
     assert requests_limit(word)
     with pytest.raises(BadInput, match="job's comment") as caught:
         parse_limit_comment(word)
@@ -76,15 +64,13 @@ NUMBERS = st.none() | st.integers(0, 9_999_999).map(lambda thousandth: thousandt
 
 
 @given(NUMBERS, NUMBERS, st.none() | st.sampled_from(POWER_PROFILES), WORDS, WORDS)
-def test_requested_limits_are_parsed_from_any_comment(
-    watts: float | None, mhz: float | None, profile: str | None, before: str, after: str
-) -> None:
+def test_requested_limits_are_parsed_from_any_comment(watts, mhz, profile, before, after):
     limits = Limits(watts, mhz, profile)
     assert parse_limit_comment(f"{before} {limit_comment(limits)} {after}") == limits
 
 
 @given(st.text(st.sampled_from("wattlaw:power_w=clock_mhz=0123456789., \n-e")))
-def test_any_comment_gives_limits_or_an_error(comment: str) -> None:
+def test_any_comment_gives_limits_or_an_error(comment):
     with contextlib.suppress(BadInput):
         limits = parse_limit_comment(comment)
         assert limits.are_none is not requests_limit(comment)
@@ -92,12 +78,10 @@ def test_any_comment_gives_limits_or_an_error(comment: str) -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(float("nan")), Limits(-1.0), Limits(None, 1e5)])
-def test_a_limit_that_does_not_fit_a_comment_is_rejected(limits: Limits) -> None:
+def test_a_limit_that_does_not_fit_a_comment_is_rejected(limits):
     with pytest.raises(BadInput, match="cannot be requested from Slurm"):
         limit_comment(limits)
 
-
-# ---- what is refused ----
 
 MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
 
@@ -131,9 +115,8 @@ MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
     ],
 )
 def test_a_refused_request_is_reported_and_changes_nothing(
-    start: Callable[..., Node],
-    comment: str, gpus: str, site: str, boards: dict[str, object], reason: str,
-) -> None:  # fmt: skip
+    start, comment, gpus, site, boards, reason
+):
     node = start(2, **boards)
     node.allow(site)
     said = node.prolog(comment=comment, gpus=gpus)
@@ -146,7 +129,7 @@ def test_a_refused_request_is_reported_and_changes_nothing(
     assert node.is_clean()
 
 
-def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) -> None:
+def test_users_and_accounts_that_the_site_names_may(start):
     node = start(1)
     node.allow(SITE + "users: [eve]\naccounts: [energy]")
     node.squeue(f"{JOB} energy")
@@ -157,9 +140,7 @@ def test_users_and_accounts_that_the_site_names_may(start: Callable[..., Node]) 
 @pytest.mark.parametrize(
     "which", ["the file", "its folder", "its owner", "the states", "sticky states", "missing"]
 )
-def test_reports_that_others_may_write_are_not_trusted(
-    start: Callable[..., Node], which: str
-) -> None:
+def test_reports_that_others_may_write_are_not_trusted(start, which):
     node = start(1)
     if which == "the file":
         node.config.chmod(0o664)
@@ -179,7 +160,7 @@ def test_reports_that_others_may_write_are_not_trusted(
     node.path.chmod(0o755)
 
 
-def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[..., Node]) -> None:
+def test_a_board_of_another_job_that_runs_is_not_limited_twice(start):
     node = start(1)
     with stepd(JOB):
         node.prolog(JOB)
@@ -192,9 +173,7 @@ def test_a_board_of_another_job_that_runs_is_not_limited_twice(start: Callable[.
     assert node.limits_w == [287.5]
 
 
-def test_the_first_board_is_restored_if_the_second_fails(
-    start: Callable[..., Node],
-) -> None:
+def test_the_first_board_is_restored_if_the_second_fails(start):
     node = start()
     node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
     node.prolog(gpus="0,1")
@@ -203,7 +182,7 @@ def test_the_first_board_is_restored_if_the_second_fails(
     assert node.states == []
 
 
-def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start: Callable[..., Node]) -> None:
+def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start):
     node = start(1)
     with machine_lock.lock(f"limits/{node.devices[0]}"):
         node.prolog()
@@ -212,9 +191,7 @@ def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start: Callable[...
     assert node.limits_w == [287.5]
 
 
-def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(
-    start: Callable[..., Node],
-) -> None:
+def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(start):
     node = start(1)
     node.prolog()
     (report,) = node.reports.iterdir()
@@ -224,13 +201,8 @@ def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(
     assert node.limits_w == [287.5]
 
 
-# ---- the job's side ----
-
-
 @pytest.mark.parametrize("kind", ["pipe", "link", "folder", "deep", "huge"])
-def test_a_job_without_a_valid_report_fails_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_job_without_a_valid_report_fails_at_once(tmp_path, monkeypatch, kind):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
     path = tmp_path / "7.n.json"
     {
@@ -246,7 +218,7 @@ def test_a_job_without_a_valid_report_fails_at_once(
     assert time.perf_counter() - start_s < 1
 
 
-def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> None:
+def test_the_job_checks_that_its_cap_is_enforced(start):
     node = start(1)
     node.prolog()
     (limit,) = verify_prolog_limits(Limits(250), node.devices, str(JOB))
@@ -257,12 +229,7 @@ def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> 
     for asked, boards, job, reason in (
         (Limits(250), [], str(JOB), "no GPU on this node"),
         (Limits(250), ["GPU-other"], str(JOB), "has not limited GPU-other"),
-        (
-            Limits(250),
-            node.devices,
-            str(OTHER),
-            f"no Slurm prolog .* limited job {OTHER}",
-        ),
+        (Limits(250), node.devices, str(OTHER), f"no Slurm prolog .* limited job {OTHER}"),
         (Limits(200), node.devices, str(JOB), "--comment=wattlaw:power_w=200"),
         (Limits(250, 900), node.devices, str(JOB), "--comment=wattlaw:power_w=250,clock_mhz=900"),
     ):
@@ -273,7 +240,7 @@ def test_the_job_checks_that_its_cap_is_enforced(start: Callable[..., Node]) -> 
         verify_prolog_limits(Limits(250), node.devices, str(JOB), wait_s=0)
 
 
-def test_a_refused_job_gets_the_reason_at_once(start: Callable[..., Node]) -> None:
+def test_a_refused_job_gets_the_reason_at_once(start):
     node = start(1)
     node.prolog(comment="wattlaw:power_w=50")
     before_s = time.monotonic()

@@ -1,10 +1,7 @@
 """The core limits, restores and asks a site's prolog without the add-on."""
 
 import json
-from collections.abc import Callable
-from pathlib import Path
 
-from fake_nvml import FakeGpus
 from limiting import Place
 from without_addon import python_without, wattlaw_without
 
@@ -27,9 +24,7 @@ except ModuleNotFoundError:
 """
 
 
-def test_the_core_works_without_the_add_on(
-    tmp_path: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch
-) -> None:
+def test_the_core_works_without_the_add_on(tmp_path, fake_gpus, monkeypatch):
     place = Place(tmp_path, fake_gpus(1, limit_mw=217_500), monkeypatch)
     assert "site-files" not in wattlaw_without("wattlaw_site", "--help").stdout
     assert wattlaw_without("wattlaw_site", "limits", "set", "--power-limit", "150").returncode == 0

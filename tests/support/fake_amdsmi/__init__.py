@@ -80,12 +80,10 @@ class Gpu:
 
     @property
     def id(self) -> str:
-        """Return the id that wattlaw gives it."""
         return f"AMD-{self.unique_id or self.bus_id}"
 
     @property
     def hwmon(self) -> Path:
-        """Return the folder of its sensors."""
         return next((self.folder / "hwmon").iterdir())
 
     @property
@@ -106,7 +104,6 @@ class Gpu:
 
     @property
     def level(self) -> str:
-        """Return its performance level."""
         return (self.folder / "power_dpm_force_performance_level").read_text().strip()
 
     def set(self, **values: object) -> None:
@@ -125,12 +122,10 @@ class Gpu:
         write(self.smi, f"status.{function}", code or None)
 
     def use(self, joules: float) -> None:
-        """Count energy in the library's counter."""
         now = int((self.smi / "energy_accumulator").read_text())
         self.set_smi(energy_accumulator=now + round(joules / UNIT_J))
 
     def remove(self) -> None:
-        """Take the board out of the running machine."""
         for folder in (self.folder, self.smi):
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -144,8 +139,6 @@ def write(folder: Path, name: str, value: object) -> None:
 
 
 class AmdMachine:
-    """A tree of a machine with some GPUs of a model."""
-
     def __init__(
         self, root: Path, model: str = "MI210", count: int = 2, *, library: bool = True
     ) -> None:
@@ -179,7 +172,6 @@ class AmdMachine:
             self._link(folder, name)
         (self.sys / "class/drm" / f"{card}-DP-1").mkdir()
         (smi := self.root / "smi" / bus_id).mkdir()
-        (smi / "sys").symlink_to(folder)
         files, sensors = MODELS[self.model]
         unique_id = f"{0xB45D0000DEADBEE0 + place:016x}"
         files = _FILES | {"unique_id": unique_id} | files
@@ -189,15 +181,12 @@ class AmdMachine:
         if self.model == "MI250X" and place % 2:
             gpu.set(**SECONDARY)
         self._add_node(place)
-        power = 0 if self.model == "MI250X" and place % 2 else 96
-        kind = "current" if self.model == "MI300X" else "average"
-        gpu.set_smi(**{f"{kind}_socket_power": power}, energy_accumulator=5_000_000_000, clk=810,
-                    gfx_activity=88, umc_activity=32, accumulation_counter=1000,
-                    ppt_residency_acc=10)  # fmt: skip
+        gpu.set_smi(
+            energy_accumulator=5_000_000_000, accumulation_counter=1000, ppt_residency_acc=10
+        )
         return gpu
 
     def _add_node(self, place: int) -> None:
-        """Add the node of ROCm's list, after that of a processor."""
         nodes = self.sys / "class/kfd/kfd/topology/nodes"
         for node, minor in ((0, 0), (place + 1, 128 + place)):
             (nodes / str(node)).mkdir(parents=True, exist_ok=True)
@@ -205,7 +194,6 @@ class AmdMachine:
 
     @property
     def ids(self) -> list[str]:
-        """Return the ids that wattlaw gives the GPUs."""
         return [gpu.id for gpu in self.gpus]
 
     def clear_faults(self) -> None:
@@ -215,7 +203,6 @@ class AmdMachine:
         return self.gpus[place]
 
     def environment(self) -> dict[str, str]:
-        """Return what a process needs in its environment to see this machine."""
         found = {"WATTLAW_SYSFS_ROOT": str(self.sys), VARIABLE: ""}
         if self.has_library:
             library_folder()

@@ -2,15 +2,10 @@
  *
  * WATTLAW_FAKE_AMDSMI names a folder with a folder for each GPU, by PCI bus id. A value without a
  * file is the library's "not available". A file status.FUNCTION has the code that a function
- * returns. "sys" is the GPU's folder in the tree of the kernel's files: like the real library, this
- * one sets a limit by writing power1_cap as the caller. Signatures and structures are those of
- * amdsmi.h of ROCm 7.0.2, as its Python binding states them; the functions that are not here are
- * stubs that __init__.py makes (NOT_SUPPORTED). */
+ * returns. Signatures and structures are those of amdsmi.h of ROCm 7.0.2, as its Python binding
+ * states them; the functions that are not here are stubs that __init__.py makes (NOT_SUPPORTED). */
 #define _GNU_SOURCE
 #include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <glob.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,21 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { SUCCESS = 0, INVAL = 1, NOT_SUPPORTED = 2, NO_PERM = 10, FILE_ERROR = 14, INIT_ERROR = 18 };
+enum { SUCCESS = 0, NOT_SUPPORTED = 2, INIT_ERROR = 18 };
 enum { NOT_FOUND = 31, NOT_INIT = 32, DRIVER_NOT_LOADED = 34 };
 enum { MAX_GPUS = 32, TEXT = 256 };
 
 typedef struct { char path[4096]; unsigned domain, bus, device, function; } Gpu;
 typedef union { uint64_t as_uint; } Bdf;
-typedef struct {
-    uint64_t socket_power;
-    uint32_t current_socket_power, average_socket_power;
-    uint64_t gfx_voltage, soc_voltage, mem_voltage;
-    uint32_t power_limit;
-    uint64_t reserved[18];
-} Power;
-typedef struct { uint32_t gfx, umc, mm, reserved[13]; } Activity;
-typedef struct { uint32_t clk, min, max; uint8_t locked, deep_sleep; uint32_t reserved[4]; } Clock;
 typedef struct {
     uint8_t header[4];
     uint16_t temperatures[6], activity[3], average_socket_power;
@@ -130,14 +116,6 @@ int amdsmi_get_gpu_device_bdf(Gpu *gpu, Bdf *bdf) {
     return SUCCESS;
 }
 
-int amdsmi_get_power_info(Gpu *gpu, Power *power) {
-    CHECK(gpu);
-    memset(power, 0, sizeof *power);
-    power->current_socket_power = (uint32_t)value(gpu, "current_socket_power", UINT16_MAX);
-    power->average_socket_power = (uint32_t)value(gpu, "average_socket_power", UINT16_MAX);
-    return SUCCESS;
-}
-
 int amdsmi_get_energy_count(Gpu *gpu, uint64_t *energy, float *resolution, uint64_t *timestamp) {
     CHECK(gpu);
     struct timespec now;
@@ -151,43 +129,9 @@ int amdsmi_get_energy_count(Gpu *gpu, uint64_t *energy, float *resolution, uint6
     return SUCCESS;
 }
 
-int amdsmi_get_gpu_activity(Gpu *gpu, Activity *activity) {
-    CHECK(gpu);
-    memset(activity, 0, sizeof *activity);
-    activity->gfx = (uint32_t)value(gpu, "gfx_activity", UINT16_MAX);
-    activity->umc = (uint32_t)value(gpu, "umc_activity", UINT16_MAX);
-    activity->mm = UINT16_MAX;
-    return SUCCESS;
-}
-
-int amdsmi_get_clock_info(Gpu *gpu, uint32_t type, Clock *clock) {
-    CHECK(gpu);
-    memset(clock, 0, sizeof *clock);
-    clock->clk = type ? UINT32_MAX : (uint32_t)value(gpu, "clk", UINT32_MAX);
-    clock->min = clock->max = UINT32_MAX;
-    return SUCCESS;
-}
-
 int amdsmi_get_gpu_metrics_info(Gpu *gpu, Metrics *metrics) {
     CHECK(gpu);
     metrics->accumulation_counter = value(gpu, "accumulation_counter", UINT64_MAX);
     metrics->ppt_residency_acc = value(gpu, "ppt_residency_acc", UINT64_MAX);
     return SUCCESS;
-}
-
-int amdsmi_set_power_cap(Gpu *gpu, uint32_t sensor, uint64_t microwatts) {
-    (void)sensor;
-    CHECK(gpu);
-    char pattern[5000], out[32];
-    glob_t found;
-    snprintf(pattern, sizeof pattern, "%s/sys/hwmon/hwmon*/power1_cap", gpu->path);
-    if (glob(pattern, 0, NULL, &found)) return FILE_ERROR;
-    int file = open(found.gl_pathv[0], O_WRONLY | O_TRUNC);
-    int failed = errno;
-    globfree(&found);
-    if (file < 0) return failed == EACCES || failed == EPERM ? NO_PERM : FILE_ERROR;
-    int length = snprintf(out, sizeof out, "%llu\n", (unsigned long long)microwatts);
-    int written = (int)write(file, out, (size_t)length);
-    close(file);
-    return written == length ? SUCCESS : FILE_ERROR;
 }

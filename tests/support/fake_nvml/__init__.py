@@ -39,8 +39,6 @@ PHYSICS = {"low_w", "high_w", "period_s", "duty", "limit_mw", "clamp_mw"}
 
 
 class Fault(ctypes.Structure):
-    """One entry of the fault table."""
-
     _fields_ = (
         ("function", c_char * 64),
         *(
@@ -52,8 +50,6 @@ class Fault(ctypes.Structure):
 
 
 class Lie(ctypes.Structure):
-    """Something that a board says wrongly for a while."""
-
     _fields_ = (
         *((name, c_int64) for name in ("from_ns", "to_ns")),
         *((name, c_int32) for name in ("what", "how")),
@@ -85,8 +81,6 @@ class Segment(ctypes.Structure):
 
 
 class Header(ctypes.Structure):
-    """The settings that do not belong to one board."""
-
     _fields_ = (
         ("magic", c_uint64),
         ("header_size", c_int32),
@@ -148,8 +142,6 @@ class Board(ctypes.Structure):
 
 
 class State(ctypes.Structure):
-    """The whole file."""
-
     _fields_ = (("header", Header), ("boards", Board * MAX_BOARDS))
 
 
@@ -253,12 +245,10 @@ class FakeGpus:
 
     @property
     def header(self) -> Header:
-        """The header, living in the file."""
         return self.state.header
 
     @property
     def ids(self) -> list[str]:
-        """The UUIDs of the boards."""
         return [board.uuid.decode() for board in self]
 
     def __len__(self) -> int:
@@ -324,19 +314,16 @@ class FakeGpus:
             entry.what = 1 + LIES.index(what)
 
     def clear_lies(self) -> None:
-        """Let all boards tell the truth again."""
         with self.locked():
             for board in self:
                 for entry in board.lies:
                     entry.what = 0
 
     def calls(self, function: str) -> int:
-        """Return how often a function was called, by its exact NVML name."""
         name = function.encode()
         return next((entry.calls for entry in self.header.counts if entry.function == name), 0)
 
     def environment(self) -> dict[str, str]:
-        """Return what a child process needs in its environment."""
         search = os.pathsep.join(filter(None, [str(library()), os.getenv("LD_LIBRARY_PATH")]))
         return {"LD_LIBRARY_PATH": search, VARIABLE: str(self.path)}
 

@@ -21,15 +21,7 @@ def number(name: str, default: int) -> int:
 
 
 class Timer:
-    """Counts and times the optimizer steps of a training loop, without its evaluations.
-
-    Parameters
-    ----------
-    step_s
-        How long a step sleeps by default.
-    trainer
-        The library whose callback measures the steps; without it, this timer calls ``track``.
-    """
+    """Counts and times optimizer steps, by a library's callback (``trainer``) or by ``track``."""
 
     def __init__(self, step_s: float = 0.0, trainer: str | None = None) -> None:
         self.step_s = float(os.environ.get("STEP_S", step_s))
@@ -45,7 +37,6 @@ class Timer:
         self.start()
 
     def start(self) -> None:
-        """Start the clock of the next step anew, after an evaluation."""
         self._begin_s = time.time()
 
     @contextmanager
@@ -63,7 +54,6 @@ class Timer:
         self.samples += samples
 
     def step(self) -> None:
-        """End an optimizer step."""
         self.ends_s.append(time.time())
         self.times_s.append(self.ends_s[-1] - self._begin_s)
         self._begin_s = self.ends_s[-1]
@@ -73,14 +63,11 @@ class Timer:
             self._tracked = self.samples
 
     def end(self) -> None:
-        """Print the count and the times."""
         if self._track is not None:
             self._track.__exit__(None, None, None)
         result = {"pid": os.getpid(), "rank": int(os.environ.get("RANK", "0"))}
         result |= {"steps": len(self.times_s), "samples": self.samples}
+        result["ends_s"] = [round(end_s, 6) for end_s in self.ends_s]
+        result["times_s"] = [round(time_s, 6) for time_s in self.times_s]
         # In one piece: the ranks of a job share their output.
-        os.write(1, f"RESULT {json.dumps(result | self._times())}\n".encode())
-
-    def _times(self) -> dict[str, list[float]]:
-        return {"ends_s": [round(end_s, 6) for end_s in self.ends_s],
-                "times_s": [round(time_s, 6) for time_s in self.times_s]}  # fmt: skip
+        os.write(1, f"RESULT {json.dumps(result)}\n".encode())

@@ -36,7 +36,6 @@ class Load(_Model):
     period_s: float = Field(default=1.0, gt=0)
 
     def at(self, t_s: float, maximum: float = 1.0) -> float:
-        """Return the load at a moment, limited to a maximum."""
         is_low = self.kind == "square" and (t_s / self.period_s) % 1.0 >= 0.5
         return min(maximum, self.low if is_low else self.high)
 
@@ -64,11 +63,9 @@ class SimulatedDevice(_Model):
 
     @property
     def description(self) -> str:
-        """Return a name for people."""
         return f"simulated, {self.idle_w:g} to {self.max_w:g} W"
 
     def max_load(self, limit_w: float | None) -> float:
-        """Return the greatest load at a power limit."""
         swing_w = self.max_w - self.idle_w
         if limit_w is None or swing_w <= 0:
             return 1.0
@@ -89,18 +86,13 @@ class SimulatedMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Read the file of devices; without a file there are none.
-
-        Raises ``BadInput`` if the file cannot be used.
-        """
+        """Read the file of devices; without a file there are none."""
         return cls(_path(), target.period_s)
 
     def devices(self) -> list[Device]:
-        """Return the devices of the file."""
         return [Device(d.id, d.kind, d.description, d.facts, d.contains) for d in self._devices]
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return one sample of each device."""
         t_ns = time.time_ns()
         t_s = (t_ns - self._start_ns) * 1e-9
         limits = _limits(self._path) if self._path else {}
@@ -137,25 +129,21 @@ class SimulatedLimiter(Limiter):
 
     @classmethod
     def open(cls) -> Self:
-        """Read the file of devices; raises ``NotAvailable`` if there is none."""
         path = _path()
         if path is None:
             raise NotAvailable(f"no simulated devices ({VARIABLE} is not set)")
         return cls(path)
 
     def devices(self) -> list[str]:
-        """Return the ids of the devices."""
         return list(self._devices)
 
     def read(self, device: str) -> LimitState:
-        """Return the limit of a device, by default its maximum."""
         model = self._device(device)
         limit_w = _limits(self._path).get(device, model.max_w)
         low_w, high_w = model.idle_w, model.max_w
         return LimitState(device, model.description, limit_w, limit_w, high_w, low_w, high_w)
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the limit of a device."""
         model = self._device(device)
         if not model.idle_w <= watts <= model.max_w:
             raise NotAvailable(f"{device}: {watts:g} W is out of range")
@@ -168,11 +156,9 @@ class SimulatedLimiter(Limiter):
             raise NotPermitted(f"{device}: {error.filename}: {error.strerror}") from None
 
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Raise ``NotAvailable``: these devices have no clock."""
         raise NotAvailable(f"{device}: has no clock to lock at {mhz:g} MHz")
 
     def unlock_clock(self, device: str) -> None:
-        """Raise ``NotAvailable``: these devices have no clock."""
         raise NotAvailable(f"{device}: has no clock")
 
     def _device(self, device: str) -> SimulatedDevice:

@@ -1,36 +1,69 @@
 """Advice: the setting to run, what it saves, how sure that is, and what it rests on."""
 
-from collections.abc import Mapping
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advise.caveats import (
-    WORK_UNKNOWN,
-    FasterSetting,
-    RestsOn,
-    batch_warnings,
-    collect_warnings,
-    count_left_out,
-    faster_settings,
-)
-from wattlaw.analysis.advise.certainty import NextRun, Savings, Tie, assess
-from wattlaw.analysis.advise.choice import choose, pareto
-from wattlaw.analysis.advise.offer import Offer, fastest
+from wattlaw.analysis.advise.amounts import needed_epochs
+from wattlaw.analysis.advise.certainty import NextRun, Savings, Tie, certainty, draw, savings
+from wattlaw.analysis.advise.choice import Choice, choose, fastest, pareto
 from wattlaw.analysis.advise.option import Option
-from wattlaw.analysis.advise.predicted import models_of
-from wattlaw.analysis.advise.run_options import needed_epochs, options_of_runs
-from wattlaw.analysis.advise.weak_scaling import WeakScaling, weak_scaling
-from wattlaw.analysis.laws.series import varying_columns
-from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, comparable_runs
+from wattlaw.analysis.advise.possible_options import (
+    LOWER_BATCH,
+    UNKNOWN_BATCH,
+    WIDEST,
+    Options,
+    read_options,
+)
+from wattlaw.analysis.metrics.comparable_runs import (
+    NOT_DATA_PARALLEL,
+    WHY_NO_EPOCH,
+    ComparableRuns,
+    comparable_runs,
+)
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.common.errors import NothingToRecommend, Refused
+from wattlaw.common.errors import Refused
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import LIMIT_NAMES
 from wattlaw.study.question import Question
+from wattlaw.study.sources import source_of
 
 #: A setting that is best with a lower probability is a candidate, and not clearly best.
 CLEAR = 0.5
+#: Statuses of runs that have no results although they were started, or were to be.
+_WITHOUT_RESULT = ("failed", "interrupted", "skipped")
+_NO_ENERGY = "no comparable energy"
+#: The codes of warnings that runs may have done different work.
+WORK_UNKNOWN, BATCH_UNKNOWN = "work-unknown", "batch-unknown"
+#: Epochs of unknown length that take at least this share of the time on the fewest workers may have
+#: more samples on more workers; numbers of samples that differ by this share are of other epochs.
+_HARDLY_FASTER, _MORE_SAMPLES = 0.8, 0.05
+_NAMES = {"gpus": "GPU counts"} | LIMIT_NAMES
+_MAX_LISTED = 4  # batches
+_MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
+
+
+@dataclass(frozen=True)
+class RestsOn(Result):
+    runs: Mapping[str, int]  # of the job by source; all of them show how much runs scatter
+    settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
+    repeats: tuple[int, int]  # the fewest and the most runs of a setting
+    energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
+    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
+    energy_reason: str | None  # the most frequent reason of a verdict that is not ok
+
+
+@dataclass(frozen=True)
+class FasterSetting(Result):
+    option: Option
+    reason: str
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.option.to_dict() | {"reason": self.reason}
 
 
 @dataclass(frozen=True)
@@ -65,13 +98,11 @@ class Advice(Result):
     pareto: tuple[Option, ...]
     any_batch: Option | None
     any_batch_savings: Savings | None
-    weak_scaling: WeakScaling | None  # both answers where the batch grows with the workers
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     left_out: Mapping[str, int]  # runs of the workload that are not compared, by the reason
     faster_left_out: tuple[FasterSetting, ...]  # than the baseline, unless that is named
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
-    shown: tuple[str, ...] = field(repr=False)  # settings that a label names
     baseline_is_named: bool = field(repr=False)
     any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     footprint: Footprint | None = field(repr=False)
@@ -83,12 +114,12 @@ class Advice(Result):
 
     @property
     def clearly_best(self) -> bool:
-        """Whether the recommended setting is clearly best, and not one of several candidates."""
-        if self.weak_scaling is not None and not self.weak_scaling.is_decided:
+        codes = {warning.code for warning in self.warnings}
+        if WORK_UNKNOWN in codes or (self.unit == "step" and BATCH_UNKNOWN in codes):
             return False
         if self.recommended is None or self.probability is not None:
             return (self.probability or 0.0) >= CLEAR
-        return WORK_UNKNOWN not in {warning.code for warning in self.warnings}
+        return True
 
     def to_frame(self) -> pd.DataFrame:
         """Return the Pareto front of time and energy: a row per option.
@@ -96,10 +127,11 @@ class Advice(Result):
         ``recommended`` marks the recommended option. The 95 % interval of a quantity is in
         ``<quantity>_low`` and ``<quantity>_high``.
         """
-        best = self.recommended
-        options = [*self.pareto, *([best] if best not in (None, *self.pareto) else [])]
+        best, options = self.recommended, list(self.pareto)
+        if best is not None and best not in options:
+            options.append(best)
         rows: list[dict[str, Any]] = []
-        for option in filter(None, options):
+        for option in options:
             row: dict[str, Any] = {}
             for name, value in option.to_dict().items():
                 if name.endswith("_ci"):
@@ -108,10 +140,6 @@ class Advice(Result):
                     row[name] = value
             rows.append(row | {"recommended": option == best})
         return pd.DataFrame(rows)
-
-    def label(self, option: Option) -> str:
-        """Return an option's GPUs and batch, and the settings in which options differ."""
-        return option.label(self.worker, self.shown)
 
 
 def advise(
@@ -128,87 +156,235 @@ def advise(
     """Return the recommended setting for a workload, as ``Results.advise`` explains.
 
     ``table`` is of ``metrics.run_metrics``, and ``epochs`` has the windows of the same runs, for a
-    target. ``without_result`` counts the runs that have none (``caveats.runs_without_result``).
+    target. ``without_result`` counts the runs that have none (``runs_without_result``).
     ``comparable_runs`` selects runs of one of the workload's jobs. Settings that did not
     run are predicted, and recommended only where no other meets the constraints. Bounds of options
     are 95 % t intervals of the mean over repeats, on logarithms; those of predicted ones 95 %
     intervals of a run.
     """
-    question, job = question or Question(), comparable_runs(table, workload)
-    models = models_of(table, job)
-    needed = needed_epochs(job, epochs, question.epochs, question.target)
+    job = comparable_runs(table, workload)
+    question, warnings = question or Question(), list(job.warnings)
     is_limited = question.deadline_s is not None or question.energy_budget_j is not None
     if job.unit in ("sample", "step") and is_limited:
         raise Refused(
             f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "
             f"{WHY_NO_EPOCH[job.unit]}"
         )
-    question, unpriced = _without_electricity(question, job.energy_is)
-    options = options_of_runs(job, needed.for_setting, models, question.footprint)
-    if not options:
-        raise NothingToRecommend(f"no setting of {workload!r} has a time and the epochs to train")
-    offer = Offer.of(job.rows, options, question, baseline, any_batch=any_batch)
-    epochs_differ = "epochs-differ" in {item.code for item in needed.warnings}
-    offer, choice, larger, chooser = choose(
-        offer, question, job.worker, epochs_differ=epochs_differ
-    )
-    front = pareto(offer.offered)
-    quickest = fastest(offer.offered)  # which a slow-down is relative to
-    both_scalings = weak_scaling(
-        offer.allowed,
-        [item for item in offer.offered if item.is_predicted],
-        chooser.cost,
-        lambda option: chooser.meets(option, quickest),
-    )
-    found = assess(offer, choice, larger, chooser, job.rows)
-    rests_on = RestsOn.of(job, epochs, offer)
+    prices = question.footprint
+    is_priced_twice = prices and None not in (prices.price_per_kwh, prices.price_per_gpu_hour)
+    if prices and is_priced_twice and question.minimize == "cost" and job.energy_is is None:
+        question = replace(question, footprint=replace(prices, price_per_kwh=None))
+        text = "No energy is known: the cost is that of GPU-hours, electricity is not counted."
+        warnings.insert(0, Caution("electricity-not-counted", text))
+
+    amounts, cautions = needed_epochs(job, epochs, question.epochs, question.target)
+    warnings += cautions
+    epochs_differ = "epochs-differ" in {item.code for item in cautions}
+    options = read_options(table, job, amounts, question, baseline, any_batch=any_batch)
+    choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
+    is_late = choice.recommended is None and question.deadline_s is not None
+    if is_late and options.sound and question.max_gpus is None:
+        options = options.predict(far=True)
+        choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
+    front = pareto(options.offered)
+    base = options.named or fastest(choice.compared)  # what savings refer to
+    sure = certainty(choice, base, options.ran, job.rows)
+    any_batch_savings = None
+    if larger is not None and larger.recommended is not None:
+        others = larger.recommended, choice.recommended or choice.nearest or base
+        any_batch_savings = savings(*others, draw(others, options.ran))
+
+    rests_on = _rests_on(job, epochs, options, choice)
+    warnings = [*_of_batches(options, choice.recommended), *warnings, *choice.warnings]
+    if (option := choice.recommended or choice.nearest) is not None:
+        warnings += _of_option(option, options.ran, job)
+    if rests_on.energy_reason is not None and "suspect" in (job.energy_is or ""):
+        text = f"Energies are suspect: {rests_on.energy_reason}."
+        warnings.append(Caution("energy-reason", text))
+    warnings += _of_data(options.ran, job)
+    warnings += _of_work(options.allowed, job)
+    known = max(item.gpus for item in options.offered)
+    most = question.max_gpus or (0 if choice.recommended else math.inf)
+    is_parallel = set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL)
+    if is_parallel and 2 * known <= most:  # else another warning says so
+        text = (
+            f"Options end at {known} {job.worker}s: more were not tried, or the 95 % interval of "
+            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it and the "
+            "measurement that would narrow it most."
+        )
+        warnings.append(Caution("prediction-ends", text))
+
+    left = [item for item in options.allowed if item.left_out]
     return Advice(
         workload=workload,
         unit=job.unit,
-        goal=chooser.goal_text,
-        recommended=choice.option,
+        goal=choice.goal,
+        recommended=choice.recommended,
         reason=choice.reason,
         nearest=choice.nearest,
-        baseline=offer.base,
-        savings=found.savings,
-        probability=found.sure.probability,
-        spread_from=found.spread_from,
+        baseline=base,
         tolerance=question.tolerance,
-        ties=found.sure.ties,
+        **vars(sure),
         rests_on=rests_on,
-        next_measurement=found.sure.next_run,
         pareto=front,
-        any_batch=larger.option,
-        any_batch_savings=found.larger_savings,
-        weak_scaling=both_scalings,
-        batches_left_out=tuple(sorted({item.global_batch or 0 for item in offer.batches_left_out})),
-        left_out={**(without_result or {}), **count_left_out(job, offer)},
-        faster_left_out=() if offer.named else faster_settings(offer.base, offer),
-        warnings=(
-            *batch_warnings(offer, choice.option),
-            *unpriced,
-            *job.warnings,
-            *needed.warnings,
-            *collect_warnings(choice, offer, job, rests_on.energy_reason),
-        ),
+        any_batch=larger.recommended if larger else None,
+        any_batch_savings=any_batch_savings,
+        batches_left_out=tuple(sorted({item.global_batch or 0 for item in left})),
+        left_out={**(without_result or {}), **job.left_out, **_left_out(job, options, choice)},
+        faster_left_out=() if options.named else _faster(base, options, choice),
+        warnings=tuple(dict.fromkeys(warnings)),
         worker=job.worker,
-        shown=tuple(varying_columns(job.rows)),
-        baseline_is_named=offer.named is not None,
-        any_batch_meets=larger.meets,
+        baseline_is_named=options.named is not None,
+        any_batch_meets=larger.meets if larger else "",
         footprint=question.footprint,
         decision=decision if (decision or {}).get("workload") == workload else None,
     )
 
 
-def _without_electricity(
-    question: Question, energy_is: str | None
-) -> tuple[Question, tuple[Caution, ...]]:
-    """Return the question; a cost without known energy is of GPU-hours alone."""
-    prices = question.footprint
-    if question.minimize != "cost" or energy_is is not None or prices is None:
-        return question, ()
-    if None in (prices.price_per_kwh, prices.price_per_gpu_hour):
-        return question, ()
-    text = "No energy is known: the cost is that of GPU-hours, electricity is not counted."
-    prices = replace(prices, price_per_kwh=None)
-    return replace(question, footprint=prices), (Caution("electricity-not-counted", text),)
+def runs_without_result(
+    runs: pd.DataFrame, timed: Sequence[str] | pd.Series, workload: str
+) -> dict[str, int]:
+    """Return how many runs of a workload have no result, by the reason.
+
+    ``runs`` are of ``store.schema``; ``timed`` are the ids of those that have a time.
+    """
+    own = runs[runs["workload"] == workload]
+    counts = {name: int((own["status"] == name).sum()) for name in _WITHOUT_RESULT}
+    untimed = (own["status"] == "done") & ~own["run_id"].isin(timed)
+    counts["done without a measured window"] = int(untimed.sum())
+    return {reason: count for reason, count in counts.items() if count}
+
+
+def _rests_on(
+    job: ComparableRuns, epochs: pd.DataFrame, options: Options, choice: Choice
+) -> RestsOn:
+    rows, repeats = job.rows, [item.repeats for item in options.ran]
+    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+    verdicts = rows["energy_verdict"].value_counts()
+    return RestsOn(
+        runs=dict(Counter(rows["launcher"].map(source_of))),
+        settings=dict(Counter(item.source for item in choice.compared)),
+        repeats=(min(repeats), max(repeats)),
+        energy_is=job.energy_is,
+        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
+        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
+    )
+
+
+def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str, int]:
+    ran = sum(item.repeats for item in options.ran)
+    reasons = (f"with a {UNKNOWN_BATCH}", f"with a {LOWER_BATCH}", f"with {_NO_ENERGY}")
+    counts = {"without a time or the epochs to train": len(job.rows) - ran}
+    counts |= dict.fromkeys(reasons, 0)
+    for item in options.ran if options.sound else ():
+        if item.left_out in (UNKNOWN_BATCH, LOWER_BATCH):
+            counts[f"with a {item.left_out}"] += item.repeats
+        elif not item.left_out and item not in choice.compared:
+            counts[f"with {_NO_ENERGY}"] += item.repeats
+    return {reason: count for reason, count in counts.items() if count > 0}
+
+
+def _faster(base: Option, options: Options, choice: Choice) -> tuple[FasterSetting, ...]:
+    """Return the fastest setting of each reason that leaves out one faster than the baseline."""
+    by_reason: dict[str, FasterSetting] = {}
+    for item in sorted(options.ran, key=lambda item: item.train_time_s.mean):
+        if item.train_time_s.mean < base.train_time_s.mean and item not in choice.compared:
+            reason = item.left_out or _NO_ENERGY
+            by_reason.setdefault(reason, FasterSetting(item, reason))
+    return tuple(by_reason.values())
+
+
+def _of_batches(options: Options, best: Option | None) -> Iterator[Caution]:
+    listed = {}
+    for reason in (UNKNOWN_BATCH, LOWER_BATCH):
+        left = [item for item in options.ran if item.left_out == reason]
+        batches = sorted({item.global_batch or 0 for item in left})
+        more = ", ..." if len(batches) > _MAX_LISTED else ""
+        listed[reason] = ", ".join(map(str, batches[:_MAX_LISTED])) + more
+    if unknown := listed[UNKNOWN_BATCH]:
+        text = f"Global batches of unknown quality are left out ({unknown})."
+        yield Caution("batch-quality-unknown", f"{text} --any-batch includes them.")
+    if lower := listed[LOWER_BATCH]:
+        text = f"Excluded because quality is lower: global batch {lower}."
+        yield Caution("batch-excluded", text)
+    if best is not None:
+        if best.falls:
+            yield Caution("quality-falls", "Quality is lower at this global batch.")
+        yield from (Caution("quality", text) for text in best.quality_warnings)
+
+
+def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
+    if option.is_predicted:
+        counts = sorted({item.gpus for item in ran})
+        text = (
+            "This setting did not run: time and energy are predicted from runs on "
+            f"{counts[0]} to {counts[-1]} {job.worker}s."
+        )
+        if option.extrapolates:
+            names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
+            listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+            text += f" Outside of their range: {listed}."
+        yield Caution("extrapolated" if option.extrapolates else "predicted", text)
+    elif option.repeats == 1:
+        text = "This setting ran once, so it has no interval: its uncertainty is unknown."
+        yield Caution("measured-once", text)
+    share = (option.eval_time_s or 0) / option.time_s.mean
+    if option.unit == "epoch" and share >= _MUCH:
+        yield Caution(
+            "evaluation-not-included",
+            f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not "
+            "included.",
+        )
+
+
+def _of_data(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
+    if job.energy_is is None:
+        text = f"No energy is known: the advice considers time and {job.worker}-hours, not energy."
+        yield Caution("no-energy", text)
+    elif without := sum(item.energy_j is None for item in ran):
+        text = f"{without} of {len(ran)} settings have no comparable energy"
+        yield Caution("energy-incomplete", f"{text} and are not considered.")
+    once = sum(item.repeats == 1 for item in ran)
+    are_imported = {item.source for item in ran} == {"imported"}
+    if job.unit == "run" and are_imported and once == len(ran) > 1:
+        text = (
+            f"These {len(ran)} runs may have done different work: each is a whole process of "
+            "another setting, and only the name of the workload is the same. Repeat a setting to "
+            "check this."
+        )
+        yield Caution(WORK_UNKNOWN, text)
+    if once and once < len(ran):
+        text = f"{once} of {len(ran)} settings ran once and have no interval."
+        yield Caution("settings-measured-once", text)
+    if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
+        text = "Quality is not known: global batches may differ in quality."
+        yield Caution("quality-not-measured", text)
+    precisions = sorted({str(item.setting.precision) for item in ran})
+    if len(precisions) > 1:
+        text = f"The settings differ in precision ({', '.join(precisions)}): compare quality, too."
+        yield Caution("precisions-differ", text)
+
+
+def _of_work(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
+    """Yield that a unit may have more samples on more workers, where the batch grows with them."""
+    counts: dict[int | None, set[int]] = {}
+    for item in ran:
+        counts.setdefault(item.global_batch, set()).add(item.gpus)
+    if len(counts) < 2 or None in counts or any(len(gpus) > 1 for gpus in counts.values()):
+        return
+    fewest, most = (of(ran, key=lambda item: item.gpus) for of in (min, max))
+    per_sample_s = [item.per.get("time_per_sample_s") for item in ran]
+    samples = [
+        item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True) if time_s
+    ]
+    if job.unit == "sample" or fewest.gpus == most.gpus:
+        return
+    if len(samples) == len(ran):
+        differs = max(samples) > (1 + _MORE_SAMPLES) * min(samples)
+    else:
+        differs = most.time_s.mean >= _HARDLY_FASTER * fewest.time_s.mean
+    if differs:
+        has = "has" if len(samples) == len(ran) else "may have"
+        unit = f"An {job.unit}" if job.unit == "epoch" else f"A {job.unit}"
+        text = f"{unit} {has} more samples on more {job.worker}s: compare times of a sample."
+        yield Caution(WORK_UNKNOWN, text)

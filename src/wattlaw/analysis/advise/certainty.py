@@ -1,4 +1,4 @@
-"""Options compared by draws of their mean time and energy: savings, certainty, ties, what is next.
+"""How sure a choice is: draws of mean time and energy, savings, ties, and what to run next.
 
 Options of runs are drawn about their own means. The standard deviation of a run and the
 correlation of time and energy are those of all settings with repeats, pooled; with few repeats,
@@ -6,27 +6,22 @@ those of the prediction model. Predicted options are drawn together from the pos
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import log
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.advise.choice import Choice, Chooser
-from wattlaw.analysis.advise.offer import Offer, fastest
+from wattlaw.analysis.advise.choice import Choice, meets
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.decide.regret import regrets as regrets_of
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
 from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
-from wattlaw.analysis.predict.job import Job
 from wattlaw.analysis.predict.model_error import POWER_NOISE
-from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.study.question import Question
-from wattlaw.study.setting import Setting
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
 _LEAST_FREEDOM = 3
@@ -39,202 +34,24 @@ _PROBABLY = 0.5
 
 
 @dataclass(frozen=True)
-class Draws:
-    """Draws of the time and energy of a training, shape (draws, options).
-
-    They are of means; ``energy_j`` is None unless every option has an energy. The noises are the
-    standard deviations of the logarithm of a run, for each option. ``spread_from`` says what the
-    spread of runs is taken from: ``repeats``, or the prediction ``model``, which assumes it.
-    """
-
-    options: tuple[Option, ...]
-    time_s: Floats
-    energy_j: Floats | None
-    time_noise: Floats
-    energy_noise: Floats
-    spread_from: str
-
-
-def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
-    """Return draws of options; None where the uncertainty of one of them is unknown.
-
-    The spread of runs is that of ``ran``, all options of the job that ran.
-    """
-    count, by_energy = _DRAWS, all(item.energy_j for item in options)
-    parts, spread_from = [], "model"
-    predicted: dict[int, list[int]] = {}
-    for index, item in enumerate(options):
-        if item.is_predicted:
-            predicted.setdefault(id(item.model), []).append(index)
-    for at in predicted.values():
-        if (model := options[at[0]].model) is None:
-            return None
-        parts.append((at, _posterior(model, [options[index].training for index in at])))
-        count = min(count, len(parts[-1][1][0]))
-    if of_runs := [index for index, item in enumerate(options) if not item.is_predicted]:
-        if (spread := _Spread.of(ran)) is None:
-            return None
-        spread_from = "repeats" if np.isfinite(spread.freedom) else "model"
-        parts.append((of_runs, _repeats([options[index] for index in of_runs], spread, count)))
-    times, energies = np.full((2, count, len(options)), np.nan)
-    noise = np.empty((2, len(options)))
-    for at, (of_time, of_energy, time_noise, energy_noise) in parts:
-        times[:, at] = of_time[:count]
-        if of_energy is not None:
-            energies[:, at] = of_energy[:count]
-        noise[0, at], noise[1, at] = time_noise, energy_noise
-    amounts = _amounts(options, count)
-    by_energy = by_energy and bool(np.isfinite(energies).all())
-    return Draws(
-        tuple(options), times * amounts, energies * amounts if by_energy else None, noise[0],
-        noise[1], spread_from,
-    )  # fmt: skip
-
-
-_Part = tuple[Floats, Floats | None, Floats | float, Floats | float]
-
-
-@dataclass(frozen=True)
-class _Spread:
-    """Standard deviations of the logarithms of a run's time and energy, and their correlation.
-
-    ``freedom`` is that of Student's t; infinite if the model is the source.
-    """
-
-    time: float
-    energy: float
-    correlation: float
-    freedom: float
-
-    @classmethod
-    def of(cls, options: Sequence[Option]) -> "_Spread | None":
-        """Return the spread by the repeats of options, else by their model; None without both.
-
-        The model assumes runs that were measured in one way. Imported runs may differ in anything
-        that their file does not say, so only their repeats tell how much they vary.
-        """
-        are_imported = any(item.source == "imported" for item in options)
-        logs = [np.log(item.runs) for item in options if item.runs is not None]
-        time = pool({index: values[:, 0] for index, values in enumerate(logs)})
-        if time.freedom >= (1 if are_imported else _LEAST_FREEDOM):
-            known = [values[np.isfinite(values[:, 1])] for values in logs]
-            known = [values for values in known if len(values)] or [np.zeros((1, 2))]
-            energy = pool({index: values[:, 1] for index, values in enumerate(known)})
-            pairs = np.concatenate([values - values.mean(0) for values in known])
-            products = float(np.sqrt((pairs**2).sum(0).prod()))
-            rho = float(pairs.prod(1).sum()) / products if products else 0.0
-            energy_sd = np.sqrt(energy.variance) if energy.freedom else 0.0
-            return cls(float(np.sqrt(time.variance)), float(energy_sd), rho, time.freedom)
-        if are_imported or (model := options[0].model) is None:
-            return None
-        values = fit(model.observations).values
-        sd = float(np.median(np.hypot(values["noise"], values["session"])))
-        energy_sd = float(np.hypot(sd, POWER_NOISE))
-        return cls(sd, energy_sd, sd / energy_sd, np.inf)
-
-
-def _repeats(options: Sequence[Option], spread: _Spread, count: int) -> _Part:
-    """Return draws of time and energy of a unit about the means of options."""
-    dice = np.random.default_rng([0, 6])
-    rho = spread.correlation
-    normals = dice.standard_normal((2, count, len(options)))
-    normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
-    errors = normals / np.sqrt([item.repeats for item in options])
-    if np.isfinite(spread.freedom):
-        errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
-    times = np.array([item.time_s.mean for item in options])
-    energies = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
-    return (
-        times * np.exp(spread.time * errors[0]), energies * np.exp(spread.energy * errors[1]),
-        spread.time, spread.energy,
-    )  # fmt: skip
-
-
-def _posterior(model: Job, settings: Sequence[Setting]) -> _Part:
-    """Return draws of time and energy of a unit by the model of all options."""
-    posterior = fit(model.observations)
-    times, noise, powers, power_noise = posterior.means(settings, _POSTERIOR_DRAWS)
-    unit = np.array([model.unit_time_s(Observation(item, 1.0)) for item in settings])
-    times = times * unit
-    if (fixed_s := posterior.epoch_s) is not None:
-        every = max(1, posterior.draws // _POSTERIOR_DRAWS)  # as in ``means``
-        times = times + fixed_s[::every, None]
-    if powers is None or power_noise is None:
-        return times, None, noise, noise
-    watts = powers * np.array([item.gpus for item in settings])
-    if model.host is not None:
-        watts = watts + model.host.draws(settings, len(times), posterior.seed)
-    return times, times * watts, noise, np.hypot(noise, power_noise)
-
-
-def _amounts(options: Sequence[Option], count: int) -> Floats:
-    """Return draws of the amounts to train; options of one batch share theirs."""
-    dice = np.random.default_rng([0, 7])
-    by_amount: dict[Quantity, Floats] = {}
-    for item in options:
-        amount = item.amount
-        if amount not in by_amount:
-            sd = log(amount.high / amount.low) / 3.92 if amount.low and amount.high else 0.0
-            by_amount[amount] = amount.mean * np.exp(sd * dice.standard_normal(count))
-    return np.column_stack([by_amount[item.amount] for item in options])
-
-
-@dataclass(frozen=True)
 class Savings(Result):
     """The changes of a training from the baseline to the recommended setting, as shares.
 
     A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
     """
 
-    time: Quantity
+    time: Quantity | None
     energy: Quantity | None
-    gpu_hours: Quantity
+    gpu_hours: Quantity | None
     cost: Quantity | None
     carbon: Quantity | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return each change, and its bounds in ``<name>_ci``."""
         values: dict[str, Any] = {}
         for name, change in vars(self).items():
             values[name] = None if change is None else change.mean
             values[f"{name}_ci"] = None if change is None else change.interval
         return plain(values)  # type: ignore[no-any-return]
-
-
-def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
-    """Return the changes from a baseline to an option, both of which are in the draws."""
-    is_same = option is baseline
-    at = [] if draws is None else [draws.options.index(item) for item in (option, baseline)]
-
-    def changed(new: Quantity, old: Quantity, values: Floats | None) -> Quantity:
-        change = new.mean / old.mean - 1
-        if is_same or values is None:
-            return Quantity(change)
-        low, high = np.quantile(values[:, 0] / values[:, 1], [0.025, 0.975]) - 1
-        return Quantity(change, float(low), float(high))
-
-    times = None if draws is None else draws.time_s[:, at]
-    energies = None if draws is None or draws.energy_j is None else draws.energy_j[:, at]
-    gpus = np.array([[option.gpus, baseline.gpus]])
-    hours = None if times is None else times * gpus / HOUR_S
-    costs = None
-    if option.footprint is not None and hours is not None:
-        per_joule = option.footprint.of(1.0, 0.0).electricity_cost
-        costs = (option.footprint.of(0.0, 1.0).gpu_hour_cost or 0.0) * hours
-        if per_joule is not None:
-            costs = None if energies is None else costs + per_joule * energies
-
-    def known(name: str, values: Floats | None) -> Quantity | None:
-        new, old = getattr(option, name), getattr(baseline, name)
-        return None if new is None or old is None else changed(new, old, values)
-
-    return Savings(
-        changed(option.train_time_s, baseline.train_time_s, times),
-        known("train_energy_j", energies),
-        changed(option.gpu_hours, baseline.gpu_hours, hours),
-        known("cost", costs),
-        known("co2_kg", energies),
-    )
 
 
 @dataclass(frozen=True)
@@ -268,73 +85,217 @@ class NextRun(Result):
 
     option: Option
     gpu_hours: float
-    expected_regret: float | None
-    regret_after: float | None
+    expected_regret: float | None = None
+    regret_after: float | None = None
 
     @property
     def is_repeat(self) -> bool:
-        """Return whether the setting ran before, and not in a simulation."""
         return self.option.source not in (PREDICTED, "simulated")
 
     def to_dict(self) -> dict[str, Any]:
         names = ("gpu_hours", "expected_regret", "regret_after", "is_repeat")
-        return plain(dict(self.option.setting) | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
+        return plain(self.option.columns | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
 class Certainty:
-    """How sure it is that an option is the best, what ties with it, and what to run next."""
+    probability: float | None = None
+    ties: tuple[Tie, ...] = ()
+    next_measurement: NextRun | None = None
+    spread_from: str | None = None
+    savings: Savings | None = None
 
-    probability: float | None
-    ties: tuple[Tie, ...]
-    next_run: NextRun | None
 
+def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.DataFrame) -> Certainty:
+    """Return how sure it is that the recommended option is within the tolerance of the best one.
 
-def certainty(
-    best: Option, options: Sequence[Option], draws: Draws | None, question: Question,
-    run_hours: Callable[[Option], float], meets: Callable[[Option], bool],
-) -> Certainty:  # fmt: skip
-    """Return how sure it is that an option is within the tolerance of the best one.
-
-    ``best`` is one of ``options``, which the first columns of the draws are of. ``run_hours``
-    returns the GPU-hours of a run of an option, and ``meets`` whether an option meets the
-    constraints: one that does not is never a tie.
+    Savings are relative to ``base``. ``ran`` are all options that ran, and ``rows`` their runs.
     """
-    repeat = NextRun(best, run_hours(best), None, None)
+    best, compared = choice.recommended, choice.compared
+    if best is None:
+        return Certainty()
+    drawn = [*compared, *([] if base in compared else [base])]
+    draws = draw(drawn, ran) if len(drawn) > 1 else None
+    saved = savings(best, base, draws)
+    hours = run_hours(rows)
+    repeat = NextRun(best, hours(best))
     is_needed = best.repeats < 2 or not repeat.is_repeat
-    if len(options) == 1 or draws is None:
-        return Certainty(None, (), repeat if is_needed or draws is None else None)
-    at, count = options.index(best), len(options)
+    if len(compared) == 1 or draws is None:
+        following = repeat if is_needed or draws is None else None
+        return Certainty(next_measurement=following, savings=saved)
+    question, at, count = choice.question, compared.index(best), len(compared)
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
-    regrets = regrets_of(question, [item.training for item in options], times, energies)
+    regrets = regrets_of(question, [item.setting for item in compared], times, energies)
     probabilities = (regrets <= question.tolerance).mean(0)
-    probability = float(probabilities[at])
-    better = (regrets < regrets[:, [at]]).mean(0)
-    means = regrets.mean(0)
+    better, means = (regrets < regrets[:, [at]]).mean(0), regrets.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
         Tie(item, float(better[index]), float(probabilities[index]), bool(is_near[index]))
-        for index, item in enumerate(options)
-        if index != at and (better[index] > TIE or is_near[index]) and meets(item)
+        for index, item in enumerate(compared)
+        if index != at and (better[index] > TIE or is_near[index]) and meets(item, question)
     ]
     ties.sort(key=lambda tie: -tie.probability_better)
-    is_sure = probability >= question.confidence
-    if is_sure:
-        return Certainty(probability, tuple(ties), repeat if is_needed else None)
-    power, power_noise = None, None
-    if energies is not None and question.needs_energy:
-        power, power_noise = np.log(energies), draws.energy_noise[:count]
-    outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
-    now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
-    hours = np.array([run_hours(item) for item in options])
-    # Where no single run is expected to help, the uncertainty of what it shows decides.
-    gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
-    chosen = int((gain / hours).argmax())
-    if ties and ties[0].option.is_predicted and ties[0].probability_better > _PROBABLY:
-        chosen = options.index(ties[0].option)
-    run = NextRun(options[chosen], float(hours[chosen]), now, float(after[chosen]))
-    return Certainty(probability, tuple(ties), run)
+    probability = float(probabilities[at])
+    run = repeat if is_needed else None
+    if probability < question.confidence:
+        power, power_noise = None, None
+        if energies is not None and question.needs_energy:
+            power, power_noise = np.log(energies), draws.energy_noise[:count]
+        outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
+        now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
+        costs = np.array([hours(item) for item in compared])
+        # Where no single run is expected to help, the uncertainty of what it shows decides.
+        gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
+        chosen = int((gain / costs).argmax())
+        if ties and ties[0].option.is_predicted and ties[0].probability_better > _PROBABLY:
+            chosen = compared.index(ties[0].option)
+        run = NextRun(compared[chosen], float(costs[chosen]), now, float(after[chosen]))
+    return Certainty(probability, tuple(ties), run, draws.spread_from, saved)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """Draws of the mean time and energy of a training, shape (draws, options).
+
+    ``energy_j`` is None unless every option has an energy. The noises are the standard deviations
+    of the logarithm of a run, for each option. ``spread_from`` says what the spread of runs is
+    taken from: ``repeats``, or the prediction ``model``, which assumes it.
+    """
+
+    options: Sequence[Option]
+    time_s: Floats
+    energy_j: Floats | None
+    time_noise: Floats
+    energy_noise: Floats
+    spread_from: str
+
+
+def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
+    """Return draws of options; None where the uncertainty of one of them is unknown."""
+    models = {id(item.model): item.model for item in options if item.is_predicted}
+    parts: list[tuple[list[int], Floats, Floats | None, Any, Any]] = []
+    for key, model in models.items():
+        if model is None:
+            return None
+        at = [index for index, item in enumerate(options)
+              if item.is_predicted and id(item.model) == key]  # fmt: skip
+        settings = [options[index].setting for index in at]
+        times, energies, noise, energy_noise = model.means(settings, _POSTERIOR_DRAWS)
+        parts.append((at, times, energies, noise, noise if energies is None else energy_noise))
+    count = min([_DRAWS, *(len(times) for _, times, *_ in parts)])
+    spread_from = "model"
+    if of_runs := [index for index, item in enumerate(options) if not item.is_predicted]:
+        if (spread := _spread(ran)) is None:
+            return None
+        spread_from = "repeats" if np.isfinite(spread.freedom) else "model"
+        times, energies = _about_means([options[index] for index in of_runs], spread, count)
+        parts.append((of_runs, times, energies, spread.time, spread.energy))
+    time_s, energy_j = np.full((2, count, len(options)), np.nan)
+    noises = np.empty((2, len(options)))
+    for at, times, energies, noise, energy_noise in parts:
+        time_s[:, at], noises[0, at], noises[1, at] = times[:count], noise, energy_noise
+        if energies is not None:
+            energy_j[:, at] = energies[:count]
+    # Options of one batch share the draws of what is to be trained.
+    dice, amounts = np.random.default_rng([0, 7]), {}
+    for item in options:
+        amount = item.amount
+        if amount not in amounts:
+            sd = log(amount.high / amount.low) / 3.92 if amount.low and amount.high else 0.0
+            amounts[amount] = amount.mean * np.exp(sd * dice.standard_normal(count))
+    total = np.column_stack([amounts[item.amount] for item in options])
+    by_energy = all(item.energy_j for item in options) and bool(np.isfinite(energy_j).all())
+    return Draws(
+        options,
+        time_s * total,
+        energy_j * total if by_energy else None,
+        noises[0],
+        noises[1],
+        spread_from,
+    )
+
+
+class _Spread(NamedTuple):
+    """Standard deviations of the logarithms of a run's time and energy, and their correlation.
+
+    ``freedom`` is that of Student's t; infinite if the model is the source.
+    """
+
+    time: float
+    energy: float
+    correlation: float
+    freedom: float
+
+
+def _spread(options: Sequence[Option]) -> _Spread | None:
+    """Return the spread by the repeats of options, else by their model; None without both.
+
+    The model assumes runs that were measured in one way. Imported runs may differ in anything that
+    their file does not say, so only their repeats tell how much they vary.
+    """
+    are_imported = any(item.source == "imported" for item in options)
+    logs = [np.log(item.runs) for item in options if item.runs is not None]
+    time = pool({index: values[:, 0] for index, values in enumerate(logs)})
+    if time.freedom >= (1 if are_imported else _LEAST_FREEDOM):
+        known = [values[np.isfinite(values[:, 1])] for values in logs]
+        known = [values for values in known if len(values)] or [np.zeros((1, 2))]
+        energy = pool({index: values[:, 1] for index, values in enumerate(known)})
+        pairs = np.concatenate([values - values.mean(0) for values in known])
+        products = float(np.sqrt((pairs**2).sum(0).prod()))
+        rho = float(pairs.prod(1).sum()) / products if products else 0.0
+        energy_sd = float(np.sqrt(energy.variance)) if energy.freedom else 0.0
+        return _Spread(float(np.sqrt(time.variance)), energy_sd, rho, time.freedom)
+    if are_imported or (model := options[0].model) is None:
+        return None
+    values = fit(model.observations).values
+    sd = float(np.median(np.hypot(values["noise"], values["session"])))
+    energy_sd = float(np.hypot(sd, POWER_NOISE))
+    return _Spread(sd, energy_sd, sd / energy_sd, np.inf)
+
+
+def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tuple[Floats, Floats]:
+    dice, rho = np.random.default_rng([0, 6]), spread.correlation
+    normals = dice.standard_normal((2, count, len(options)))
+    normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
+    errors = normals / np.sqrt([item.repeats for item in options])
+    if np.isfinite(spread.freedom):
+        errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
+    times = np.array([item.time_s.mean for item in options])
+    energies = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
+    return times * np.exp(spread.time * errors[0]), energies * np.exp(spread.energy * errors[1])
+
+
+def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
+    times = energies = hours = costs = None
+    if draws is not None and option is not baseline:
+        at = [draws.options.index(item) for item in (option, baseline)]
+        times = draws.time_s[:, at]
+        energies = None if draws.energy_j is None else draws.energy_j[:, at]
+        hours = times * np.array([[option.gpus, baseline.gpus]]) / HOUR_S
+        if (prices := option.footprint) is not None:
+            per_joule = prices.of(1.0, 0.0).electricity_cost
+            costs = (prices.of(0.0, 1.0).gpu_hour_cost or 0.0) * hours
+            if per_joule is not None:
+                costs = None if energies is None else costs + per_joule * energies
+
+    def change(name: str, values: Floats | None) -> Quantity | None:
+        new, old = getattr(option, name), getattr(baseline, name)
+        if new is None or old is None:
+            return None
+        share = new.mean / old.mean - 1
+        if values is None:
+            return Quantity(share)
+        low, high = np.quantile(values[:, 0] / values[:, 1], [0.025, 0.975]) - 1
+        return Quantity(share, float(low), float(high))
+
+    return Savings(
+        time=change("train_time_s", times),
+        energy=change("train_energy_j", energies),
+        gpu_hours=change("gpu_hours", hours),
+        cost=change("cost", costs),
+        carbon=change("co2_kg", energies),
+    )
 
 
 def run_hours(rows: pd.DataFrame) -> Callable[[Option], float]:
@@ -363,42 +324,3 @@ def run_hours(rows: pd.DataFrame) -> Callable[[Option], float]:
         return option.gpus * time_s / HOUR_S
 
     return hours
-
-
-@dataclass(frozen=True)
-class Assessment:
-    """How an option compares with the others and with the baseline."""
-
-    sure: Certainty
-    savings: Savings | None
-    larger_savings: Savings | None  # of the option with a larger batch
-    spread_from: str | None
-
-
-def assess(
-    offer: Offer, choice: Choice, larger: Choice, chooser: Chooser, rows: pd.DataFrame
-) -> Assessment:
-    """Return how sure a choice is, and what it saves; ``rows`` are the runs of the job."""
-    best, compared, base = choice.option, offer.compared, offer.base
-    sure, draws, saved, of_larger = Certainty(None, (), None), None, None, None
-    if best is not None:
-        others = [] if base in compared else [base]
-        if len(compared) + len(others) > 1:
-            draws = draw([*compared, *others], offer.ran)
-        asked, quickest = chooser.question, fastest(offer.offered)
-        # A slow-down is relative to the fastest setting.
-        bounds = [asked.deadline_s] if asked.deadline_s is not None else []
-        if asked.max_slowdown is not None:
-            bounds.append((1 + asked.max_slowdown) * quickest.train_time_s.mean)
-        deadline_s = min(bounds, default=None)
-        question = replace(asked, minimize=chooser.goal, max_slowdown=None, deadline_s=deadline_s)
-        sure = certainty(
-            best, compared, draws, question, run_hours(rows),
-            lambda option: chooser.meets(option, quickest),
-        )  # fmt: skip
-        saved = savings(best, base, draws)
-    if larger.option is not None:
-        shown = best or choice.nearest or base
-        of_larger = savings(larger.option, shown, draw([larger.option, shown], offer.ran))
-    is_known = draws is not None and sure.probability is not None
-    return Assessment(sure, saved, of_larger, draws.spread_from if draws and is_known else None)

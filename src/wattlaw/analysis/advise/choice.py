@@ -1,11 +1,10 @@
-"""Select the recommended option, with the reason."""
+"""What is chosen: the option that minimizes the goal among those that meet the bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from wattlaw.analysis.advise.offer import Offer, fastest
 from wattlaw.analysis.advise.option import Option, Quantity
-from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
+from wattlaw.analysis.advise.possible_options import Options
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.formatting import duration_text, energy_text, plural
 from wattlaw.study.question import Question
@@ -13,202 +12,180 @@ from wattlaw.study.question import Question
 
 @dataclass(frozen=True)
 class Choice:
-    """The recommended option, or None and the nearest one; the reason and warnings.
+    """The recommended option, or None and the nearest one, which exceeds the bounds least.
 
-    ``meets`` is which constraints the option meets; empty without constraints.
+    ``compared`` are the options to choose from with an energy; if no energy is known, all of them.
+    ``question`` is what was asked, with the goal that is minimized, and a slow-down as a deadline.
+    ``meets`` is which bounds the option meets, in words; empty without bounds.
     """
 
-    option: Option | None
+    recommended: Option | None
     reason: str
+    compared: tuple[Option, ...]
+    question: Question
+    goal: str  # in words
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
     meets: str = ""
 
 
-@dataclass(frozen=True)
-class Chooser:
-    """Chooses among options for a question; ``worker`` is the noun for a GPU.
-
-    The objective: with a deadline or a maximum slow-down, the least energy that meets all
-    constraints; with an energy budget alone, the shortest time; without constraints, the least
-    product of energy and time. ``question.minimize`` replaces it. Without ``by_energy``, GPU-hours
-    replace energy.
-    """
-
-    question: Question
-    worker: str
-    by_energy: bool
-
-    @property
-    def goal(self) -> str:
-        """What is minimized, one of ``GOALS``; GPU-hours replace an energy that is not known."""
-        asked, prices = self.question, self.question.footprint
-        default = "edp" if asked.energy_budget_j is None else "time"
-        if asked.deadline_s is not None or asked.max_slowdown is not None:
-            default = "energy"
-        goal = asked.minimize or default
-        is_of_energy = goal in ("energy", "carbon") or (
-            goal == "cost" and prices is not None and prices.price_per_kwh is not None
-        )
-        return "gpu_hours" if is_of_energy and not self.by_energy else goal
-
-    @property
-    def goal_text(self) -> str:
-        """What is minimized in words: ``energy x time``."""
-        energy = "energy" if self.by_energy else f"{self.worker}-hours"
-        texts = {"edp": f"{energy} x time", "gpu_hours": f"{self.worker}-hours"}
-        return texts.get(self.goal, self.goal)
-
-    def cost(self, option: Option) -> float:
-        """Return the mean of what is minimized; infinite if it is not known."""
-        goal, factor = self.goal, 1.0
-        if goal == "edp":
-            goal, factor = "energy" if self.by_energy else "gpu_hours", option.train_time_s.mean
-        quantities = {
-            "energy": option.train_energy_j, "time": option.train_time_s,
-            "gpu_hours": option.gpu_hours, "cost": option.cost, "carbon": option.co2_kg,
-        }  # fmt: skip
-        quantity = quantities[goal]
-        return float("inf") if quantity is None else quantity.mean * factor
-
-    def choose(self, options: Sequence[Option]) -> Choice:
-        """Return the option to recommend.
-
-        The first of these groups that has an option is used: options of runs whose 95 % upper
-        bounds meet deadline and budget; options that ran once, which have no bounds; predicted
-        options whose upper bounds meet them; options of runs, then predicted ones of which only the
-        mean does. A slow-down is a ratio of means to the fastest option of runs, whether its energy
-        is known or not.
-        """
-        if self.question.energy_budget_j is not None and not self.by_energy:
-            least = min(options, key=lambda option: option.gpu_hours.mean)
-            text = "No energy is known, so the energy budget cannot be checked."
-            return Choice(None, text, least)
-        usable = [option for option in options if option.energy_j or not self.by_energy]
-        base = fastest(options)
-        groups: dict[int, list[Option]] = {}
-        for option in usable:
-            if (group := self._group(option, base)) is not None:
-                groups.setdefault(group, []).append(option)
-        meets = " and ".join(self._phrases())
-        if not groups:
-            known = " with a known energy" if len(usable) < len(options) else ""
-            nearest = min(
-                usable, key=lambda item: max(q.mean / most for q, most in self._bounds(item, base))
-            )
-            return Choice(None, f"No setting{known} {meets}.", nearest)
-        group = min(groups)
-        best = min(
-            groups[group], key=lambda item: (self.cost(item), item.train_time_s.mean, item.gpus)
-        )
-        reason = f"least {self.goal_text} of {plural(len(groups[group]), f'{best.source} setting')}"
-        if meets:
-            reason += f", each of which {meets}"
-        if group < 3:
-            return Choice(best, reason, meets=meets)
-        text = "Only the mean meets the constraints; the upper bound of its 95 % interval does not."
-        warnings = (Caution("only-the-mean-meets", text),)
-        return Choice(best, reason, None, warnings, f"only its mean {meets}")
-
-    def meets(self, option: Option, base: Option) -> bool:
-        """Return whether the mean of an option meets the constraints; ``base`` is the fastest."""
-        return self._group(option, base) is not None
-
-    def _group(self, option: Option, base: Option) -> int | None:
-        """Return how certainly an option meets the constraints (0 is best); None if not."""
-        bounds = self._bounds(option, base)
-        if any(quantity.mean > most for quantity, most in bounds):
-            return None
-        if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
-            return 2 if option.is_predicted else 0
-        if option.repeats == 1:
-            return 1
-        return 4 if option.is_predicted else 3
-
-    def _bounds(self, option: Option, base: Option) -> list[tuple[Quantity, float]]:
-        """Return what is constrained, each with its upper bound; a slow-down is of means."""
-        asked, mean = self.question, option.train_time_s.mean
-        slowest = None
-        if asked.max_slowdown is not None:
-            slowest = base.train_time_s.mean * (1 + asked.max_slowdown)
-        bounds = [
-            (option.train_time_s, asked.deadline_s),
-            (option.train_energy_j, asked.energy_budget_j),
-            (Quantity(mean, mean, mean), slowest),
-        ]
-        return [(quantity, most) for quantity, most in bounds if quantity and most is not None]
-
-    def _phrases(self) -> list[str]:
-        """Return the constraints as phrases that follow "no setting" or "each"."""
-        asked, phrases = self.question, []
-        if asked.deadline_s is not None:
-            phrases.append(f"meets the deadline of {duration_text(asked.deadline_s)}")
-        if asked.energy_budget_j is not None:
-            phrases.append(f"uses at most {energy_text(asked.energy_budget_j)}")
-        if asked.max_slowdown is not None:
-            phrases.append(f"is at most {100 * asked.max_slowdown:g} % slower than the fastest")
-        if asked.max_gpus is not None:
-            phrases.append(f"has at most {asked.max_gpus} {self.worker}s")
-        return phrases
-
-    def as_trained(self, options: Sequence[Option]) -> str:
-        """Return for how many epochs a setting meets the bounds, where it does so for its own.
-
-        Where runs trained different numbers of epochs, a setting may exceed a bound over those of
-        the others.
-        """
-        own = [
-            replace(item, amount=Quantity(item.epochs_trained))
-            for item in options
-            if item.unit == "epoch" and item.epochs_trained
-        ]
-        chooser = replace(self, by_energy=any(item.energy_j for item in own))
-        found = chooser.choose(own).option if own else None
-        if found is None:
-            return ""
-        limits = [name for name in POWER_SETTINGS if found.setting[name] is not None]
-        return (
-            f" {found.label(self.worker, limits)} would do so over the {found.amount.mean:g} "
-            f"epochs that it ran ({duration_text(found.train_time_s.mean)})."
-        )
-
-
 def choose(
-    offer: Offer, question: Question, worker: str, *, epochs_differ: bool
-) -> tuple[Offer, Choice, Choice, Chooser]:
-    """Return the offer that was chosen from, the choice, and the one at a larger batch.
+    options: Options, question: Question, worker: str, *, epochs_differ: bool
+) -> tuple[Choice, Choice | None]:
+    """Return the choice, and the one if every batch without a known fall is acceptable.
 
-    The latter is of the runs if every batch without a known fall is acceptable. It has no option
-    where this is a batch that may be recommended anyway.
+    The latter is None where it has no option, or one that may be recommended anyway. ``worker`` is
+    the noun for a GPU.
     """
-
-    def chooser(options: Sequence[Option]) -> Chooser:
-        of_runs = (option for option in options if not option.is_predicted)
-        return Chooser(question, worker, any(option.energy_j for option in of_runs))
-
-    choice = chooser(offer.offered).choose(offer.offered)
-    if not offer.sound:
+    choice = choose_of(options.offered, question, worker)
+    if not options.sound:
         least = min(
-            offer.allowed or offer.ran, key=lambda item: (item.gpus, item.train_time_s.mean)
+            options.allowed or options.ran, key=lambda item: (item.gpus, item.train_time_s.mean)
         )
         most = f"{question.max_gpus} {worker}s"
         reason = f"Every setting needs more than {most}."
-        if offer.allowed:
+        if options.allowed:
             reason = f"No setting on at most {most} has a batch of known quality."
-        choice = Choice(None, reason, least)
-    elif choice.option is None and question.deadline_s is not None and question.max_gpus is None:
-        offer = offer.with_predicted(far=True)
-        choice = chooser(offer.offered).choose(offer.offered)
-    if choice.option is None and epochs_differ:
-        text = chooser(offer.sound).as_trained(offer.sound)
+        choice = replace(choice, recommended=None, reason=reason, nearest=least, warnings=())
+    # Where runs trained different numbers of epochs, a setting may exceed a bound over those of
+    # the others, and meet it over its own.
+    own = [replace(item, amount=Quantity(item.epochs_trained)) for item in options.sound
+           if item.unit == "epoch" and item.epochs_trained]  # fmt: skip
+    found = choose_of(own, question, worker).recommended if own and epochs_differ else None
+    if choice.recommended is None and found is not None:
+        text = (
+            f" {found.label} would do so over the {found.amount.mean:g} epochs "
+            f"that it ran ({duration_text(found.train_time_s.mean)})."
+        )
         choice = replace(choice, reason=f"{choice.reason}{text}")
-    larger = Choice(None, "")
-    possible = [item for item in offer.allowed if not item.falls or item in offer.sound]
-    if possible:
-        found = chooser(possible).choose(possible)
-        if found.option is not None and found.option not in offer.sound:
-            larger = found
-    return offer, choice, larger, chooser(offer.offered)
+    possible = [item for item in options.allowed if not item.falls or not item.left_out]
+    larger = choose_of(possible, question, worker) if possible else None
+    if larger is None or larger.recommended is None or not larger.recommended.left_out:
+        return choice, None
+    return choice, larger
+
+
+def choose_of(options: Sequence[Option], question: Question, worker: str) -> Choice:
+    """Return the option to recommend.
+
+    The goal: with a deadline or a maximum slow-down, the least energy; with an energy budget alone,
+    the shortest time; without bounds, the least product of energy and time. ``question.minimize``
+    replaces it. GPU-hours replace an energy that is not known.
+
+    The first of these groups that has an option is used: options of runs whose 95 % upper bounds
+    meet deadline and budget; options that ran once, which have no bounds; predicted options whose
+    upper bounds meet them; options of runs, then predicted ones of which only the mean does. A
+    slow-down is a ratio of means to the fastest option of runs, whether its energy is known or not.
+    """
+    by_energy = any(option.energy_j for option in options if not option.is_predicted)
+    compared = tuple(option for option in options if option.energy_j or not by_energy)
+    goal = _goal(question, by_energy=by_energy)
+    hours = f"{worker}-hours"
+    texts = {"edp": f"{'energy' if by_energy else hours} x time", "gpu_hours": hours}
+    text = texts.get(goal, goal)
+    latest_s = question.deadline_s
+    if question.max_slowdown is not None:
+        slowest_s = (1 + question.max_slowdown) * fastest(options).train_time_s.mean
+        latest_s = slowest_s if latest_s is None else min(latest_s, slowest_s)
+    asked = replace(question, minimize=goal, max_slowdown=None, deadline_s=latest_s)
+    if question.energy_budget_j is not None and not by_energy:
+        reason = "No energy is known, so the energy budget cannot be checked."
+        nearest = min(options, key=lambda option: option.gpu_hours.mean)
+        return Choice(None, reason, compared, asked, text, nearest)
+    groups: dict[int, list[Option]] = {}
+    for option in compared:
+        if meets(option, asked):
+            groups.setdefault(_group(option, question), []).append(option)
+    phrase = _phrase(question, worker)
+    if not groups:
+        known = " with a known energy" if len(compared) < len(options) else ""
+        excess = [
+            max(quantity.mean / most for quantity, most in _bounded(option, asked))
+            for option in compared
+        ]
+        nearest = compared[excess.index(min(excess))]
+        return Choice(None, f"No setting{known} {phrase}.", compared, asked, text, nearest)
+
+    def order(option: Option) -> tuple[float, float, int]:
+        return _cost(option, goal, by_energy=by_energy), option.train_time_s.mean, option.gpus
+
+    group = min(groups)
+    best = min(groups[group], key=order)
+    reason = f"least {text} of {plural(len(groups[group]), f'{best.source} setting')}"
+    if phrase:
+        reason += f", each of which {phrase}"
+    if group < _ONLY_THE_MEAN:
+        return Choice(best, reason, compared, asked, text, meets=phrase)
+    warning = Caution(
+        "only-the-mean-meets",
+        "Only the mean meets the constraints; the upper bound of its 95 % interval does not.",
+    )
+    return Choice(best, reason, compared, asked, text, None, (warning,), f"only its mean {phrase}")
+
+
+def fastest(options: Sequence[Option]) -> Option:
+    """Return the fastest option of runs; a predicted one only where there is no other."""
+    of_runs = [option for option in options if not option.is_predicted]
+    return min(of_runs or options, key=lambda option: option.train_time_s.mean)
+
+
+def _goal(question: Question, *, by_energy: bool) -> str:
+    default = "edp" if question.energy_budget_j is None else "time"
+    if question.deadline_s is not None or question.max_slowdown is not None:
+        default = "energy"
+    goal, prices = question.minimize or default, question.footprint
+    has_electricity = prices is not None and prices.price_per_kwh is not None
+    is_of_energy = goal in ("energy", "carbon") or (goal == "cost" and has_electricity)
+    return "gpu_hours" if is_of_energy and not by_energy else goal
+
+
+def _cost(option: Option, goal: str, *, by_energy: bool) -> float:
+    factor = 1.0
+    if goal == "edp":
+        goal, factor = "energy" if by_energy else "gpu_hours", option.train_time_s.mean
+    names = {"energy": "train_energy_j", "time": "train_time_s", "carbon": "co2_kg"}
+    quantity: Quantity | None = getattr(option, names.get(goal, goal))
+    return float("inf") if quantity is None else quantity.mean * factor
+
+
+def meets(option: Option, question: Question) -> bool:
+    return all(quantity.mean <= most for quantity, most in _bounded(option, question))
+
+
+#: The first group of options of which only the mean meets the bounds.
+_ONLY_THE_MEAN = 3
+
+
+def _group(option: Option, question: Question) -> int:
+    """Return how certainly an option meets the bounds (0 is best) that its mean meets."""
+    bounds = _bounded(option, question)
+    if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
+        return 2 if option.is_predicted else 0
+    if option.repeats == 1:
+        return 1
+    return _ONLY_THE_MEAN + option.is_predicted
+
+
+def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:
+    bounds = [
+        (option.train_time_s, question.deadline_s),
+        (option.train_energy_j, question.energy_budget_j),
+    ]
+    return [(quantity, most) for quantity, most in bounds if quantity and most is not None]
+
+
+def _phrase(question: Question, worker: str) -> str:
+    """Return the bounds as a phrase that follows "no setting" or "each of which"."""
+    phrases = []
+    if question.deadline_s is not None:
+        phrases.append(f"meets the deadline of {duration_text(question.deadline_s)}")
+    if question.energy_budget_j is not None:
+        phrases.append(f"uses at most {energy_text(question.energy_budget_j)}")
+    if question.max_slowdown is not None:
+        phrases.append(f"is at most {100 * question.max_slowdown:g} % slower than the fastest")
+    if question.max_gpus is not None:
+        phrases.append(f"has at most {question.max_gpus} {worker}s")
+    return " and ".join(phrases)
 
 
 def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
@@ -225,13 +202,13 @@ def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
     by_energy = any(option.energy_j for option in options)
     points = []
     for option in options:
-        energy = option.train_energy_j if by_energy else option.gpu_hours
-        if energy is not None:
-            points.append((upper(option.train_time_s, option), upper(energy, option), option))
+        spent = option.train_energy_j if by_energy else option.gpu_hours
+        if spent is not None:
+            points.append((upper(option.train_time_s, option), upper(spent, option), option))
     front: list[Option] = []
     least = float("inf")
-    for _, spent, option in sorted(points, key=lambda point: point[:2]):
-        if spent < least:
+    for _, amount, option in sorted(points, key=lambda point: point[:2]):
+        if amount < least:
             front.append(option)
-            least = spent
+            least = amount
     return tuple(sorted(front, key=lambda option: option.train_time_s.mean))

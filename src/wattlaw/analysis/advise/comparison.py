@@ -6,7 +6,7 @@ the 95 % t interval for unequal variances on logarithms (B. L. Welch 1947, Biome
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from wattlaw.analysis.metrics.comparable_runs import ENERGY_WARNINGS, scope_caut
 from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval, Mean
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, Group, differing_options, groups
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
-from wattlaw.analysis.metrics.result import Caution, Result, write_page
+from wattlaw.analysis.metrics.result import Caution, Result, plain, write_page
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import change, plural
 from wattlaw.study.sources import MEASURED, ORIGINS, origin_of, source_of
@@ -95,7 +95,6 @@ class Check(Result):
 
     @property
     def is_judged(self) -> bool:
-        """Whether there is an interval to compare with the limit."""
         return self.change is not None and self.change.ratio_ci is not None
 
     def __str__(self) -> str:
@@ -123,20 +122,15 @@ class Comparison(Result):
 
     @property
     def pooled(self) -> dict[str, Change]:
-        """The changes over all settings by quantity."""
         return {item.quantity: item for item in self.changes if item.setting is None}
 
     def write(self, path: str | PathLike[str]) -> None:
-        """Write an HTML page with the table and a figure."""
         write_page(self, Path(path))
 
     def check(self, limit: str) -> Check:
         """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.
 
-        Raises
-        ------
-        BadInput
-            It is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
+        ``BadInput`` if it is not a name of ``QUANTITIES``, ``>`` or ``<``, and a percentage.
         """
         match = _LIMIT.fullmatch(limit.replace("\u2212", "-"))
         if match is None:
@@ -157,12 +151,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
 
     Settings match if they are the same in all columns of ``SETTINGS`` but launcher and unit, and
     without hardware and threads if the sides have no hardware in common. Energies are compared
-    where both count the same devices.
-
-    Raises
-    ------
-    Refused
-        The sides share no setting with runs, or machines are compared and a side has several.
+    where both count the same devices. ``Refused`` if no setting has runs on both sides, or machines
+    are compared and a side has several.
     """
     warnings: list[Caution] = []
     sides = [_one_origin(rows, name, warnings) for rows, name in zip((a, b), names, strict=True)]
@@ -180,14 +170,15 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     labels = _labels([setting for setting, _ in matched])
     changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
                for item in _changes(label, rows)]  # fmt: skip
-    pooled = [_pool([x for x in changes if x[0].quantity == name]) for name in QUANTITIES]
+    by_quantity = ([x for x in changes if x[0].quantity == name] for name in QUANTITIES)
+    pooled = [_pool(of_quantity) for of_quantity in by_quantity if of_quantity]
     compared = pd.concat([rows for _, rows in matched])
     of_a, of_b = (
         Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
              tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
         for name, rows, of_side in zip(names, sides, hardware, strict=True)
     )  # fmt: skip
-    kept = [item for item in pooled if item is not None] + [item for item, _ in changes]
+    kept = [*pooled, *(item for item, _ in changes)]
     warnings += _cautions(of_a, of_b, compared, len(matched), of_machines=of_machines)
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
 
@@ -229,23 +220,26 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
             is_usable = of_workload["unit"] == "run" if unit == "run" else True
             known = of_workload[of_workload[time].notna() & is_usable]
             if known["side"].nunique() == 2 or unit == "run":
-                tables.append(known.assign(compared_unit=unit, time=known[time],
-                                           energy=known[energy]))  # fmt: skip
+                tables.append(
+                    known.assign(compared_unit=unit, time=known[time], energy=known[energy])
+                )
                 break
     table = pd.concat(tables)
-    return table.assign(power=table["energy"] / table["time"],
-                        gpu_hours=table["gpus"] * table["time"] / HOUR_S)  # fmt: skip
+    return table.assign(
+        power=table["energy"] / table["time"], gpu_hours=table["gpus"] * table["time"] / HOUR_S
+    )
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
-    """Return the settings cut down to their workload, GPUs and what differs between them."""
     frame = pd.DataFrame(settings)
     for name in set(JSON_COLUMNS) & {*frame}:
         frame[name] = frame[name].map(differing_options(frame[name]), na_action="ignore")
     names = [name for name in frame
              if name in ("workload", "gpus") or frame[name].nunique(dropna=False) > 1]  # fmt: skip
-    shown = frame[names].astype(object).where(frame[names].notna(), None)
-    return [{str(key): value for key, value in row.items()} for row in shown.to_dict("records")]
+    return [
+        {str(key): plain(value) for key, value in row.items()}
+        for row in frame[names].to_dict("records")
+    ]
 
 
 #: The means of the logarithms of both sides; None without repeats that differ.
@@ -253,29 +247,23 @@ _Parts = list[Mean | None]
 
 
 def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
-    """Return the change of each quantity that both sides have, with the means of its sides."""
-    changes = []
-    units = {"time": "s", "energy": "J", "power": "W", "gpu_hours": "GPU-hours"}
+    changes, per = [], rows["compared_unit"].iloc[0]
+    units = {"time": f"s per {per}", "energy": f"J per {per}", "power": "W",
+             "gpu_hours": "GPU-hours", "metric": str(rows["metric_name"].iloc[0])}  # fmt: skip
+    scopes = rows["energy_scope"].dropna().nunique()
+    kinds = {"energy": scopes, "power": scopes, "metric": rows["metric_name"].nunique()}
     for name in QUANTITIES:
         of_sides = [rows.loc[rows["side"] == i, name].dropna().to_numpy(float) for i in (0, 1)]
-        is_same = rows["energy_scope"].dropna().nunique() == 1 or name not in ("energy", "power")
-        if name == "metric":
-            is_same = rows["metric_name"].nunique() == 1
-        if not is_same or any(len(values) == 0 or (values <= 0).any() for values in of_sides):
+        if kinds.get(name, 1) != 1 or any(len(of) == 0 or (of <= 0).any() for of in of_sides):
             continue
         a, b = logs = [np.log(values) for values in of_sides]
         parts = [_mean(values) for values in logs]
-        ratio, per = float(b.mean() - a.mean()), rows["compared_unit"].iloc[0]
-        unit = units.get(name, str(rows["metric_name"].iloc[0]))
-        changes.append((
-            Change(
-                setting, name, f"{unit} per {per}" if name in ("time", "energy") else unit,
-                float(np.exp(a.mean())), float(np.exp(b.mean())), len(a), len(b),
-                float(np.exp(ratio)), _interval(parts, (-1, 1)),
-                None if None in parts else REPEATS,
-            ),
-            parts,
-        ))  # fmt: skip
+        change = Change(
+            setting, name, units[name], float(np.exp(a.mean())), float(np.exp(b.mean())), len(a),
+            len(b), float(np.exp(b.mean() - a.mean())), _interval(parts, (-1, 1)),
+            None if None in parts else REPEATS,
+        )  # fmt: skip
+        changes.append((change, parts))
     return changes
 
 
@@ -293,23 +281,18 @@ def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
     return low, high
 
 
-def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change | None:
-    """Return the geometric mean of the ratios; None without any."""
-    if not changes:
-        return None
+def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change:
     logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
     parts = [part for _, of_setting in changes for part in of_setting]
     ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS
     if ends is None:
         ends, kind = _interval([_mean(logs)], [1]), OVER_SETTINGS
-    first = changes[0][0]
-    only = first if count == 1 else None
-    return Change(
-        None, first.quantity, first.unit if only else "", only.a if only else None,
-        only.b if only else None, sum(item.n_a for item, _ in changes),
-        sum(item.n_b for item, _ in changes), float(np.exp(logs.mean())), ends,
-        kind if ends else None,
+    pooled = replace(
+        changes[0][0], setting=None, n_a=sum(item.n_a for item, _ in changes),
+        n_b=sum(item.n_b for item, _ in changes), ratio=float(np.exp(logs.mean())), ratio_ci=ends,
+        interval=kind if ends else None,
     )  # fmt: skip
+    return pooled if count == 1 else replace(pooled, unit="", a=None, b=None)
 
 
 def _cautions(

@@ -6,22 +6,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
-from wattlaw.analysis.metrics.estimates import Floats
+from wattlaw.analysis.metrics.estimates import Floats, Pooled, t_interval
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.predict.job import Job
-from wattlaw.common.formatting import limit_label, plural
+from wattlaw.common.formatting import plural
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import limit_label
 from wattlaw.study.setting import Setting
 
-#: Settings of an option in its JSON; workload, options and training loop are the job's.
-SETTING = (
+#: Columns of an option in its JSON; workload, options and training loop are the job's.
+COLUMNS = (
     "hardware", "launcher", "nodes", "gpus", "global_batch", "local_batch", "precision",
     "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
     "run_length",
 )  # fmt: skip
-#: The source of an option that no run has; that of others is ``formatting.source_of``.
+#: The source of an option that no run has; that of others is ``sources.source_of``.
 PREDICTED = "predicted"
+#: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
+_ENOUGH_FREEDOM = 3
 
 
 @dataclass(frozen=True)
@@ -41,15 +44,26 @@ class Quantity:
             return cls(float(mean))
         return cls(float(mean), float(low), float(high))
 
+    @classmethod
+    def of_repeats(
+        cls, mean: float, ends: tuple[float, float], repeats: int, spread: Pooled
+    ) -> "Quantity | None":
+        """Return a mean over repeats; ``ends`` are its bounds by these repeats alone.
+
+        Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval
+        uses that of all settings, ``spread`` of logarithms.
+        """
+        if 1 < repeats <= _ENOUGH_FREEDOM and spread.freedom >= repeats:
+            half = t_interval(0.0, math.sqrt(spread.variance / repeats), spread.freedom)[1]
+            ends = mean * math.exp(-half), mean * math.exp(half)
+        return cls.of(mean, *ends)
+
     @property
     def interval(self) -> list[float] | None:
         return None if self.low is None or self.high is None else [self.low, self.high]
 
     def times(self, other: "Quantity | float") -> "Quantity":
-        """Return the product with a factor above 0.
-
-        The bounds of two uncertain factors are multiplied: the interval is conservative.
-        """
+        """Return the product with a factor above 0; multiplied bounds are conservative."""
         factor = other if isinstance(other, Quantity) else Quantity(other, other, other)
         ends = [(self.low, factor.low), (self.high, factor.high)]
         low, high = (None if a is None or b is None else a * b for a, b in ends)
@@ -64,14 +78,18 @@ class Option(Result):
     training is unknown: it is 1, and the JSON has no values of a training.
     """
 
-    setting: Mapping[str, Any]
+    setting: Setting
+    hardware: str | None
+    launcher: str
+    threads_per_worker: int | None
+    run_length: Any
+    global_batch: int | None  # that ran: it need not be a multiple of the GPUs
     unit: str  # epoch | sample | step | run
     time_s: Quantity  # per unit
     energy_j: Quantity | None  # per unit
     amount: Quantity  # units to be trained
     source: str  # measured | imported | replayed | simulated | predicted
     repeats: int
-    training: Setting = field(repr=False, compare=False)  # for the prediction model
     model: Job | None = field(default=None, repr=False, compare=False)
     #: Times and energies of a unit, a row for each repeat; a missing energy is NaN.
     runs: Floats | None = field(default=None, repr=False, compare=False)
@@ -83,18 +101,15 @@ class Option(Result):
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
     quality_known: bool = False  # quality is known at its global batch
+    left_out: str = ""  # why it may not be recommended
+    worker: str = "GPU"  # what a "gpu" is called
+    shown: Collection[str] = ()  # columns in which the options of the job differ
     footprint: Footprint | None = None  # factors of cost and carbon
     per: Mapping[str, Any] = field(default_factory=dict)  # means of ``PER``
 
     @property
     def gpus(self) -> int:
-        return int(self.setting["gpus"])
-
-    @property
-    def global_batch(self) -> int | None:
-        """Return the samples of an optimizer step; None if they are unknown."""
-        batch: int | None = self.setting["global_batch"]
-        return batch
+        return self.setting.gpus
 
     @property
     def is_predicted(self) -> bool:
@@ -105,13 +120,12 @@ class Option(Result):
         return self.time_s.times(self.amount)
 
     @property
-    def epochs(self) -> Quantity | None:
-        """Return the epochs to be trained; None where the unit is no epoch."""
-        return self.amount if self.unit == "epoch" else None
-
-    @property
     def train_energy_j(self) -> Quantity | None:
         return None if self.energy_j is None else self.energy_j.times(self.amount)
+
+    @property
+    def epochs(self) -> Quantity | None:
+        return self.amount if self.unit == "epoch" else None
 
     @property
     def gpu_hours(self) -> Quantity:
@@ -119,57 +133,59 @@ class Option(Result):
 
     @property
     def cost(self) -> Quantity | None:
-        return self._footprint("cost")
+        return self._of_footprint("cost")
 
     @property
     def co2_kg(self) -> Quantity | None:
-        return self._footprint("co2_kg")
+        return self._of_footprint("co2_kg")
 
-    def label(self, worker: str, names: Collection[str]) -> str:
-        """Return ``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``.
+    def _of_footprint(self, name: str) -> Quantity | None:
+        """Return cost or carbon: both are linear in energy and GPU-hours, so bounds give bounds."""
+        energy, ends = self.train_energy_j, []
+        if self.footprint is None:
+            return None
+        for end in ("mean", "low", "high"):
+            energy_j, gpu_hours = getattr(energy, end, None), getattr(self.gpu_hours, end)
+            value = None
+            if gpu_hours is not None and (energy is None or energy_j is not None):
+                value = getattr(self.footprint.of(energy_j, gpu_hours), name)
+            ends.append(math.nan if value is None else value)
+        return Quantity.of(*ends)
 
-        Besides GPUs and batch, it has the settings of ``names``: those in which options differ.
-        """
-        setting = self.setting
-        parts = [plural(self.gpus, worker)]
-        if "nodes" in names and setting["nodes"] is not None and self.gpus > 1:
-            parts[0] += f" on {plural(setting['nodes'], 'node')}"
-        parts += [limit_label(name, setting[name]) for name in LIMITS if name in names]
-        if setting["global_batch"] is not None:
-            each = f" ({setting['local_batch']} each)" if self.gpus > 1 else ""
-            parts.append(f"batch {setting['global_batch']}{each}")
-        parts += [str(setting[name]) for name in ("power_profile", "precision", "hardware")
-                  if name in names and setting[name]]  # fmt: skip
-        return ", ".join(parts)
+    @property
+    def columns(self) -> dict[str, Any]:
+        holders = {name: self if name in _BESIDE else self.setting for name in COLUMNS}
+        values = {name: getattr(holder, name) for name, holder in holders.items()}
+        batch = values["local_batch"]
+        return values | {"local_batch": None if batch is None else int(batch)}
+
+    @property
+    def label(self) -> str:
+        """``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``: batch and what is shown."""
+        values, names, parts = self.columns, self.shown, [plural(self.gpus, self.worker)]
+        if "nodes" in names and values["nodes"] is not None and self.gpus > 1:
+            parts[0] += f" on {plural(values['nodes'], 'node')}"
+        parts += [limit_label(name, values[name]) for name in LIMITS if name in names]
+        if self.global_batch is not None:
+            each = f" ({values['local_batch']} each)" if self.gpus > 1 else ""
+            parts.append(f"batch {self.global_batch}{each}")
+        shown = [name for name in ("power_profile", "precision", "hardware") if name in names]
+        return ", ".join([*parts, *(str(values[name]) for name in shown if values[name])])
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: the settings, each quantity and its ``<name>_ci``, and the rest."""
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
         if self.unit in ("sample", "step"):
             quantities |= dict.fromkeys(_OF_TRAINING)
         quantities["epoch_time_s"] = self.time_s if self.unit == "epoch" else None
-        values = {name: self.setting[name] for name in SETTING} | {"unit": self.unit}
+        values = self.columns | {"unit": self.unit}
         for name, quantity in quantities.items():
             values[name] = None if quantity is None else quantity.mean
             values[f"{name}_ci"] = None if quantity is None else quantity.interval
         values |= {name: self.per.get(name) for name in PER}
         return plain(values | {name: getattr(self, name) for name in _FACTS})  # type: ignore[no-any-return]
 
-    def _footprint(self, name: str) -> Quantity | None:
-        factors, energy, hours = self.footprint, self.train_energy_j, self.gpu_hours
-        if factors is None:
-            return None
 
-        def bound(end: str) -> float:
-            energy_j, gpu_hours = getattr(energy, end, None), getattr(hours, end)
-            if gpu_hours is None or (energy is not None and energy_j is None):
-                return math.nan
-            value = getattr(factors.of(energy_j, gpu_hours), name)
-            return math.nan if value is None else float(value)
-
-        return Quantity.of(*map(bound, ("mean", "low", "high")))
-
-
+_BESIDE = ("hardware", "launcher", "threads_per_worker", "run_length", "global_batch")
 _OF_TRAINING = ("train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg")
 _QUANTITIES = ("time_s", "energy_j", *_OF_TRAINING, "epochs")
 #: Means of an option in its JSON, where they are known, in any unit.

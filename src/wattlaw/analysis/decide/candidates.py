@@ -19,13 +19,13 @@ _PRECISE = 0.25
 class Candidate:
     """A run that could be made.
 
-    ``steps`` are its optimizer steps, with warm-up; ``startup_s`` is the time before the first.
+    ``steps`` are its optimizer steps, with warm-up; ``overhead_s`` is the time beside them.
     ``informs`` is the setting that the run is to decide about, where it emulates it on fewer GPUs.
     """
 
     setting: Setting
     steps: float
-    startup_s: float = 0.0
+    overhead_s: float = 0.0
     informs: Setting | None = None
 
     @property
@@ -33,7 +33,7 @@ class Candidate:
         return self.informs or self.setting
 
     def gpu_hours(self, step_time_s: float) -> float:
-        return self.setting.gpus * (self.startup_s + self.steps * step_time_s) / 3600
+        return self.setting.gpus * (self.overhead_s + self.steps * step_time_s) / 3600
 
 
 def setting_of(run: PlannedRun) -> Setting:
@@ -50,7 +50,6 @@ def setting_of(run: PlannedRun) -> Setting:
 
 
 def emulated_setting(run: PlannedRun, study: Study) -> Setting | None:
-    """Return the setting that a run emulates on fewer GPUs; None if it does not."""
     gpus, per_node = run.setting.emulated_gpus, study.launch.gpus_per_node
     if gpus is None:
         return None
@@ -59,7 +58,6 @@ def emulated_setting(run: PlannedRun, study: Study) -> Setting | None:
 
 
 def check_bounds(question: Question, study: Study, runs: Sequence[PlannedRun]) -> None:
-    """Raise ``BadInput`` if a question excludes every setting of a study."""
     given = {
         "max_gpus": {"max_gpus": question.max_gpus},
         "max_global_batch": {"max_global_batch": question.max_global_batch},
@@ -87,19 +85,11 @@ def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
 
     Settings of the same precision with at least as many samples in a micro-batch of a GPU do not.
     """
-
-    def micro(item: Setting) -> float:
-        return (item.local_batch or 0.0) / item.gradient_accumulation
-
-    return not any(
-        item == setting
-        or (
-            item.local_batch is not None
-            and item.precision == setting.precision
-            and micro(setting) >= micro(item)
-        )
-        for item in out_of_memory
-    )
+    samples = setting.micro_batch or 0.0
+    alike = [item for item in out_of_memory if item.precision == setting.precision]
+    if setting in out_of_memory:
+        return False
+    return not any(item.micro_batch and samples >= item.micro_batch for item in alike)
 
 
 def is_long_enough(error: float, tolerance: float) -> bool:

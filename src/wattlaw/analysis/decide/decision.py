@@ -31,8 +31,6 @@ NO_ENERGY = Caution(
 
 @dataclass(frozen=True)
 class CourseRow(Result):
-    """What was decided after a number of runs; the fields are those of ``Decision``."""
-
     runs: int
     gpu_hours_spent: float
     setting: Setting | None
@@ -42,8 +40,6 @@ class CourseRow(Result):
 
 @dataclass(frozen=True)
 class Decision(Result):
-    """The state of a decision."""
-
     properties = ("clearly_best",)
 
     study: str
@@ -82,7 +78,6 @@ class Decision(Result):
 
     @property
     def is_without_energy(self) -> bool:
-        """Whether GPU-hours replace an energy that is not known."""
         return NO_ENERGY.code in {warning.code for warning in self.warnings}
 
     def with_plan(
@@ -148,13 +143,7 @@ class Decision(Result):
 
     @classmethod
     def from_dict(cls, values: object) -> "Decision":
-        """Return a decision from what ``to_dict`` has returned.
-
-        Raises
-        ------
-        BadInput
-            A value is missing or not of its type; the message names it.
-        """
+        """Return a decision from the values of ``to_dict``; ``BadInput`` names a wrong one."""
         try:
             return _adapter().validate_python(values)
         except ValidationError as error:
@@ -164,14 +153,12 @@ class Decision(Result):
 
 
 def decide_of(study: Study) -> Decide:
-    """Return the section ``decide`` of a study; raise ``Refused`` without one."""
     if study.decide is None:
         raise Refused(f"study {study.name}: no decide; allowed: a study file with decide")
     return study.decide
 
 
 def undecided(study: Study) -> Decision:
-    """Return the state of the decision of a study before its first run."""
     decide = decide_of(study)
     plain = decide.model_dump(mode="json", exclude_defaults=True, exclude=_NOT_ASKED)
     return Decision(

@@ -11,7 +11,7 @@ from wattlaw.analysis.decide.candidates import Candidate, emulated_setting, sett
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
-from wattlaw.analysis.metrics.metrics import BASES, HOUR_S, run_metrics
+from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.common.errors import Refused
@@ -19,7 +19,7 @@ from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
-from wattlaw.study.sources import origin_of
+from wattlaw.study.sources import TRAINING, origin_of
 
 #: Runs with equal values in these columns are runs of the study's job.
 _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")
@@ -75,18 +75,8 @@ def read_evidence(
 ) -> Evidence:
     """Return the state of a decision by the results in a store.
 
-    Parameters
-    ----------
-    question
-        What is asked, without what runs show.
-    planned
-        The runs of the study.
-    runs, epochs
-        The tables of the store.
-    epoch_samples
-        The samples of an epoch as far as they are known before a run.
-    pending
-        Ids of runs that can be made: an earlier campaign may have skipped them.
+    ``question`` is what is asked, without what runs show. ``epoch_samples`` are known before a run,
+    if at all. ``pending`` runs can be made: an earlier campaign may have skipped them.
     """
     settings = {run.run_id: setting_of(run) for run in planned}
     own = runs[runs["run_id"].isin(settings.keys()) & (runs["status"] != "damaged")]
@@ -104,12 +94,12 @@ def read_evidence(
         job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node)[0]
     seconds = _seconds(own, epochs)
     overheads = [total - trained for total, trained in seconds.values() if trained]
-    startup_s = max(0.0, median(overheads)) if overheads else 0.0
+    overhead_s = max(0.0, median(overheads)) if overheads else 0.0
     per_epoch = epoch_samples or 1.0
     if job is not None and job.unit == "epoch":
         per_epoch = job.samples_per_unit or 1.0
     candidates = {
-        run.run_id: _candidate(run, settings[run.run_id], per_epoch, startup_s, study)
+        run.run_id: _candidate(run, settings[run.run_id], per_epoch, overhead_s, study)
         for run in planned
     }
     done = own.index[own["status"] == "done"]
@@ -146,7 +136,7 @@ def read_evidence(
 
 
 def _candidate(
-    run: PlannedRun, setting: Setting, per_epoch: float, startup_s: float, study: Study
+    run: PlannedRun, setting: Setting, per_epoch: float, overhead_s: float, study: Study
 ) -> Candidate:
     measure = run.spec.measure
     steps: float = measure.warmup_steps + (measure.steps or 0)
@@ -155,11 +145,10 @@ def _candidate(
     emulated = emulated_setting(run, study)
     if emulated is not None:
         emulated = replace(emulated, local_batch=setting.local_batch)
-    return Candidate(setting, steps, startup_s + (measure.seconds or 0.0), emulated)
+    return Candidate(setting, steps, overhead_s + (measure.seconds or 0.0), emulated)
 
 
 def _job_rows(study: Study, rows: pd.DataFrame, run_ids: Collection[str]) -> pd.DataFrame:
-    """Return the metrics of the runs of the study's job, of any study."""
     origin = origin_of(study.launch.kind)
     rows = rows[rows["workload"] == study.workloads[0].name]
     rows = rows[rows["launcher"].map(origin_of) == origin]
@@ -178,7 +167,7 @@ def _seconds(own: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, tuple[float, 
     sums = windows.groupby(["run_id", "phase", "host"], dropna=False)["duration_s"].sum()
     phases = sums.groupby(level=["run_id", "phase"]).max().unstack()
     phases = phases.reindex(own.index[own["status"].isin(["done", "failed"])])
-    trained = phases.reindex(columns=[*BASES]).max(axis=1).fillna(0.0)
+    trained = phases.reindex(columns=[*TRAINING]).max(axis=1).fillna(0.0)
     total = (own["finished_at"] - own["started_at"]).dt.total_seconds().fillna(0.0)
     # The clock of a simulated run is not that of the simulation.
     evaluated = phases.reindex(columns=["evaluate"])["evaluate"].fillna(0.0)
@@ -196,7 +185,6 @@ def _answered(
     *,
     known: bool,
 ) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
-    """Return the question with what runs have shown: epochs to a target, quality by batch."""
     if question.target is not None:
         possible = {item.setting.global_batch for item in candidates
                     if item.informs is None and question.allows(item.setting)}  # fmt: skip
@@ -229,7 +217,6 @@ def _answered(
 def _epochs_to_target(
     rows: pd.DataFrame, epochs: pd.DataFrame, target: float
 ) -> tuple[dict[float, float], set[float]]:
-    """Return the epochs by global batch, and the batches that were trained."""
     if rows.empty:
         return {}, set()
     tried = set(rows["global_batch"].dropna())

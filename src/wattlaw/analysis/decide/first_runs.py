@@ -48,7 +48,6 @@ def first_runs(possible: Sequence[Candidate], seen: Sequence[Setting]) -> list[C
 
 
 def _up_to(share: float, order: Sequence[Candidate], works: Floats) -> list[Candidate]:
-    """Return the runs that are at most a share of the work of all."""
     if not works.any():  # the steps of runs are not known
         return []
     limit = share * works.sum()
@@ -58,10 +57,7 @@ def _up_to(share: float, order: Sequence[Candidate], works: Floats) -> list[Cand
 def _spread(
     order: Sequence[Candidate], works: Floats, seen: Sequence[Setting]
 ) -> Iterator[Candidate]:
-    """Yield cheap runs, each as different as possible from those before.
-
-    They show how smooth the model's error is.
-    """
+    """Yield cheap runs, each as different as possible: they show how smooth the error is."""
     cheap = _up_to(_FREE, order, works)
     places = {item: _place(item) for item in (*seen, *(each.setting for each in cheap))}
     known = [places[item] for item in dict.fromkeys(seen)]
@@ -94,7 +90,6 @@ def _limits(setting: Setting) -> int:
 
 
 def _size(candidate: Candidate) -> tuple[float, ...]:
-    """Return the order of first runs: the fewest GPUs, few limits, small batches."""
     setting = candidate.setting
     limits = (setting.power_limit_w or np.inf, setting.clock_limit_mhz or np.inf)
     return (

@@ -42,7 +42,7 @@ CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget sp
 class Proposal(Result):
     """A run that is proposed, its expected cost, and the expected regret of the decision after it.
 
-    The numbers are None before the first run, when nothing is known.
+    The numbers are None before the first run.
     """
 
     candidate: Candidate = field(repr=False)
@@ -56,26 +56,20 @@ class Proposal(Result):
 
     @property
     def emulated_gpus(self) -> int | None:
-        """The GPUs of the setting that the run emulates; None if it does not."""
         return None if self.candidate.informs is None else self.candidate.informs.gpus
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain Python: the keys of the setting and the others, in one dictionary."""
         return {**self.setting.to_dict(), "emulated_gpus": self.emulated_gpus, **super().to_dict()}
 
 
 @dataclass(frozen=True)
 class OtherSetting(Result):
-    """A setting beside the leading one, and the probability that it is within the tolerance."""
-
     setting: Setting
     probability: float
 
 
 @dataclass(frozen=True)
 class Plan(Result):
-    """The leading setting, how sure it is, and the runs to make next, the best first."""
-
     setting: Setting | None = None  # of the least expected regret; None before a run
     expected_regret: float | None = None
     probability: float | None = None  # that its regret is within the tolerance
@@ -101,24 +95,11 @@ def plan(
 
     The first runs are cheap ones at both ends of each axis; a decision follows them.
 
-    Parameters
-    ----------
-    candidates
-        The runs that could be made; a setting may be there several times, for repeats. Those that
-        have been made, or lack memory (``may_fit_memory``), are left out by the caller.
-    observations
-        The runs that have been made.
-    host
-        Power of what counts as energy beside GPUs; None if nothing does.
-    settings
-        Those that can be decided for, by default those of candidates and observations.
-    is_modelled
-        Whether the model of a step describes a setting. A leading one that it does not describe is
-        measured before a decision, whatever that takes.
-    hours_left, at_once
-        GPU-hours that may still be spent; the number of runs to propose.
-    seed
-        Of all random numbers: equal inputs and seeds give equal plans.
+    ``candidates`` has a setting several times where it may be repeated; the caller leaves out runs
+    that have been made, or lack memory (``may_fit_memory``). ``host`` is the power of what counts
+    as energy beside GPUs, None if nothing does. ``settings`` are those that can be decided for, by
+    default those of candidates and observations. A leading setting that is not ``is_modelled`` is
+    measured before a decision, whatever that takes. Equal inputs and seeds give equal plans.
 
     Examples
     --------
@@ -201,10 +182,7 @@ class Belief:
 
     @classmethod
     def of(
-        cls,
-        posterior: Posterior,
-        settings: Sequence[Setting],
-        host: HostPower | None = None,
+        cls, posterior: Posterior, settings: Sequence[Setting], host: HostPower | None = None
     ) -> "Belief":
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
@@ -214,11 +192,9 @@ class Belief:
         return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
 
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        """Return the regrets of choosing each setting, shape (draws, choices)."""
         return regrets(question, choices, *self._of_a_sample(choices))
 
     def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        """Return the share by which each setting misses a constraint, shape (draws, choices)."""
         return missed(question, choices, *self._of_a_sample(choices))
 
     def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
@@ -240,9 +216,11 @@ class Belief:
         if self.powers is None or self.power_noise is None:
             return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
         return Outcomes(
-            np.log(self.times[:, at]), self.time_noise[at],
-            np.log(self.powers[:, at]), self.power_noise[at],
-        )  # fmt: skip
+            np.log(self.times[:, at]),
+            self.time_noise[at],
+            np.log(self.powers[:, at]),
+            self.power_noise[at],
+        )
 
 
 def _check(
@@ -272,9 +250,10 @@ def _check(
             limits[item] = _CHEAP_PLACEMENT
     total = spent + sum(hours.values())
     runs = (
-        item for item, cost in hours.items()
+        item
+        for item, cost in hours.items()
         if item.setting in limits and cost <= limits[item.setting] * total
-    )  # fmt: skip
+    )
     return min(runs, key=lambda item: (item.setting != leading, hours[item]), default=None)
 
 
@@ -291,8 +270,6 @@ def _place(setting: Setting) -> object:
 
 
 def _other_places(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
-    """Yield the settings of the same batch and limit on the next fewer and the next more GPUs."""
-
     def distance(other: Setting) -> tuple[int, int]:
         nodes = abs((leading.nodes or 0) - (other.nodes or 0))
         return abs(leading.gpus - other.gpus), nodes
@@ -345,7 +322,6 @@ def _ranked(
 
 
 def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
-    """Return the best candidates, first those of different placements and batches."""
     chosen: list[Candidate] = []
     kinds: set[object] = set()
     for item in ranked:

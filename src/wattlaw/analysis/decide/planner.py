@@ -22,10 +22,7 @@ _HOPELESS, _LOW_END = 0.01, 3.0
 
 @dataclass
 class Planner:
-    """Chooses the runs of a study by what is known.
-
-    Runs are those of the study's plan, by their id in ``Evidence``.
-    """
+    """Chooses the runs of a study by what is known."""
 
     study: Study
     #: Expected GPU-hours of the runs that were chosen, by run id.
@@ -124,7 +121,6 @@ class Planner:
     def _for_target(
         self, evidence: Evidence, possible: Sequence[Candidate], active: Sequence[PlannedRun]
     ) -> list[Candidate]:
-        """Return the cheapest run of each global batch whose epochs to the target are unknown."""
         busy = {item.setting.global_batch for item in evidence.of(active)}
         hours = self._gpu_hours(evidence, possible)
         hours = hours or [float(item.setting.gpus) for item in possible]
@@ -154,7 +150,6 @@ class Planner:
         return chosen
 
     def _gpu_hours(self, evidence: Evidence, candidates: Sequence[Candidate]) -> list[float]:
-        """Return the predicted GPU-hours of candidates; none without a measured run."""
         if evidence.job is None or not candidates:
             return []
         distinct = list(dict.fromkeys(item.setting for item in candidates))

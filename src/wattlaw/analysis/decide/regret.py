@@ -13,10 +13,7 @@ _PENALTY = 2.0
 
 
 def regrets(
-    question: Question,
-    settings: Sequence[Setting],
-    time_s: Floats,
-    energy_j: Floats | None,
+    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
 ) -> Floats:
     """Return the regret of choosing each of some allowed settings, in each draw.
 
@@ -39,15 +36,9 @@ def regrets(
 
 
 def missed(
-    question: Question,
-    settings: Sequence[Setting],
-    time_s: Floats,
-    energy_j: Floats | None,
+    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
 ) -> Floats:
-    """Return the share by which each setting misses a constraint, 0 if it meets all.
-
-    Arguments and shape are those of ``regrets``.
-    """
+    """Return the share by which each setting misses a constraint, 0 if none; as ``regrets``."""
     times, energies = _of_training(question, settings, time_s, energy_j)
     slowest = None
     if question.max_slowdown is not None:
@@ -64,10 +55,7 @@ def missed(
 
 
 def _of_training(
-    question: Question,
-    settings: Sequence[Setting],
-    time_s: Floats,
-    energy_j: Floats | None,
+    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
 ) -> tuple[Floats, Floats | None]:
     by_batch, usual = question.samples_by_batch, question.samples or 1.0
     samples = np.array([by_batch.get(item.global_batch or 0.0, usual) for item in settings])

@@ -18,7 +18,6 @@ _SD = 2.0
 
 
 def fit_with_repeats(observations: Sequence[Observation], seed: int) -> Posterior:
-    """Return the posterior of a job, with a prior of the noise that its repeats inform."""
     repeated = _repeated(observations)
     if not repeated:
         return fit(observations, seed=seed)
@@ -58,7 +57,6 @@ def noise_prior(prior: Prior, repeated: Sequence[Sequence[float]]) -> Prior:
 
 
 def _repeated(observations: Sequence[Observation]) -> list[list[float]]:
-    """Return the logarithms of the times of each setting that was measured several times."""
     by_setting: dict[object, list[float]] = {}
     for item in observations:
         key = item.setting, item.epoch_steps

@@ -46,7 +46,12 @@ def expected_regrets(regrets: Floats, outcomes: Outcomes, seed: int) -> Floats:
     dice = np.random.default_rng([seed, 5])
     draws, candidates = outcomes.time.shape
     truth = dice.choice(draws, size=min(_OUTCOMES, draws), replace=False)
-    likely = regrets[:, _likely(regrets)].astype(np.float32)
+    # The settings that may be the best choice after a run.
+    is_best = np.bincount(regrets.argmin(1), minlength=regrets.shape[1])
+    order = np.lexsort((regrets.mean(0), -is_best))
+    by_mean = np.argsort(regrets.mean(0), kind="stable")
+    choices = np.union1d(order[:_LIKELY], by_mean[:_LIKELY])
+    likely = regrets[:, choices].astype(np.float32)
     result = np.empty(candidates)
     for start in range(0, candidates, _AT_ONCE):
         part = slice(start, start + _AT_ONCE)
@@ -85,14 +90,6 @@ def explained(target: Floats, outcomes: Outcomes, seed: int) -> Floats:
     shares = (slopes * np.linalg.solve(matrices, slopes[..., None])[..., 0]).sum(1) / target.size
     chance = len(rows) + _CHANCE * np.sqrt(2 * len(rows))
     return np.asarray(np.maximum(shares - chance / target.size, 0.0))
-
-
-def _likely(regrets: Floats) -> npt.NDArray[np.int64]:
-    """Return the settings that may be the best choice after a run."""
-    is_best = np.bincount(regrets.argmin(1), minlength=regrets.shape[1])
-    order = np.lexsort((regrets.mean(0), -is_best))
-    by_mean = np.argsort(regrets.mean(0), kind="stable")
-    return np.union1d(order[:_LIKELY], by_mean[:_LIKELY])
 
 
 def _distance(

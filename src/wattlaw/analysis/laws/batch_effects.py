@@ -1,17 +1,20 @@
 """Quality against global batch, and the batch beyond which it falls.
 
 Huber et al. 2025 find that accuracy falls beyond a global batch of 8192 for ResNet50. Here the fall
-is a finding of Hsu's multiple comparisons with the best (``metrics.estimates``), whose intervals
-hold for all batches together. How many epochs a target takes is ``laws.critical_batch``.
+is a finding of Hsu's multiple comparisons with the best, whose intervals hold for all batches
+together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import takewhile
 
 import numpy as np
 import pandas as pd
+from scipy import special
 
-from wattlaw.analysis.metrics.estimates import compare_with_best
+from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, Floats
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.metrics import direction
 from wattlaw.analysis.metrics.result import Result
@@ -25,12 +28,8 @@ MARGIN = 0.01
 #: Settings that change what is learned; caps, clocks, GPUs and launchers do not.
 LEARNING = ("workload", "options", "train", "precision", "dataset_fraction")
 _BY = [*LEARNING, "hardware", "epochs_trained", "metric_name"]
-_MEANS = [
-    "global_batch", "n", "diverged", "mean", "sd", "worse_by", "worse_by_low", "worse_by_high",
-    "p_value", "verdict",
-]  # fmt: skip
-
-_NUMBERS = ("worse_by", "worse_by_low", "worse_by_high", "p_value")
+_NUMBERS = ["worse_by", "worse_by_low", "worse_by_high", "p_value"]
+_MEANS = ["global_batch", "n", "diverged", "mean", "sd", *_NUMBERS, "verdict"]
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,11 @@ class BatchQuality(Result):
 
     @property
     def known_to(self) -> int | None:
-        """The largest batch whose quality is known; None if none is."""
         if self.verdict == NO_FALL:
             return int(self.means["global_batch"].max())
         return self.falls_beyond if self.verdict == FALLS else self.holds_to
 
     def warning(self, global_batch: float) -> str | None:
-        """Return a warning about this global batch, or None."""
         batches = self.means["global_batch"]
         if self.verdict == FALLS and global_batch > (self.falls_beyond or 0):
             return self.sentence
@@ -87,14 +84,11 @@ def quality_by_batch(table: pd.DataFrame) -> tuple[BatchQuality, ...]:
 
     Verdict ``falls``: a batch and all that are larger are worse than the best with 95 % confidence,
     and their loss may exceed the margin. ``no fall seen``: the loss at the largest batch is within
-    the margin with that confidence, and no run diverged from the best batch on. Otherwise ``cannot
-    tell``, with the reason: a direction that is unknown, one batch, no repeats, too much spread,
-    runs that diverged.
+    the margin with that confidence, and no run diverged from the best batch on.
 
     A run diverged if it was evaluated (it has an ``eval_time_s``, a ``loss``, or an infinite
-    metric) and has no finite metric, while others of its group have one. An imported run without a
-    metric but with an evaluation time or a loss counts as diverged; one without all three was not
-    evaluated. A repeat of which any run diverged, on any number of GPUs, has no quality.
+    metric) and has no finite metric, while others of its group have one. A repeat of which any run
+    diverged, on any number of GPUs, has no quality.
     """
     known = table[table["global_batch"].notna()]
     return tuple(_group_quality(*item) for item in groups(known, _BY))
@@ -121,7 +115,6 @@ def _group_quality(group: Group, runs: pd.DataFrame) -> BatchQuality:
 
 
 def _means(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
-    """Return one quality per batch and repeat, and their means and number of diverged repeats."""
     by = ["global_batch", "study", "repeat"]
     value = runs["metric"].astype(float)
     finite = value.where(np.isfinite(value))
@@ -141,7 +134,6 @@ def _means(runs: pd.DataFrame) -> tuple[pd.Series, pd.DataFrame]:
 
 
 def _divergence_text(means: pd.DataFrame) -> str:
-    """Return a text on how many repeats diverged at which batches; empty if none did."""
     batches = means[means["diverged"] > 0]
     counts = zip(batches["diverged"], batches["n"], batches["global_batch"], strict=True)
     texts = [f"{lost} of {n + lost} repeats at {batch}" for lost, n, batch in counts]
@@ -151,19 +143,17 @@ def _divergence_text(means: pd.DataFrame) -> str:
 def _compare_batches(values: pd.Series, means: pd.DataFrame, better: str) -> pd.DataFrame:
     sign = 1.0 if better == "higher" else -1.0
     by_batch = (sign * values.astype(float)).groupby(level="global_batch")
-    outcome = compare_with_best([np.asarray(of_batch, dtype=float) for _, of_batch in by_batch])
-    best_others = [np.delete(outcome.mean, i).max() for i in range(len(outcome.mean))]
-    distance_to_best = np.array(best_others) - outcome.mean
-    holds = -outcome.low <= MARGIN * abs(outcome.mean.max())
+    best = compare_with_best([np.asarray(of_batch, dtype=float) for _, of_batch in by_batch])
+    best_other = np.array([np.delete(best.mean, i).max() for i in range(len(best.mean))])
     compared = means["n"] > 0
+    holds = -best.low <= MARGIN * abs(best.mean.max())
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
     means = means.assign(verdict=DIVERGED).astype(dict.fromkeys(_NUMBERS, float))
-    means.loc[compared, list(_NUMBERS)] = np.column_stack(
-        [distance_to_best, -outcome.high, -outcome.low, outcome.p_value]
+    means.loc[compared, _NUMBERS] = np.column_stack(
+        [best_other - best.mean, -best.high, -best.low, best.p_value]
     )
-    means.loc[compared, "verdict"] = np.where(
-        holds, "holds", np.where(outcome.high < 0, "worse", CANNOT_TELL)
-    )
+    verdicts = np.where(holds, "holds", np.where(best.high < 0, "worse", CANNOT_TELL))
+    means.loc[compared, "verdict"] = verdicts
     return means
 
 
@@ -173,40 +163,127 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str) -> BatchQualit
     last = max(i for i, verdict in enumerate(verdicts) if verdict not in ("worse", DIVERGED))
     # Diverged runs do not hide a fall of quality, but do not show one by themselves either.
     worse = [i for i in range(last + 1, len(batches)) if verdicts[i] == "worse"]
-    falls = bool(worse)
-    diverged = _divergence_text(means)
     holding = list(takewhile(lambda i: verdicts[i] == "holds", range(best, len(batches))))
     name = group["metric_name"] or "quality"
-    if falls:
-        row = means.iloc[worse[0]]
-        verdict, text = FALLS, (
+    if worse:
+        verdict, row = FALLS, means.iloc[worse[0]]
+        text = (
             f"{name} falls beyond global batch {batches[last]}: at {batches[worse[0]]} it is worse "
             f"than the best by {row['worse_by']:.3g} ({row['worse_by_low']:.3g} to "
             f"{row['worse_by_high']:.3g})"
-        )  # fmt: skip
-    elif means["diverged"].iloc[best:].any():
-        verdict = CANNOT_TELL
-        text = f"cannot tell whether {name} falls with the global batch: runs diverged"
-    elif verdicts[-1] == "holds":
+        )
+    elif verdicts[-1] == "holds" and not means["diverged"].iloc[best:].any():
         verdict = NO_FALL
         text = (
             f"no fall of {name} by more than {MARGIN:.3g} of the best is seen up to global batch "
             f"{batches[-1]}"
         )
     else:
-        row, verdict = means.iloc[-1], CANNOT_TELL
-        text = (
-            f"cannot tell whether {name} falls with the global batch: at {batches[-1]} it may be "
-            f"worse than the best by up to {row['worse_by_high']:.3g}; measure more repeats"
+        verdict, text = CANNOT_TELL, f"cannot tell whether {name} falls with the global batch: "
+        text += (
+            "runs diverged"
+            if means["diverged"].iloc[best:].any()
+            else f"at {batches[-1]} it may be worse than the best by up to "
+            f"{means['worse_by_high'].iloc[-1]:.3g}; measure more repeats"
         )
-    text += f"; {diverged}" if diverged else ""
-    epochs = group["epochs_trained"]
-    text += f", after {epochs:g} epoch{'s'[: epochs > 1]} of training" if epochs is not None else ""
+    if diverged := _divergence_text(means):
+        text += f"; {diverged}"
+    if (epochs := group["epochs_trained"]) is not None:
+        text += f", after {epochs:g} epoch{'s'[: epochs > 1]} of training"
     return BatchQuality(
         group, better, verdict, text,
         best_batch=batches[best],
-        falls_beyond=batches[last] if falls else None,
-        falls_from=batches[last + 1] if falls else None,
+        falls_beyond=batches[last] if worse else None,
+        falls_from=batches[last + 1] if worse else None,
         holds_to=batches[holding[-1]] if holding else None,
         means=means,
     )  # fmt: skip
+
+
+_NODES = 64
+_RESOLUTION = 1e-10  # of a quantile
+
+
+@dataclass(frozen=True)
+class BestComparison:
+    """Distance of each mean from the best of the others, bigger being better.
+
+    ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
+    below 0, so are not the best, and all ``low`` hold together at 95 %.
+    """
+
+    mean: Floats
+    low: Floats
+    high: Floats
+    p_value: Floats
+
+
+def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
+    """Compare each sample's mean with the best of the others.
+
+    Hsu's multiple comparisons with the best (J. C. Hsu 1996, "Multiple Comparisons: Theory and
+    Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955.
+
+    With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
+    the greatest of the k - 1 t statistics against sample j, the bound of i below j is L_ij =
+    mean_i - mean_j - d_j s sqrt(1/n_i + 1/n_j). Then high_j = min over i of -L_ij, and low_i
+    = min(0, min of L_ij over those j != i with high_j > 0). Assumes independent, normal values of
+    one variance. Refused with fewer than two samples, or without repeats that differ.
+    """
+    if len(samples) < 2:
+        raise Refused("a comparison needs at least two samples")
+    sizes = np.array([len(values) for values in samples], dtype=float)
+    freedom = int(sizes.sum()) - len(samples)
+    if freedom < 1:
+        raise Refused("no repeats, so the random variation is unknown; measure repeats")
+    mean = np.array([values.mean() for values in samples])
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in samples)
+    if squares <= (1e-12 * np.abs(mean).max()) ** 2:
+        raise Refused("all repeats are identical, so the random variation is unknown: change seeds")
+    error = np.sqrt(squares / freedom * (1 / sizes[:, None] + 1 / sizes[None, :]))
+    difference = mean[:, None] - mean[None, :]
+    below = np.full_like(difference, np.inf)  # L_ij
+    p_value = np.ones(len(samples))
+    for j, size in enumerate(sizes):
+        is_other = np.arange(len(sizes)) != j
+        load = np.sqrt(sizes[is_other] / (sizes[is_other] + size))
+        d = _quantile(tuple(sorted(load)), freedom)
+        below[is_other, j] = difference[is_other, j] - d * error[is_other, j]
+        t = (difference[is_other, j] / error[is_other, j]).max()
+        p_value[j] = 1 - _greatest_below(float(t), load, freedom)
+    high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
+    candidates = high > 0
+    low = np.minimum(0, below[:, candidates].min(axis=1))
+    return BestComparison(mean, low, high, p_value)
+
+
+def _greatest_below(d: float, load: Floats, freedom: int) -> float:
+    """Return the probability that all t statistics against one control are at most ``d``.
+
+    Their correlations are products of loads, l_i = sqrt(n_i / (n_i + n_control)), so that given the
+    control's mean z and the standard deviation u they are independent: the mean over z and u of
+    the product over i of Phi((d u + l_i z) / sqrt(1 - l_i^2)). The integrals are by Gauss
+    quadrature: the same value each time, and quicker than random sampling.
+    """
+    z, u, weights = _nodes(freedom)
+    at = (d * u[:, None, None] + load * z[None, :, None]) / np.sqrt(1 - load**2)
+    return float(weights @ special.ndtr(at).prod(axis=2) @ weights)
+
+
+@lru_cache
+def _nodes(freedom: int) -> tuple[Floats, Floats, Floats]:
+    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
+    share = (nodes + 1) / 2
+    chi = np.sqrt(2 * special.gammaincinv(freedom / 2, share))
+    return special.ndtri(share), chi / np.sqrt(freedom), weights / 2
+
+
+@lru_cache
+def _quantile(load: tuple[float, ...], freedom: int) -> float:
+    loads = np.array(load)
+    low, high = 0.0, float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni
+    while high - low > _RESOLUTION:  # halving; scipy.optimize takes longer to import
+        middle = (low + high) / 2
+        is_below = _greatest_below(middle, loads, freedom) < LEVEL
+        low, high = (middle, high) if is_below else (low, middle)
+    return (low + high) / 2

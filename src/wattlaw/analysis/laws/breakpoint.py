@@ -1,12 +1,12 @@
-"""Where a series leaves its power law: two power laws that meet at a worker count.
+"""Where a series leaves its power law: two power laws that meet at a value of x.
 
-Model: ln t = a - b ln N + d max(0, ln N - ln c), with c one of the inner counts. d = 0 is the power
-law. The statistic is the largest share of the power law's sum of squares that any c takes away
-(sup-F; Andrews 1993, Econometrica 61, 821-856). Without a breakpoint its distribution depends only
-on the counts and repeats, so it is simulated with a fixed seed; the p value is valid for any c.
+Model: ln y = a - b ln x + d max(0, ln x - ln c), with c one of the inner x. d = 0 is the power law.
+The statistic is the largest share of the power law's sum of squares that any c takes away (sup-F;
+Andrews 1993, Econometrica 61, 821-856). Without a breakpoint its distribution depends only on the x
+and repeats, so it is simulated with a fixed seed; the p value is valid for any c.
 
-The observations are the counts' means, weighted with their repeats: deviations that the repeats of
-a count share are no breakpoint. The test is exact with equally many repeats or no shared deviation.
+The observations are the means at each x, weighted with their repeats: deviations that the repeats
+of an x share are no breakpoint. The test is exact with equally many repeats or no shared deviation.
 """
 
 import functools
@@ -17,8 +17,9 @@ import numpy as np
 from scipy import special
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.observations import Noise, Observations
-from wattlaw.analysis.metrics.estimates import LEVEL, Floats, Interval, LeastSquares
+from wattlaw.analysis.laws.observations import Observations
+from wattlaw.analysis.laws.power_law import power_law_design
+from wattlaw.analysis.metrics.estimates import LEVEL, Floats, Interval, LeastSquares, t_interval
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 
@@ -33,10 +34,10 @@ _CONSTANTS = 4  # a, b, d, c
 class Breakpoint(Result):
     """A bend that the data show.
 
-    ``at`` is the worker count where the laws meet; ``at_range`` the lowest and highest inner count
-    that an F test at 5 % does not distinguish from it. The intervals of ``beta_before`` and
-    ``beta_after`` take ``at`` as known, with Student's t over counts less four constants.
-    ``p_value`` is of the power law without a breakpoint, and no less than 1 / 10,000.
+    ``at`` is the x where the laws meet; ``at_range`` the lowest and highest inner x that an F test
+    at 5 % does not distinguish from it. The intervals of ``beta_before`` and ``beta_after`` take
+    ``at`` as known, with Student's t over distinct x less four constants. ``p_value`` is of the
+    power law without a breakpoint, and no less than 1 / 10,000.
     """
 
     properties = ("sentence",)
@@ -70,57 +71,58 @@ def find_breakpoint(x: Sequence[float] | Floats, y: Sequence[float] | Floats) ->
     """Return where the series leaves its power law; None where no breakpoint is significant at 2 %.
 
     A curve that flattens little by little is found too: one power law does not hold there either.
-    Refused as ``observe``, or if there are fewer than five distinct counts.
+    Refused as ``observe``, or if there are fewer than five distinct x.
     """
     return fit_breakpoint(obs.observe(x, y))[0]
 
 
 def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
-    """Return the breakpoint of observations if there is one, and the test's p value."""
-    counts = len(data.x)
-    if counts < MIN_COUNTS:
+    count = len(data.x)
+    if count < MIN_COUNTS:
         raise Refused(
-            f"{counts} distinct worker counts; a test for a breakpoint needs at least {MIN_COUNTS}"
+            f"{count} distinct {data.noun}; a test for a breakpoint needs at least {MIN_COUNTS}"
         )
-    hinges = np.maximum(np.log(data.x)[:, None] - np.log(data.x[1:-1]), 0)
-    root = np.sqrt(data.repeats)[:, None]
-    line = np.column_stack([np.ones(counts), np.log(data.x)]) * root
+    # What each hinge, and what the data, have beyond the power law.
+    inner, root = data.x[1:-1], np.sqrt(data.repeats)[:, None]
+    hinges = np.maximum(np.log(data.x)[:, None] - np.log(inner), 0) * root
+    line = power_law_design(data.x) * root
     base = np.linalg.qr(line)[0]
-    units = hinges * root
-    units = units - base @ (base.T @ units)
+    units = hinges - base @ (base.T @ hinges)
     units = units / np.sqrt((units**2).sum(axis=0))
-    left = data.means * root[:, 0]
-    left = left - base @ (base.T @ left)
+    y = data.means * root[:, 0]
+    left = y - base @ (base.T @ y)
     total = obs.sum_of_squares(data, left / root[:, 0])
     if total == 0:
         return None, 1.0
     gains = np.minimum((units.T @ left) ** 2 / total, 1.0)
-    p_value = _p_value(float(gains.max()), np.asarray(units, dtype=float), counts - 2)
+    p_value = _p_value(float(gains.max()), np.asarray(units, dtype=float), count - 2)
     if p_value > SIGNIFICANT:
         return None, p_value
-    squares = np.maximum(total * (1 - gains), 0)
-    best, df, inner = int(squares.argmin()), counts - _CONSTANTS, data.x[1:-1]
-    design = np.column_stack([line, hinges[:, best] * root[:, 0]])
-    fit = LeastSquares(design, data.means * root[:, 0])
-    spread = Noise(float(squares[best]) / df, df)
-    betas, intervals = [], []
-    for contrast in np.array([[0.0, -1.0, 0.0], [0.0, -1.0, -1.0]]):
-        betas.append(float(contrast @ fit.params))
-        error = float(np.sqrt(spread.scale * (contrast @ fit.gram @ contrast)))
-        intervals.append(spread.interval(betas[-1], error))
-    possible = inner[squares <= squares[best] + spread.scale * special.fdtri(1, df, LEVEL)]
-    found = Breakpoint(
+    squares, df = np.maximum(total * (1 - gains), 0), count - _CONSTANTS
+    best = int(squares.argmin())
+    variance = float(squares[best]) / df
+    fit = LeastSquares(np.column_stack([line, hinges[:, best]]), y)
+
+    def beta(contrast: Floats) -> tuple[float, Interval]:
+        value = float(contrast @ fit.params)
+        error = float(np.sqrt(variance * (contrast @ fit.gram @ contrast)))
+        return value, t_interval(value, error, df)
+
+    before, before_ci = beta(np.array([0.0, -1.0, 0.0]))
+    after, after_ci = beta(np.array([0.0, -1.0, -1.0]))
+    possible = inner[squares <= squares[best] + variance * special.fdtri(1, df, LEVEL)]
+    bend = Breakpoint(
         at=float(inner[best]),
         at_range=(float(possible[0]), float(possible[-1])),
-        beta_before=betas[0],
-        beta_before_ci=intervals[0],
-        beta_after=betas[1],
-        beta_after_ci=intervals[1],
+        beta_before=before,
+        beta_before_ci=before_ci,
+        beta_after=after,
+        beta_after_ci=after_ci,
         p_value=p_value,
         x_min=float(data.x[0]),
         x_max=float(data.x[-1]),
     )
-    return found, p_value
+    return bend, p_value
 
 
 def _p_value(gain: float, units: Floats, df: int) -> float:
@@ -135,7 +137,7 @@ def _p_value(gain: float, units: Floats, df: int) -> float:
 
 @functools.lru_cache(maxsize=512)
 def _drawn_gains(triangle: bytes, shape: tuple[int, int], df: int) -> Floats:
-    """Return the largest gains of normal noise, ascending; many series have the same counts.
+    """Return the largest gains of normal noise, ascending; many series have the same x.
 
     Only the noise along the hinges and the size of the rest matter: the rest is chi-square.
     """

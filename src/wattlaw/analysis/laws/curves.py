@@ -27,7 +27,7 @@ import numpy as np
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.observations import Noise, Observations
-from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval
+from wattlaw.analysis.metrics.estimates import Floats, Interval, aicc, deviance
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 
@@ -66,15 +66,11 @@ class Law:
 
     @property
     def constants(self) -> int:
-        """The number of fitted constants, without the noise."""
         return len(self.names)
-
-    def design(self, x: Floats) -> Floats:
-        return np.column_stack(self.terms(x))
 
     def log_mean(self, weights: Floats, x: Floats) -> tuple[Floats, Floats]:
         """Return ln t at ``x``, and its derivatives by the weights."""
-        design = self.design(x)
+        design = np.column_stack(self.terms(x))
         values = design @ weights
         return (values, design) if self.in_logs else (np.log(values), design / values[:, None])
 
@@ -95,6 +91,7 @@ LAWS = (
 )  # fmt: skip
 
 _IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
+_OVERFLOW = "its numbers overflow on these values"
 
 
 @dataclass(frozen=True)
@@ -119,14 +116,14 @@ class Curve(Result):
     aicc: float | None
     x_min: float
     x_max: float
-    between: float = field(repr=False, compare=False)  # squares of counts' means around the curve
+    between: float = field(repr=False, compare=False)  # squares of the means around the curve
 
 
 def fit_curve(law: Law, data: Observations) -> Curve:
     """Fit one law.
 
-    Refused if there are not more distinct counts than constants, a count is below what the law is
-    defined for, or numbers overflow.
+    Refused if there are not more distinct x than constants, an x is below what the law is defined
+    for, or numbers overflow.
     """
     with np.errstate(all="ignore"):
         weights, scale = _weights(law, data)
@@ -136,32 +133,24 @@ def fit_curve(law: Law, data: Observations) -> Curve:
         try:
             inverse = np.linalg.pinv(design / sizes)
         except np.linalg.LinAlgError:
-            raise Refused("its numbers overflow on these values") from None
+            raise Refused(_OVERFLOW) from None
         gram = inverse @ inverse.T / np.outer(sizes, sizes)
         between = obs.sum_of_squares(data, data.means - scale - log_mean)
         if not (np.isfinite(gram).all() and math.isfinite(between)):
-            raise Refused("its numbers overflow on these values")
+            raise Refused(_OVERFLOW)
         noise = obs.noise(data, between, law.constants)
         params, bounds = _parameters(law, weights, scale, gram, noise)
-        runs = obs.noise_of_runs(data, between, law.constants)
-    return Curve(
-        law=law.name,
-        params=params,
-        params_ci=bounds,
-        n=data.n,
-        k=law.constants + 1,
-        sigma=math.sqrt(runs.scale),
-        aicc=aicc(between + data.within, data.n, law.constants + 1),
-        x_min=float(data.x[0]),
-        x_max=float(data.x[-1]),
-        between=between,
-    )
+        sigma = math.sqrt(obs.noise_of_runs(data, between, law.constants).scale)
+    k = law.constants + 1
+    criterion = aicc(deviance(between + data.within, data.n), data.n, k)
+    ends = float(data.x[0]), float(data.x[-1])
+    return Curve(law.name, params, bounds, data.n, k, sigma, criterion, *ends, between)
 
 
 def holdout_error(law: Law, data: Observations) -> float:
-    """Return predicted / measured - 1 at the largest count, of a law fitted to the others.
+    """Return predicted / measured - 1 at the largest x, of a law fitted to the others.
 
-    Measured is the geometric mean of the count's repeats. Refused as ``fit_curve``.
+    Measured is the geometric mean of its repeats. Refused as ``fit_curve``.
     """
     with np.errstate(all="ignore"):
         weights, scale = _weights(law, data.without_largest())
@@ -190,31 +179,18 @@ def _parameters(
     return params, bounds
 
 
-def aicc(squares: float, n: int, k: int) -> float | None:
-    """Return -2 ln L + 2 k + 2 k (k + 1) / (n - k - 1) of normal noise; None if ``n <= k + 1``.
-
-    Akaike's criterion as corrected for few values by Hurvich & Tsai 1989, Biometrika 76, 297-307,
-    with ln L = -n / 2 ln(squares / n), without the constant that ``n`` values share. ``k`` counts
-    the noise too. Squares are taken as no smaller than rounding makes them.
-    """
-    if n <= k + 1:
-        return None
-    squares = max(squares, n * ROUNDING**2)
-    return n * math.log(squares / n) + 2 * k + 2 * k * (k + 1) / (n - k - 1)
-
-
 def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
     """Return the weights that fit best, and ln of the units they are in."""
     if len(data.x) <= law.constants:
         raise Refused(
-            f"{law.constants} constants need at least {law.constants + 1} distinct worker counts, "
+            f"{law.constants} constants need at least {law.constants + 1} distinct {data.noun}, "
             f"there are {len(data.x)}"
         )
     if data.x[0] < law.least_x:
-        raise Refused(f"not defined below N = {law.least_x:g}")
+        raise Refused(f"not defined below {law.least_x:g}")
     scale = float(data.means.mean())
     logs, root = data.means - scale, np.sqrt(data.repeats)
-    terms = law.design(data.x)
+    terms = np.column_stack(law.terms(data.x))
     if law.in_logs:
         solution = np.linalg.lstsq(terms * root[:, None], logs * root, rcond=None)[0]
         return np.asarray(solution, dtype=float), scale
@@ -233,5 +209,5 @@ def _weights(law: Law, data: Observations) -> tuple[Floats, float]:
             bounds=(0, np.inf), method="dogbox", x_scale="jac", ftol=1e-12, xtol=1e-12, gtol=1e-12,
         ).x  # fmt: skip
     except (RuntimeError, ValueError):
-        raise Refused("its numbers overflow on these values") from None
+        raise Refused(_OVERFLOW) from None
     return weights / sizes, scale

@@ -16,16 +16,11 @@ from scipy import special
 from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics.estimates import (
-    ERROR,
-    LEVEL,
-    ROUNDING,
-    LeastSquares,
-    f_test_p,
-)
+from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, ROUNDING, LeastSquares, f_test_p
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import limit_label, plural
+from wattlaw.common.formatting import plural
+from wattlaw.study.labels import limit_label
 
 TIME = "time_s"
 #: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.
@@ -45,35 +40,49 @@ class LimitComparison(Result):
     """
 
     rows_field = "limits"
+    properties = ("sentence",)
 
     limit: Limit
     verdict: str
-    sentence: str
     difference_p: float | None
     equivalence_p: float | None
     basis: str
     limits: pd.DataFrame
 
+    @property
+    def largest(self) -> pd.Series:
+        others = self.limits.iloc[1:]
+        return others.iloc[int(others["beta_difference"].abs().argmax())]
+
+    @property
+    def sentence(self) -> str:
+        row, reference = self.largest, limit_label(self.limit, self.limits["limit"].iloc[0])
+        most = (
+            f"at most {row['beta_difference']:+.3f} ({limit_label(self.limit, row['limit'])}; 90 % "
+            f"interval {row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
+        )
+        if self.verdict == SAME:
+            within = f"within {MARGIN:g}: it differs by {most}"
+            return f"The exponent is the same as {reference} {within}."
+        start = "The exponents differ"
+        if self.verdict == UNKNOWN:
+            start = f"These data do not show whether the exponents differ by more than {MARGIN:g}"
+        return f"{start}: from that of {reference} by {most}."
+
 
 def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") -> LimitComparison:
     """Compare the scaling laws of the time of one family of ``scaling_series`` under its limits.
 
-    Rows in which the other limit is set too are ignored if there are some without it. Limits with
-    fewer than three GPU counts are left out; with fewer than two limits, the comparison is refused.
+    Limits with fewer than three GPU counts are left out; with fewer than two limits, the comparison
+    is refused. ``limits`` of the result has a row per limit, the reference (no limit, else the
+    highest) first: the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference
+    with its 90 % interval (within the margin exactly where both one-sided tests reject at 5 %) and
+    ``equivalence_p``. "same beta" needs equivalence; "different beta" a difference at 5 % without.
 
-    ``limits`` of the result has a row per limit, the reference (no limit, else the highest) first:
-    the ``limit``; ``beta`` of its own law; ``beta_difference`` to the reference with its 90 %
-    interval ``_low``, ``_high`` (which lies within the margin exactly where both one-sided tests
-    reject at 5 %) and ``equivalence_p``.
-
-    Residuals are taken as independent and normal in ln t, with one variance. Repeats of a GPU count
-    are not independent where the count deviates from the law, which ``basis`` takes into account:
-    if a lack-of-fit F test rejects at 25 % (``laws.observations.POOLING_LEVEL``), or repeats are
-    all the same, they are averaged first, and every GPU count has an effect of its own that all
-    limits share, so that only differences between limits at the same count are used (if the limits
-    share enough counts).
-
-    "same beta" needs equivalence; "different beta" a difference at 5 % without equivalence.
+    Residuals are taken as independent and normal in ln t, with one variance. Where a GPU count
+    deviates from the law (a lack-of-fit F test rejects at ``POOLING_LEVEL``), or repeats are all
+    the same, they are averaged first, and every count has an effect of its own that all limits
+    share (if they share enough counts); ``basis`` says so.
     """
     rows = _usable_rows(series_rows, limit)
     limits = distinct_limits(rows[limit])
@@ -85,22 +94,29 @@ def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") ->
         for _, part in logs.groupby("code")
     ]
     basis, model = _fitted(logs, len(limits))
-    differences = _differences(model, len(limits))
-    frame = pd.DataFrame(
-        {"limit": limits, "beta": [-fit.params[1] for fit in of_limits]}, dtype=float
-    ).join(differences)
+    slopes = slice(len(limits) - 1, 2 * (len(limits) - 1))
+    changes, errors = -model.params[slopes], model.errors[slopes]
+    half = special.stdtrit(model.freedom, LEVEL) * errors
+    with np.errstate(divide="ignore"):
+        p_values = special.stdtr(model.freedom, -np.divide(MARGIN - np.abs(changes), errors))
+    columns = {
+        "limit": np.array(limits, dtype=float),
+        "beta": [-fit.params[1] for fit in of_limits],
+        "beta_difference": [0.0, *changes],
+        "beta_difference_low": [0.0, *(changes - half)],
+        "beta_difference_high": [0.0, *(changes + half)],
+        "equivalence_p": [np.nan, *p_values],
+    }
     difference_p = None  # of exact data, whose residuals are rounding
     if np.sqrt(model.variance) > _ROUNDING * float(logs["y"].std()):
-        difference_p = model.joint_p(slice(len(limits) - 1, 2 * (len(limits) - 1)))
-    equivalence_p = float(differences["equivalence_p"].iloc[1:].max())
+        difference_p = model.joint_p(slopes)
+    frame = pd.DataFrame(columns)
+    equivalence_p, verdict = float(frame["equivalence_p"].max()), UNKNOWN
     if equivalence_p < ERROR:
         verdict = SAME
     elif difference_p is None or difference_p < ERROR:
         verdict = DIFFERENT
-    else:
-        verdict = UNKNOWN
-    sentence = _sentence(verdict, frame, limit)
-    return LimitComparison(limit, verdict, sentence, difference_p, equivalence_p, basis, frame)
+    return LimitComparison(limit, verdict, difference_p, equivalence_p, basis, frame)
 
 
 def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
@@ -121,8 +137,6 @@ def _usable_rows(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
-    """Return the kind of observations, and the model."""
-
     def fitted(rows: pd.DataFrame, *, blocks: bool = False) -> LeastSquares:
         # Columns: shifts of the limits, differences of slopes, and what limits share.
         x = rows["x"].to_numpy(float)
@@ -149,33 +163,3 @@ def _fitted(logs: pd.DataFrame, limits: int) -> tuple[str, LeastSquares]:
     if 0 < model.freedom == len(means) - model.design.shape[1]:
         return BLOCKS, model
     return MEANS, fitted(means)
-
-
-def _differences(model: LeastSquares, limits: int) -> pd.DataFrame:
-    """Return beta minus the reference's, with 90 % intervals and the equivalence test."""
-    names = ["beta_difference", "beta_difference_low", "beta_difference_high", "equivalence_p"]
-    rows = [[0.0, 0.0, 0.0, np.nan]]
-    freedom, errors = model.freedom, model.errors
-    for i in range(limits - 1, 2 * (limits - 1)):
-        change, error = -float(model.params[i]), float(errors[i])
-        half = float(special.stdtrit(freedom, LEVEL)) * error
-        distance = MARGIN - abs(change)
-        with np.errstate(divide="ignore"):
-            p = float(special.stdtr(freedom, -np.divide(distance, error)))
-        rows.append([change, change - half, change + half, p])
-    return pd.DataFrame(rows, columns=names)
-
-
-def _sentence(verdict: str, frame: pd.DataFrame, limit: Limit) -> str:
-    others = frame.iloc[1:]
-    row = others.iloc[int(others["beta_difference"].abs().argmax())]
-    most = (
-        f"at most {row['beta_difference']:+.3f} ({limit_label(limit, row['limit'])}; 90 % "
-        f"interval {row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"
-    )
-    against = limit_label(limit, frame["limit"].iloc[0])
-    if verdict == SAME:
-        return f"The exponent is the same as {against} within {MARGIN:g}: it differs by {most}."
-    start = f"These data do not show whether the exponents differ by more than {MARGIN:g}"
-    start = "The exponents differ" if verdict == DIFFERENT else start
-    return f"{start}: from that of {against} by {most}."

@@ -18,7 +18,6 @@ POWER_SETTINGS: tuple[str, ...] = (*LIMITS, "power_profile")
 
 
 def other_limit(limit: Limit) -> Limit:
-    """Return the limit that has to be held while ``limit`` is varied."""
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
 
 
@@ -36,16 +35,12 @@ def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def distinct_limits(limits: pd.Series) -> list[float | None]:
-    """Return the distinct limits from high to low, no limit (None) first.
-
-    The first is the reference, with which the others are compared.
-    """
+    """Return the distinct limits from high to low, no limit (None) first: it is the reference."""
     values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
     return [None, *values] if limits.isna().any() else [*values]
 
 
 def at_limit(rows: pd.DataFrame, column: str, value: float | None) -> pd.DataFrame:
-    """Return the rows whose limit is ``value``; None is no limit."""
     return rows[rows[column].isna() if value is None else rows[column] == value]
 
 
@@ -72,19 +67,12 @@ _RATIOS = [f"{name}_ratio{end}" for name in ("time", "speed", "energy") for end 
 def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.DataFrame:
     """Return time, speed and energy of each limit as ratios to the run without it.
 
-    ``time_ratio = T(limit) / T(reference)`` of geometric means over repeats, ``speed_ratio`` its
-    inverse, ``energy_ratio = E(limit) / E(reference)`` of the energy per epoch. The reference is
-    the same setting without the limit or, where none was run so, with the highest; the other limit
-    stays the same. 95 % intervals (``_low``, ``_high``) are those of ``speedup.ratios``, pooled
-    over the limits of the setting. A column of settings that ``table`` lacks is taken not to
-    differ.
-
-    Returns
-    -------
-    DataFrame
-        One row per setting and limit, settings of a single limit left out: the settings, ``limit``
-        and ``reference`` (missing: none), the ratios, ``n``, ``n_reference``, and ``energy_is``.
-        Energies that count different things have no ratio, and ``energy_is`` names all of them.
+    One row per setting and limit, settings of a single limit left out: the settings, ``limit`` and
+    ``reference`` (missing: none; else the highest), ratios of geometric means over repeats with
+    their 95 % intervals of ``speedup.ratios``, pooled over the limits of the setting, ``n``,
+    ``n_reference``, and ``energy_is``. Energies that count different things have no ratio, and
+    ``energy_is`` names all of them. The other limit stays the same. A column of settings that
+    ``table`` lacks is taken not to differ.
     """
     names = [name for name in SETTINGS if name in table.columns and name != limit]
     limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)

@@ -1,10 +1,10 @@
-"""The data that laws are fitted to: logarithms, the counts' means, and their scatter.
+"""The data that laws are fitted to: logarithms, their means at each x, and their scatter.
 
-A run's ln y is the law, plus a deviation that all repeats of its count share, plus noise of its
-own. If the shared part is zero, every run is an observation of the law; otherwise only each count's
-mean is. Both give the same estimates when means are weighted with their repeats; what differs is
-the error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Components", and Draper
-& Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
+A run's ln y is the law, plus a deviation that all repeats of its x share, plus noise of its own. If
+the shared part is zero, every run is an observation of the law; otherwise only the mean at each x
+is. Both give the same estimates when means are weighted with their repeats; what differs is the
+error of the estimates. See Searle, Casella & McCulloch 1992, "Variance Components", and Draper &
+Smith 1998, "Applied Regression Analysis", section 2.1 (lack of fit).
 """
 
 from collections.abc import Sequence
@@ -25,10 +25,12 @@ from wattlaw.analysis.metrics.estimates import (
 from wattlaw.common.errors import Refused
 
 MIN_DISTINCT = 3
-#: Runs and counts are pooled only if a test at this level finds no deviation that repeats share: at
+#: Runs of all x are pooled only if a test at this level finds no deviation that repeats share: at
 #: the usual 5 % too many such deviations pass, and intervals come out too short
 #: (Bancroft 1964, Biometrics 20, 427-442; benchmarks/coverage.py measures it).
 POOLING_LEVEL = 0.25
+#: What the values of x are called.
+WORKERS = "worker counts"
 
 
 @dataclass(frozen=True)
@@ -41,18 +43,32 @@ class Observations:
     means: Floats  # of ln y
     repeats: Floats
     within: float  # sum of squares of ln y around the means
-    within_df: int  # n - k
+    noun: str
+
+    @classmethod
+    def of(cls, run_x: Floats, log_y: Floats, noun: str) -> "Observations":
+        distinct, which = np.unique(run_x, return_inverse=True)
+        repeats = np.bincount(which, minlength=len(distinct)).astype(float)
+        means = np.bincount(which, log_y, len(distinct)) / repeats
+        within = float(((log_y - means[which]) ** 2).sum())
+        return cls(run_x, log_y, distinct, means, repeats, within, noun)
 
     @property
     def n(self) -> int:
         return len(self.run_x)
 
+    @property
+    def within_df(self) -> int:
+        return self.n - len(self.x)
+
     def without_largest(self) -> "Observations":
         smaller = self.run_x < self.x[-1]
-        return _observations(self.run_x[smaller], self.log_y[smaller])
+        return self.of(self.run_x[smaller], self.log_y[smaller], self.noun)
 
 
-def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observations:
+def observe(
+    x: Sequence[float] | Floats, y: Sequence[float] | Floats, noun: str = WORKERS
+) -> Observations:
     """Return what a law is fitted to; pairs with a missing value are left out.
 
     Refused if a value is not a number above zero, or fewer than three distinct x are left.
@@ -62,23 +78,12 @@ def observe(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> Observa
     wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
     if wrong:
         raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
-    observations = _observations(pairs[:, 0], np.log(pairs[:, 1]))
-    if len(observations.x) < MIN_DISTINCT:
+    data = Observations.of(pairs[:, 0], np.log(pairs[:, 1]), noun)
+    if len(data.x) < MIN_DISTINCT:
         raise Refused(
-            f"{len(observations.x)} distinct worker counts; a law needs at least {MIN_DISTINCT}: "
-            "measure more counts"
+            f"{len(data.x)} distinct {noun}; a law needs at least {MIN_DISTINCT}: measure more"
         )
-    return observations
-
-
-def _observations(run_x: Floats, log_y: Floats) -> Observations:
-    distinct, which = np.unique(run_x, return_inverse=True)
-    repeats = np.bincount(which, minlength=len(distinct)).astype(float)
-    means = np.bincount(which, log_y, len(distinct)) / repeats
-    within = float(((log_y - means[which]) ** 2).sum())
-    return Observations(
-        run_x, log_y, distinct, means, repeats, within, within_df=len(run_x) - len(distinct)
-    )
+    return data
 
 
 @dataclass(frozen=True)
@@ -86,9 +91,9 @@ class Noise:
     """The scatter around a fitted law, and the errors that follow from it.
 
     ``scale`` is the mean square per run that the estimates' errors are made of, with ``df`` degrees
-    of freedom. A new run at a new count varies by ``share * scale + (1 - share) * within``: with
-    share 1 the scale itself; from means of r repeats share is 1/r, since the scale then holds r
-    times what repeats share.
+    of freedom. A new run at a new x varies by ``share * scale + (1 - share) * within``: with share
+    1 the scale itself; from means of r repeats share is 1/r, since the scale then holds r times
+    what repeats share.
     """
 
     scale: float
@@ -116,15 +121,15 @@ class Noise:
                 freedom = spread**2 / (between**2 / self.df + within**2 / self.within_df)
             ahead = special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(spread)
             ahead = np.where(freedom > 0, ahead, np.inf)
-            logs = (log_mean, log_mean - half, log_mean + half, log_mean - ahead, log_mean + ahead)
-            columns = ("mean", "low", "high", "prediction_low", "prediction_high")
-            return pd.DataFrame(
-                {"x": x} | {name: np.exp(v) for name, v in zip(columns, logs, strict=True)}
-            )
+            logs = {
+                "mean": log_mean, "low": log_mean - half, "high": log_mean + half,
+                "prediction_low": log_mean - ahead, "prediction_high": log_mean + ahead,
+            }  # fmt: skip
+            return pd.DataFrame({"x": x} | {name: np.exp(values) for name, values in logs.items()})
 
 
 def sum_of_squares(data: Observations, residuals: Floats) -> float:
-    """Return the weighted sum of squares of the counts' means around a law, zero if rounding."""
+    """Return the weighted sum of squares of the means around a law, zero if rounding."""
     return float(data.repeats @ np.where(np.abs(residuals) > ROUNDING, residuals, 0.0) ** 2)
 
 
@@ -135,10 +140,10 @@ def noise_of_runs(data: Observations, between: float, constants: int) -> Noise:
 
 
 def noise_of_means(data: Observations, between: float, constants: int) -> Noise:
-    """Return the scatter if only the counts' means are observations.
+    """Return the scatter if only the means are observations.
 
-    Exact where every count has as many repeats; else their effective number is used, as in a
-    one-way analysis of variance: r0 = (n - sum r^2 / n) / (k - 1).
+    Exact where every x has as many repeats; else their effective number is used, as in a one-way
+    analysis of variance: r0 = (n - sum r^2 / n) / (k - 1).
     """
     k, n = len(data.x), data.n
     effective = (n - float((data.repeats**2).sum()) / n) / (k - 1)
@@ -148,10 +153,10 @@ def noise_of_means(data: Observations, between: float, constants: int) -> Noise:
 
 
 def lack_of_fit(data: Observations, between: float, constants: int) -> float | None:
-    """Return the p value of the law against the counts' means.
+    """Return the p value of the law against the means.
 
     F = (between / (k - constants)) / (within / (n - k)). None without repeats, or with as many
-    constants as counts.
+    constants as distinct x.
     """
     df = len(data.x) - constants
     if df < 1 or data.within_df < 1:

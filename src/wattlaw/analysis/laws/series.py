@@ -11,13 +11,14 @@ A series is of data-parallel jobs whose workers cooperate, on as many GPUs as it
 """
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
 import pandas as pd
 
+from wattlaw.analysis.laws.fitting import Fit, Fits, fit_groups
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
-from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits, fit_groups
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.analysis.metrics.groups import (
     ENERGIES,
@@ -26,8 +27,9 @@ from wattlaw.analysis.metrics.groups import (
     group_numbers,
     groups,
 )
-from wattlaw.analysis.metrics.metrics import ESTIMATED, WHY_NO_LAW, unit_of
-from wattlaw.common.formatting import group_label, plural
+from wattlaw.analysis.metrics.metrics import ESTIMATED, WHY_NO_LAW, missing_energy, unit_of
+from wattlaw.common.formatting import plural
+from wattlaw.study.labels import group_label
 
 RULES = ("global_batch", "local_batch")
 FIXED = (
@@ -45,9 +47,8 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
     Adds ``rule`` (global_batch, local_batch, or unknown_batch where a row has neither) and
     ``batch``; ``fraction_per_gpu`` (missing where the data set does not grow with the GPUs);
     ``placement``, the nodes if they do not follow from the GPUs: ``2 nodes`` or ``fewest nodes``;
-    ``series``, a label that names the settings in which the series of a table differ; and
-    ``family``, the same without cap and clock. A series has at least two GPU counts. Missing
-    ``options`` and ``train`` are taken as none. Rows with one of ``law_refusals`` are left out.
+    ``series``, a label; and ``family``, the same without cap and clock. A series has at least two
+    GPU counts. Rows with one of ``law_refusals`` are left out.
     """
     table = table[law_refusals(table).isna()]
     table = table.assign(**{name: table[name].astype(object).fillna("{}") for name in JSON_COLUMNS})
@@ -114,49 +115,74 @@ def _with_enough_counts(rows: pd.DataFrame, by: list[str], least: int) -> list[p
     return [part for _, part in rows[counts >= least].groupby(group)]
 
 
-def fit_table(table: pd.DataFrame, y: str = "time_s") -> SeriesFits:
+def fit_metrics(
+    table: pd.DataFrame, x: str = "gpus", y: str = "time_s", by: str | Sequence[str] | None = None
+) -> Fits:
+    """Fit the metrics of runs: by default their scaling series, else groups of the columns ``by``.
+
+    Groups never mix energies that count different things, or quantities of different units.
+    """
+    missing: list[Fit] = []
+    if y in ENERGIES:
+        without = ((name, missing_energy(rows)) for name, rows in table.groupby("workload"))
+        missing = [Fit({"workload": name}, refusal=why) for name, why in without if why]
+    if missing:  # and not once more as series of no worker counts
+        table = table[table[y].notna()]
+    if by is None and x == "gpus" and y in table.columns:
+        return Fits((*fit_table(table, y).rows, *missing), x, y)
+    names = [by] if isinstance(by, str) else list(by or ())
+    if by is None:  # one group for each job: what else varies than x and the batches
+        others = (name for name in (*FIXED, "gpus", "nodes") if name != x and name in table)
+        names = [name for name in others if table[name].nunique(dropna=False) > 1]
+    names += ["energy_is"] if y in ENERGIES else []
+    units = {unit: unit_of(y, unit) for unit in table["unit"].dropna().unique()}
+    if len({*units.values()}) > 1:
+        names.append("unit")
+    fits = fit_groups(table, x, y, names)
+    rows = [
+        replace(fit, unit=units.get(fit.group.get("unit", table["unit"].iloc[0])))
+        for fit in map(_without_estimated, fits.rows)
+    ]
+    return Fits((*rows, *missing), x, y, fits.left_out)
+
+
+def fit_table(table: pd.DataFrame, y: str = "time_s") -> Fits:
     """Fit a law to each scaling series; rows in no series get a refusal by workload and reason."""
     left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
     refused = [
-        SeriesFit.refused(group, f"{plural(len(rows), 'run')}: {group.pop('reason')}")
+        Fit(group, refusal=f"{plural(len(rows), 'run')}: {group.pop('reason')}")
         for group, rows in groups(left, ["workload", "reason"])
     ]
-    return SeriesFits((*fit_series(scaling_series(table), y).rows, *refused))
+    return Fits((*fit_series(scaling_series(table), y).rows, *refused), "gpus", y)
 
 
-def fit_series(series: pd.DataFrame, y: str = "time_s") -> SeriesFits:
+def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
     """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, the other settings that differ in the
     table, and caps and clocks that are set; a law of energy also says what the energy is.
     """
-    if series.empty:
-        return SeriesFits(())
-    names = [name for name in varying_columns(series) if name != "workload"]
-    energy = ["energy_is"] if y in ENERGIES else []
-    fits = []
+    fits: list[Fit] = []
+    names = [name for name in varying_columns(series) if name != "workload"] if len(series) else []
     for rule in (*RULES, "unknown_batch"):
-        rows_of_rule = series[series["rule"] == rule]
-        batch = [rule] if rule in RULES else []
         for grows in (False, True):
-            rows = rows_of_rule[rows_of_rule["fraction_per_gpu"].notna() == grows]
-            others = [*names, "fraction_per_gpu"] if grows else names
-            others = [name for name in others if not (grows and name == "dataset_fraction")]
-            by = ["workload", *batch, *others, *energy]
-            for unit, rows_of_unit in rows.groupby("unit", sort=False):
-                fitted = fit_groups(rows_of_unit, "gpus", y, by).rows
+            is_kept = (series["rule"] == rule) & (series["fraction_per_gpu"].notna() == grows)
+            by = ["workload", *([rule] if rule in RULES else []), *names]
+            if grows:
+                by = [*(name for name in by if name != "dataset_fraction"), "fraction_per_gpu"]
+            by += ["energy_is"] if y in ENERGIES else []
+            for unit, rows in series[is_kept].groupby("unit", sort=False):
+                fitted = zip(fit_groups(rows, "gpus", y, by).rows, groups(rows, by), strict=True)
                 fits += [
                     replace(fit, unit=unit_of(y, str(unit)), nodes=_nodes(of_fit))
-                    for fit, (_, of_fit) in zip(fitted, groups(rows_of_unit, by), strict=True)
+                    for fit, (_, of_fit) in fitted
                 ]
-    return SeriesFits(tuple(map(without_estimated, fits)))
+    return Fits(tuple(map(_without_estimated, fits)), "gpus", y)
 
 
-def without_estimated(fit: SeriesFit) -> SeriesFit:
-    """Refuse a fit whose energy is computed from time."""
-    if ESTIMATED in str(fit.group.get("energy_is")):
-        return SeriesFit.refused(fit.group, WHY_NO_LAW)
-    return fit
+def _without_estimated(fit: Fit) -> Fit:
+    is_estimated = ESTIMATED in str(fit.group.get("energy_is"))
+    return Fit(fit.group, refusal=WHY_NO_LAW) if is_estimated else fit
 
 
 def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:
@@ -180,9 +206,11 @@ def varying_columns(series: pd.DataFrame) -> list[str]:
         name
         for name in (*FIXED, "emulated_gpus", "placement")
         if name in series
-        and (series[name].nunique(dropna=False) > 1
-             or (name in POWER_SETTINGS and series[name].notna().any()))
-    ]  # fmt: skip
+        and (
+            series[name].nunique(dropna=False) > 1
+            or (name in POWER_SETTINGS and series[name].notna().any())
+        )
+    ]
     if "placement" in series:
         return names
     nodes = series["nodes"].groupby(group_numbers(series, [*FIXED, "gpus"])).nunique()

@@ -16,23 +16,15 @@ _COLUMNS = [
 
 
 def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:
-    """Return each series of ``scaling_series`` relative to one of its GPU counts.
+    """Return each series of ``scaling_series`` relative to one of its GPU counts R.
 
-    That is ``reference`` where a series has it (2 in Frey et al. 2022); otherwise, and by default,
-    the smallest of the series.
-
-    Returns
-    -------
-    DataFrame
-        One row per series and GPU count N, with R the reference: ``speedup`` = T(R) / T(N),
-        with times of the series' ``unit``; ``efficiency`` = speedup R / N, or T(R) / T(N) where
-        the data set grows with N and each GPU has as much to do; ``energy_ratio`` = E(N) / E(R) of
-        the unit or, where the data set grows, of a sample, since epochs are different work then;
-        ``energy_delay_ratio``, the ratio of E T, of a sample's time where the energy is a sample's.
-        All are of geometric means over repeats. A series in steps has none: how much work a step is
-        at another count is not known. The 95 % intervals are t intervals of log ratios with the
-        variance pooled over the series' counts, and missing without repeats or where all repeats
-        are the same. Energy ratios are missing where energies count different things.
+    R is ``reference`` where a series has it (2 in Frey et al. 2022), else the smallest. One row per
+    series and GPU count N: ``speedup`` = T(R) / T(N); ``efficiency`` = speedup R / N, or T(R) /
+    T(N) where the data set grows with N and each GPU has as much to do; ``energy_ratio`` = E(N) /
+    E(R) of the unit or, where the data set grows, of a sample; ``energy_delay_ratio`` of E T. All
+    are of geometric means over repeats, with 95 % t intervals of ``ratios``. A series in steps has
+    none: how much work a step is at another count is not known. Energy ratios are missing where
+    energies count different things.
     """
     rows = [
         row

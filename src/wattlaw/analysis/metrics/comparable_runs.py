@@ -3,15 +3,16 @@
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pandas as pd
 
-from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS, UNITS, missing_energy
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.common.formatting import group_label, plural
+from wattlaw.common.formatting import plural
+from wattlaw.study.labels import group_label
 from wattlaw.study.not_as_declared import (
     OTHER_BATCH,
     UNCOOPERATIVE,
@@ -71,19 +72,11 @@ class ComparableRuns:
 def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     """Return the runs of a workload that advice may compare.
 
-    Replayed runs are excluded if there are measured ones, and simulated runs if there are others.
-    Runs that emulate other GPUs, and runs on several GPUs whose workers do not cooperate, are
-    excluded. The unit of most runs is kept. Of several variants of the job (options, training loop,
-    share of the data set, length of a run), the one with the largest share of the data is kept,
-    then the one with the most runs. Of energies that count different devices, those of the most
-    settings are kept; the other runs keep their times only. ``warnings`` names what is excluded,
-    and ``left_out`` counts it.
-
-    Raises
-    ------
-    Refused
-        No run of this workload is done, and the text lists the workloads that have runs; or the
-        workers of no run cooperate.
+    Measured runs are kept, else replayed, else simulated ones; the unit of most runs; of several
+    variants of the job (options, training loop, share of the data set, length of a run), the one
+    with the largest share of the data, then with the most runs. Of energies that count different
+    devices, those of the most settings are kept; the other runs keep their times only.
+    Refused if no run of the workload is done, or the workers of no run cooperate.
     """
     rows = table[table["workload"] == workload]
     if rows.empty:
@@ -92,16 +85,15 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
             raise NothingToRecommend(f"no done runs of workload {workload!r}; no run is done")
         known = ", ".join(workloads)
         raise Refused(f"no done runs of workload {workload!r}; there are runs of: {known}")
-    warnings: list[Caution] = []
-    left_out: dict[str, int] = {}
-    rows = _one_origin(rows, warnings, left_out)
-    rows = _as_stated(rows, warnings, left_out)
-    rows, unit = _one_unit(rows, warnings, left_out)
-    rows = _one_variant(rows, warnings, left_out)
-    rows, energy_is = _one_energy(rows, warnings)
-    warnings += [*batch_cautions(rows), *scope_cautions(rows)]
-    worker = worker_noun(rows)
-    return ComparableRuns(rows, unit, energy_is, worker, tuple(warnings), left_out)
+    choice = _Choice(rows)
+    choice.keep_one_origin()
+    choice.keep_as_stated()
+    unit = choice.keep_one_unit()
+    choice.keep_one_variant()
+    energy_is = choice.keep_one_energy()
+    warnings = (*choice.warnings, *batch_cautions(choice.rows), *scope_cautions(choice.rows))
+    worker = worker_noun(choice.rows)
+    return ComparableRuns(choice.rows, unit, energy_is, worker, warnings, choice.left_out)
 
 
 def batch_cautions(table: pd.DataFrame) -> list[Caution]:
@@ -114,127 +106,119 @@ def scope_cautions(table: pd.DataFrame) -> list[Caution]:
     return [] if text is None else [Caution(NO_SCOPE, f"{text}.")]
 
 
-def _one_origin(
-    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
-) -> pd.DataFrame:
-    """Keep the measured runs, else the replayed ones, else the simulated ones."""
-    origins = rows["launcher"].map(origin_of)
-    kept = min(origins, key=ORIGINS.index)
-    if kept != MEASURED:
-        warnings.append(Caution(kept, f"All times and energies are {kept}, not measured."))
-    for other, count in origins[origins != kept].value_counts().items():
-        text = f"{count} {other} runs are excluded; only {kept} runs count."
-        warnings.append(Caution(f"{other}-excluded", text))
-        left_out[str(other)] = int(count)
-    kept_rows: pd.DataFrame = rows[origins == kept]
-    return kept_rows
+@dataclass
+class _Choice:
+    rows: pd.DataFrame
+    warnings: list[Caution] = field(default_factory=list)
+    left_out: dict[str, int] = field(default_factory=dict)
 
+    def warn(self, code: str, text: str) -> None:
+        self.warnings.append(Caution(code, text))
 
-def _as_stated(
-    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
-) -> pd.DataFrame:
-    """Leave out emulated runs, and those on several GPUs whose workers do not cooperate."""
-    emulated = rows["emulated_gpus"].notna()
-    if emulated.any():
-        text = f"{plural(int(emulated.sum()), 'run')} that emulate more GPUs are excluded."
-        warnings.append(Caution("emulated-excluded", text))
-        left_out["that emulate more GPUs"] = int(emulated.sum())
-    alone = uncooperative(rows)
-    if alone.any():
-        text = uncooperative_text(int(alone.sum()), set(rows["workload"]))
-        warnings.append(Caution(UNCOOPERATIVE, text))
-        left_out["whose workers do not cooperate"] = int((alone & ~emulated).sum())
-    kept = rows[~(emulated | alone)]
-    if kept.empty:
-        raise NothingToRecommend(" ".join(str(warning) for warning in warnings))
-    for kind in sorted(set(kept["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
-        text = f"The runs use {kind} parallelism: laws are for data-parallel jobs, and no other"
-        warnings.append(Caution("not-data-parallel", f"{text} GPU count is predicted."))
-    return kept
+    def keep_one_origin(self) -> None:
+        origins = self.rows["launcher"].map(origin_of)
+        kept = min(origins, key=ORIGINS.index)
+        if kept != MEASURED:
+            self.warn(kept, f"All times and energies are {kept}, not measured.")
+        for other, count in origins[origins != kept].value_counts().items():
+            text = f"{count} {other} runs are excluded; only {kept} runs count."
+            self.warn(f"{other}-excluded", text)
+            self.left_out[str(other)] = int(count)
+        self.rows = self.rows[origins == kept]
 
+    def keep_as_stated(self) -> None:
+        emulated, alone = self.rows["emulated_gpus"].notna(), uncooperative(self.rows)
+        if count := int(emulated.sum()):
+            text = f"{plural(count, 'run')} that emulate more GPUs are excluded."
+            self.warn("emulated-excluded", text)
+            self.left_out["that emulate more GPUs"] = count
+        if count := int(alone.sum()):
+            self.warn(UNCOOPERATIVE, uncooperative_text(count, set(self.rows["workload"])))
+            self.left_out["whose workers do not cooperate"] = int((alone & ~emulated).sum())
+        self.rows = self.rows[~(emulated | alone)]
+        if self.rows.empty:
+            raise NothingToRecommend(" ".join(str(warning) for warning in self.warnings))
+        for kind in sorted(set(self.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
+            text = f"The runs use {kind} parallelism: laws are for data-parallel jobs, and no other"
+            self.warn("not-data-parallel", f"{text} GPU count is predicted.")
 
-def _one_unit(
-    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
-) -> tuple[pd.DataFrame, str]:
-    """Keep the runs in the unit of most of them."""
-    unit = min(UNITS, key=lambda name: (-int((rows["unit"] == name).sum()), UNITS.index(name)))
-    kept = rows[rows["unit"] == unit]
-    for other, left in rows[rows["unit"] != unit].groupby("unit"):
-        names = ", ".join(left["run_id"].iloc[:3]) + (", ..." if len(left) > 3 else "")
+    def keep_one_unit(self) -> str:
+        units = self.rows["unit"]
+        unit = min(UNITS, key=lambda name: (-int((units == name).sum()), UNITS.index(name)))
+        for other, left in self.rows[units != unit].groupby("unit"):
+            names = ", ".join(left["run_id"].iloc[:3]) + (", ..." if len(left) > 3 else "")
+            text = (
+                f"{plural(len(left), 'run')} ({names}) are known per {other} only and are "
+                f"excluded; this advice is per {unit}."
+            )
+            self.warn("units-differ", text)
+            self.left_out[f"known per {other} only"] = len(left)
+        self.rows = self.rows[units == unit]
+        if unit != "epoch":
+            text = f"Times and energies are of one {unit}, not of an epoch: {WHY_NO_EPOCH[unit]}."
+            self.warn(f"per-{unit}", text)
+        if (self.rows["basis"] == "run").any():
+            divided = ", divided by its epochs" if unit == "epoch" else ""
+            text = f"What was measured is a process{divided}: its start-up is included."
+            self.warn("startup-included", text)
+        if unit == "step" and self.rows["gpus"].nunique() > 1:
+            text = "The batch is unknown: a step may have other samples at another GPU count."
+            self.warn("batch-unknown", text)
+        return unit
+
+    def keep_one_variant(self) -> None:
+        shares = self.rows["dataset_fraction"]
+        variants = group_numbers(self.rows, _JOB)
+        if variants.nunique() < 2:
+            if (share := shares.iloc[0]) < 1:
+                text = f"All runs trained on {share:g} of the data set; epochs refer to that share."
+                self.warn("share-of-data", text)
+            return
+        jobs = self.rows.groupby(variants)[list(_JOB)].first()
+        ranked = jobs.assign(share=jobs["dataset_fraction"], runs=variants.value_counts())
+        ranked = ranked.sort_values(["share", "runs"], ascending=False, kind="stable")
+        differing = {
+            name: jobs[name].map(differing_options(jobs[name]))
+            if name in JSON_COLUMNS
+            else jobs[name]
+            for name in _JOB
+            if jobs[name].nunique(dropna=False) > 1
+        }
+        labels = [
+            group_label({name: values.loc[i] for name, values in differing.items()}) or "defaults"
+            for i in ranked.index
+        ]
+        others = "; ".join(labels[1:4])
+        others += f"; and {len(labels) - 4} more" if len(labels) > 4 else ""
         text = (
-            f"{plural(len(left), 'run')} ({names}) are known per {other} only and are "
-            f"excluded; this advice is per {unit}."
+            f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
+            f"advice is for: {labels[0]}. Left out: {others}."
         )
-        warnings.append(Caution("units-differ", text))
-        left_out[f"known per {other} only"] = len(left)
-    if unit != "epoch":
-        text = f"Times and energies are of one {unit}, not of an epoch: {WHY_NO_EPOCH[unit]}."
-        warnings.append(Caution(f"per-{unit}", text))
-    if (kept["basis"] == "run").any():
-        divided = ", divided by its epochs" if unit == "epoch" else ""
-        text = f"What was measured is a process{divided}: its start-up is included."
-        warnings.append(Caution("startup-included", text))
-    if unit == "step" and kept["gpus"].nunique() > 1:
-        text = "The batch is unknown: a step may have other samples at another GPU count."
-        warnings.append(Caution("batch-unknown", text))
-    return kept, unit
+        self.warn("variants-excluded", text)
+        is_kept = variants == ranked.index[0]
+        self.left_out[f"of other jobs: {others}"] = int((~is_kept).sum())
+        self.rows = self.rows[is_kept]
 
-
-def _one_variant(
-    rows: pd.DataFrame, warnings: list[Caution], left_out: dict[str, int]
-) -> pd.DataFrame:
-    variants = rows.groupby(list(_JOB), dropna=False).ngroup()
-    if variants.nunique() < 2:
-        if (share := rows["dataset_fraction"].iloc[0]) < 1:
-            text = f"All runs trained on {share:g} of the data set; epochs refer to that share."
-            warnings.append(Caution("share-of-data", text))
-        return rows
-    shares, runs = rows["dataset_fraction"].groupby(variants).first(), variants.value_counts()
-    ranked = pd.DataFrame({"share": shares, "runs": runs}).sort_values(
-        ["share", "runs"], ascending=False, kind="stable"
-    )
-    first = rows.groupby(variants)[list(_JOB)].first()
-    differing = {
-        name: first[name].map(differing_options(first[name]))
-        if name in JSON_COLUMNS
-        else first[name]
-        for name in _JOB
-        if first[name].nunique(dropna=False) > 1
-    }
-    labels = [
-        group_label({name: values.loc[i] for name, values in differing.items()}) or "defaults"
-        for i in ranked.index
-    ]
-    others = "; ".join(labels[1:4]) + (f"; and {len(labels) - 4} more" if len(labels) > 4 else "")
-    text = (
-        f"The runs are of {len(labels)} different jobs, whose epochs cannot be compared. This "
-        f"advice is for: {labels[0]}. Left out: {others}."
-    )
-    warnings.append(Caution("variants-excluded", text))
-    left_out[f"of other jobs: {others}"] = int((variants != ranked.index[0]).sum())
-    kept: pd.DataFrame = rows[variants == ranked.index[0]]
-    return kept
-
-
-def _one_energy(rows: pd.DataFrame, warnings: list[Caution]) -> tuple[pd.DataFrame, str | None]:
-    labels = rows[rows[ENERGY].notna() & rows["energy_is"].notna()]
-    if labels.empty:
-        return rows.assign(**{ENERGY: float("nan")}), None
-    names = [name for name in SETTINGS if name in labels]
-    kinds = Counter(map(str, labels.drop_duplicates([*names, "energy_is"])["energy_is"]))
-    fullest = sorted(kinds, key=lambda text: (-kinds[text], -text.count("+"), text))
-    chosen = fullest[0]
-    if len(fullest) > 1:
-        text = (
-            f"Energies measure different things. Compared: {chosen}. Excluded from comparisons "
-            f"of energy: {'; '.join(fullest[1:])}."
-        )
-        warnings.append(Caution("energies-differ", text))
-    kept_values = rows[ENERGY].where(rows["energy_is"] == chosen)
-    for marker, text in ENERGY_WARNINGS.items():
-        if marker in chosen:
-            warnings.append(Caution(f"energy-{marker}", text))
-    return rows.assign(**{ENERGY: kept_values}), chosen
+    def keep_one_energy(self) -> str | None:
+        labels = self.rows[self.rows[ENERGY].notna() & self.rows["energy_is"].notna()]
+        if labels.empty:
+            self.rows = self.rows.assign(**{ENERGY: float("nan")})
+            return None
+        names = [name for name in SETTINGS if name in labels]
+        kinds = Counter(map(str, labels.drop_duplicates([*names, "energy_is"])["energy_is"]))
+        chosen, *others = sorted(kinds, key=lambda text: (-kinds[text], -text.count("+"), text))
+        if others:
+            text = (
+                f"Energies measure different things. Compared: {chosen}. Excluded from comparisons "
+                f"of energy: {'; '.join(others)}."
+            )
+            self.warn("energies-differ", text)
+        for marker, text in ENERGY_WARNINGS.items():
+            if marker in chosen:
+                self.warn(f"energy-{marker}", text)
+        kept = self.rows[ENERGY].where(self.rows["energy_is"] == chosen)
+        self.rows = self.rows.assign(**{ENERGY: kept})
+        return chosen
 
 
 ENERGY_WARNINGS = {

@@ -1,15 +1,14 @@
-"""What analyses share: error levels, criteria and tests of a fit, pooled means, comparisons."""
+"""Statistics that analyses share: levels, intervals, tests, means, least squares, criteria."""
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy import special
-
-from wattlaw.common.errors import Refused
 
 Floats = npt.NDArray[np.float64]
 Interval = tuple[float, float]
@@ -24,8 +23,7 @@ ROUNDING = 1e-9
 def f_test_p(between: float, between_df: int, within: float, within_df: int) -> float:
     """Return p of F = (between / its df) / (within / its df), of two sums of squares.
 
-    Small where what groups differ by, or a law leaves of their means, is more than their repeats
-    explain (Draper & Smith 1998, "Applied Regression Analysis", section 2.1).
+    Draper & Smith 1998, "Applied Regression Analysis", section 2.1.
     """
     ratio = (between / between_df) / (within / within_df)
     return float(special.fdtrc(between_df, within_df, ratio))
@@ -37,10 +35,25 @@ def t_interval(estimate: float, error: float, freedom: float) -> Interval:
     return float(estimate - half), float(estimate + half)
 
 
+def deviance(squares: float, n: int) -> float:
+    """Return -2 ln L of normal noise with this sum of squares, without what ``n`` values share.
+
+    Squares are taken as no smaller than rounding makes them.
+    """
+    return n * math.log(max(squares, n * ROUNDING**2) / n)
+
+
+def aicc(deviance: float, n: int, k: int) -> float | None:
+    """Return deviance + 2 k + 2 k (k + 1) / (n - k - 1); None if ``n <= k + 1``.
+
+    Akaike's criterion as corrected for few values by Hurvich & Tsai 1989, Biometrika 76, 297-307;
+    ``k`` counts the noise too.
+    """
+    return None if n <= k + 1 else deviance + 2 * k + 2 * k * (k + 1) / (n - k - 1)
+
+
 @dataclass(frozen=True)
 class Mean:
-    """A mean of values, the variance of its error, and Student's degrees of freedom."""
-
     value: float
     variance: float  # missing for one value
     freedom: float
@@ -129,11 +142,6 @@ class LeastSquares:
         explained = float(values @ np.linalg.pinv(gram) @ values)
         return f_test_p(explained, len(values), self.squares, self.freedom)
 
-    def hc3_error(self, i: int) -> float:
-        """Return HC3 of MacKinnon & White 1985, robust to residuals of unequal spread."""
-        leverage = np.einsum("ij,ji->i", self.design, self._inverse)
-        return float(np.linalg.norm(self._inverse[i] * self.residuals / (1 - leverage)))
-
     def cluster_errors(self, clusters: npt.NDArray[np.integer[Any]]) -> Floats:
         """Return standard errors of all coefficients, robust to what rows of a cluster share.
 
@@ -151,9 +159,8 @@ class LeastSquares:
 class Pooled:
     """Means of samples, and the variance that they share.
 
-    ``freedom`` is 0, and there is no variance, without repeats and where repeats are ``identical``
-    up to rounding (a replay, a simulation, a coarse clock): identical repeats do not prove that
-    the mean is certain.
+    ``freedom`` is 0 without repeats, and where repeats are ``identical`` up to rounding (a replay,
+    a coarse clock): identical repeats do not prove that the mean is certain.
     """
 
     means: Mapping[Hashable, float]
@@ -181,8 +188,7 @@ class Pooled:
 def pool(samples: Mapping[Any, Floats]) -> Pooled:
     """Return the means of ``samples``, each of one value at least, and their pooled variance.
 
-    s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom: as many as there are
-    repeats beyond the first of each. It assumes one variance, and repeats that are independent.
+    s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom; it assumes one variance.
     """
     means = {key: float(values.mean()) for key, values in samples.items()}
     sizes = {key: len(values) for key, values in samples.items()}
@@ -193,99 +199,3 @@ def pool(samples: Mapping[Any, Floats]) -> Pooled:
     freedom = 0 if is_identical else freedom
     variance = squares / freedom if freedom else np.nan
     return Pooled(means, sizes, variance, freedom, is_identical)
-
-
-_NODES = 64
-_RESOLUTION = 1e-10  # of a quantile
-
-
-@dataclass(frozen=True)
-class BestComparison:
-    """Distance of each mean from the best of the others, bigger being better.
-
-    ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
-    below 0, so are not the best, and all ``low`` hold together at 95 %; how far such a high is
-    below 0 holds at 95 % for that mean alone. ``p_value`` is that of "i is the best".
-    """
-
-    mean: Floats
-    low: Floats
-    high: Floats
-    p_value: Floats
-
-
-def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
-    """Compare each sample's mean with the best of the others.
-
-    Hsu's multiple comparisons with the best (J. C. Hsu 1996, "Multiple Comparisons: Theory and
-    Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955, "A
-    Multiple Comparison Procedure for Comparing Several Treatments with a Control".
-
-    With s^2 the variance pooled over the k samples, n_i their sizes and d_j the 95 % quantile of
-    the greatest of the k - 1 t statistics against sample j, the bound of i below j is L_ij =
-    mean_i - mean_j - d_j s sqrt(1/n_i + 1/n_j). Then high_j = min over i of -L_ij, and low_i
-    = min(0, min of L_ij over those j != i with high_j > 0). Assumes independent, normal values of
-    one variance.
-
-    Raises
-    ------
-    Refused
-        There are fewer than two samples, no repeats, or repeats that are all the same.
-    """
-    if len(samples) < 2:
-        raise Refused("a comparison needs at least two samples")
-    sizes = np.array([len(values) for values in samples], dtype=float)
-    freedom = int(sizes.sum()) - len(samples)
-    if freedom < 1:
-        raise Refused("no repeats, so the random variation is unknown; measure repeats")
-    mean = np.array([values.mean() for values in samples])
-    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in samples)
-    if squares <= (1e-12 * np.abs(mean).max()) ** 2:
-        raise Refused("all repeats are identical, so the random variation is unknown: change seeds")
-    error = np.sqrt(squares / freedom * (1 / sizes[:, None] + 1 / sizes[None, :]))
-    difference = mean[:, None] - mean[None, :]
-    below = np.full_like(difference, np.inf)  # L_ij
-    p_value = np.ones(len(samples))
-    for j, size in enumerate(sizes):
-        is_other = np.arange(len(sizes)) != j
-        load = np.sqrt(sizes[is_other] / (sizes[is_other] + size))
-        d = _quantile(tuple(sorted(load)), freedom)
-        below[is_other, j] = difference[is_other, j] - d * error[is_other, j]
-        t = (difference[is_other, j] / error[is_other, j]).max()
-        p_value[j] = 1 - _greatest_below(float(t), load, freedom)
-    high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
-    candidates = high > 0
-    low = np.minimum(0, below[:, candidates].min(axis=1))
-    return BestComparison(mean, low, high, p_value)
-
-
-def _greatest_below(d: float, load: Floats, freedom: int) -> float:
-    """Return the probability that all t statistics against one control are at most ``d``.
-
-    Their correlations are products of loads, l_i = sqrt(n_i / (n_i + n_control)), so that given the
-    control's mean z and the standard deviation u they are independent: the mean over z and u of
-    the product over i of Phi((d u + l_i z) / sqrt(1 - l_i^2)). The integrals are by Gauss
-    quadrature: the same value each time, and quicker than random sampling.
-    """
-    z, u, weights = _nodes(freedom)
-    at = (d * u[:, None, None] + load * z[None, :, None]) / np.sqrt(1 - load**2)
-    return float(weights @ special.ndtr(at).prod(axis=2) @ weights)
-
-
-@lru_cache
-def _nodes(freedom: int) -> tuple[Floats, Floats, Floats]:
-    nodes, weights = np.polynomial.legendre.leggauss(_NODES)
-    share = (nodes + 1) / 2
-    chi = np.sqrt(2 * special.gammaincinv(freedom / 2, share))
-    return special.ndtri(share), chi / np.sqrt(freedom), weights / 2
-
-
-@lru_cache
-def _quantile(load: tuple[float, ...], freedom: int) -> float:
-    loads = np.array(load)
-    low, high = 0.0, float(special.stdtrit(freedom, 1 - ERROR / (2 * len(load))))  # Bonferroni
-    while high - low > _RESOLUTION:  # halving; scipy.optimize takes longer to import
-        middle = (low + high) / 2
-        is_below = _greatest_below(middle, loads, freedom) < LEVEL
-        low, high = (middle, high) if is_below else (low, middle)
-    return (low + high) / 2

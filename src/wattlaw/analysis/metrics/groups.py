@@ -37,10 +37,7 @@ JSON_COLUMNS = ("options", "train")
 
 
 def differing_options(texts: pd.Series) -> dict[str, str]:
-    """Return each JSON object of a column, cut down to the keys in which they differ.
-
-    Raises nothing: a text that is no JSON object stays as it is.
-    """
+    """Return each JSON object of a column, cut down to the keys that differ; other texts stay."""
     parsed: dict[str, dict[str, Any] | None] = {}
     for text in texts.dropna().unique():
         value = None
@@ -85,15 +82,12 @@ def aggregate(table: pd.DataFrame, by: Sequence[str] = SETTINGS) -> pd.DataFrame
     """Return the repeats in ``table`` (of ``run_metrics``) aggregated by ``by``.
 
     For each quantity q of ``QUANTITIES``: ``q`` (mean), ``q_sd`` (with n - 1), ``q_low`` and
-    ``q_high``, the 95 % interval of the mean by Student's t with n - 1 degrees of freedom, for
-    independent repeats. It is missing for a single repeat. That of times, energies and other
+    ``q_high``, the 95 % interval of the mean by Student's t, missing for a single repeat. That of
     quantities above 0 is mean * exp(-h) to mean * exp(h), with h the half width of the interval of
-    the mean logarithm; others are close to normal, and cut at 0 unless they may be negative. ``n``
-    counts the repeats.
+    the mean logarithm; others are close to normal, and cut at 0 unless they may be negative.
 
-    ``energy_is`` names the devices and the source of the energies, or why there is none. The mean
-    energy is missing if the energies of the repeats count different devices. A repeat without
-    energy is left out of the mean.
+    ``energy_is`` names what the energies count, or why there is none. The mean energy is missing if
+    the repeats count different devices; a repeat without energy is left out of it.
     """
     names = list(QUANTITIES)
     setting, energy_j = group_numbers(table, by), table["energy_j"]

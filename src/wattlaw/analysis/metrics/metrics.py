@@ -15,6 +15,7 @@ import pandas as pd
 
 from wattlaw.analysis.metrics.run_energy import energies, energy_is
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.sources import TRAINING
 
 SETTINGS = (
     "workload", "options", "train", "hardware", "launcher", "nodes", "gpus", "global_batch",
@@ -23,8 +24,6 @@ SETTINGS = (
 )  # fmt: skip
 #: Units of work, in the order of preference.
 UNITS = ("epoch", "sample", "step", "run")
-#: Phases of training and the kind of their windows; of the kinds of a run the first one counts.
-BASES = {"train": "epochs", "steps": "steps", "run": "run"}
 #: A window shorter than this share of its epoch is ignored for the energy of the epoch.
 _LEAST_SHARE = 0.01
 _KEPT = (
@@ -46,43 +45,33 @@ def run_metrics(
 
     ``runs`` and ``epochs`` are tables of one or more stores, columns as in ``store.schema``;
     ``energy_scope`` is what the energies count, as in ``energies``. The columns are those of
-    ``SETTINGS`` and ``_KEPT`` and, per run, N the GPUs:
+    ``SETTINGS`` and ``_KEPT`` and, per run, with N the GPUs:
 
-    - ``unit, time_s, energy_j``: the first of ``UNITS`` that is known for all runs of the workload,
-      or else for most; a run of which it is not known keeps its own. Training time T and energy E
-      of one.
+    - ``unit, time_s, energy_j``: training time T and energy E of one unit, the first of ``UNITS``
+      that is known for all runs of the workload, or else for most; a run of which it is not known
+      keeps its own.
     - ``basis, run_length``: whether ``epochs``, blocks of ``steps`` or a whole ``run`` was
       measured. A whole run includes start-up, so it has a length, such as ``3 epochs``: others do
       not compare.
-    - ``epoch_time_s, time_per_sample_s, step_time_s``: mean over measured windows, of the slowest
-      host. Of measured steps, an epoch is a sample's time times the data set's samples; a command
-      with ``{epochs}`` in its arguments is divided by its epochs.
+    - ``epoch_time_s, time_per_sample_s, step_time_s``: means over measured windows, of the slowest
+      host; an epoch of measured steps is a sample's time times the samples of the data set.
     - ``epochs_timed, train_time_s, train_energy_j``: over how many epochs, and the sums over all
-      measured windows.
-    - ``samples_per_epoch, steps_per_epoch, samples_per_s`` of all hosts; steps are optimiser steps.
-    - ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``: sum over hosts of the kinds in
-      ``energy_scope``; missing if a window has no energy or only that of a part of its time, and if
-      the sum is not above 0.
-    - ``energy_delay_js, energy_delay2_js2``: E T and E T^2 of a unit.
-    - ``energy_requested``: the ``energy_scope`` of the arguments.
-    - ``energy_scope, energy_source, energy_verdict, energy_is``: what is counted, by default the
-      outermost scope that all windows have, ``node``, ``module`` with what no module contains, or
-      ``gpu+cpu+dram``; the source, ``mixed`` when windows differ; the worst verdict; and the three
-      as one text, such as ``gpu, counter``.
-    - ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``: the GPUs' part alone, and its mean
-      power over N T.
+      measured windows; ``samples_per_epoch, steps_per_epoch, samples_per_s`` of all hosts.
+    - ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``: sum over hosts; missing if a
+      window has no energy or only that of a part of its time, and if the sum is not above 0.
+    - ``energy_delay_js, energy_delay2_js2``: E T and E T^2; ``energy_requested``: ``energy_scope``.
+    - ``energy_scope, energy_source, energy_verdict, energy_is``: what is counted, its source
+      (``mixed`` when windows differ), the worst verdict, and the three as one text.
+    - ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``: the GPUs' part, and its mean power.
     - ``node_energy_j, node_energy_per_epoch_j, energy_per_node_without_gpu_j``: that of all nodes,
-      also by a meter that is too slow for ``energy_scope``; of a node without its GPUs. Missing
-      where nodes are shared.
+      also by a meter too slow for ``energy_scope``; of a node without its GPUs.
     - ``gpu_hours, gpu_hours_per_epoch``: N T / 3600; ``samples_per_gpu_hour, steps_per_gpu_hour,
       energy_per_gpu_hour_j``: samples, steps and E over it.
-    - ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``: mean and coefficient of variation
-      over a run's samples, pooled from windows with their durations as weights: the mean square of
-      a window is m^2 (1 + cv^2).
+    - ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``: pooled from windows with their
+      durations as weights: the mean square of a window is m^2 (1 + cv^2).
     - ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share, communication_share,
       rank_wait_share``: means weighted with the windows' durations; shares of the training time.
-    - ``eval_time_s, eval_energy_j``: means over evaluations, without the first one after an
-      interruption.
+    - ``eval_time_s, eval_energy_j``: means over evaluations, without those after an interruption.
     - ``metric, loss, best_metric, epochs_trained``: of the last evaluation; the best, where it is
       known which way is better; epochs with warm-up, missing where steps were measured.
     """
@@ -102,7 +91,7 @@ def run_metrics(
     table = settings_of[settings_of["run_id"].isin(timed.index)].reset_index(drop=True)
     by_run = training.groupby("run_id")
     trained = pd.DataFrame(
-        {"basis": by_run["phase"].first().map(BASES), "epochs_seen": by_run["epoch"].nunique()}
+        {"basis": by_run["phase"].first().map(TRAINING), "epochs_seen": by_run["epoch"].nunique()}
     )
     # The epochs that a command was started with: {epochs} is in its arguments.
     takes = {text: _takes_epochs(text) for text in done["options"].unique()}
@@ -117,7 +106,6 @@ def run_metrics(
 
 
 def missing_energy(table: pd.DataFrame) -> str | None:
-    """Return a sentence with how many runs have no energy of the requested scope, or None."""
     rows = table[table["energy_requested"] != OUTERMOST]
     missing = int(rows["energy_j"].isna().sum())
     if not missing:
@@ -130,12 +118,12 @@ def missing_energy(table: pd.DataFrame) -> str | None:
 
 
 def training_windows(windows: pd.DataFrame) -> pd.DataFrame:
-    """Return the training windows, of each run those of the first of ``BASES`` that it has.
+    """Return the training windows, of each run those of the first of ``TRAINING`` that it has.
 
     Blocks of steps and whole processes, which are no epochs, get epoch 0.
     """
-    training = windows[windows["phase"].isin(list(BASES))]
-    rank = training["phase"].map(list(BASES).index)
+    training = windows[windows["phase"].isin(list(TRAINING))]
+    rank = training["phase"].map(list(TRAINING).index)
     kept = training[rank == rank.groupby(training["run_id"]).transform("min")]
     return kept.assign(epoch=kept["epoch"].where(kept["phase"] == "train", 0))
 
@@ -150,10 +138,9 @@ def measured_windows(windows: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
-    """Return ``table`` with utilisation from the telemetry, for runs that have statistics.
+    """Return ``table`` with utilisation from all samples of the telemetry, where it is known.
 
-    ``statistics`` are from ``store.statistics``. Their rows with ``part`` equal to ``run`` cover
-    every sample of all GPUs in the training windows; ``run_metrics`` only pools window means.
+    ``statistics`` are from ``store.statistics``; ``run_metrics`` only pools window means.
     """
     if statistics is None or statistics.empty:
         return table
@@ -227,7 +214,6 @@ _BLOCK = (
 
 
 def _lengths(runs: pd.DataFrame) -> pd.Series:
-    """Return how much a process was to do, as text, such as ``3 epochs``."""
     lengths = pd.Series("a process", index=runs.index)
     columns = {"epochs": "epochs", "measure_seconds": "s", "measure_steps": "steps"}
     for name, word in columns.items():
@@ -308,7 +294,6 @@ def unit_of(column: str, unit: str) -> str | None:
 
 
 def _at(frame: pd.DataFrame, names: pd.Series) -> pd.Series:
-    """Return of each row the value of the column that ``names`` has for it."""
     columns = frame.columns.get_indexer(pd.Index(names))
     return pd.Series(frame.to_numpy()[np.arange(len(frame)), columns], index=frame.index)
 
@@ -354,10 +339,9 @@ _LOWER = ("loss", "error", "mae", "mse", "rmse", "perplexity", "wer")
 
 
 def direction(name: str | None) -> str | None:
-    """Return whether a metric of this name is better ``higher`` or ``lower``; None if unclear.
+    """Return whether a metric is better ``higher`` or ``lower``, by a known word of its name.
 
-    The name is split at what is no letter or digit; a word that is known decides, such as ``acc``
-    in ``val_acc`` or ``rmse`` in ``rmse_u10``. Names with words of both kinds are unclear.
+    None without such a word (``acc`` in ``val_acc``), or with words of both kinds.
     """
     tokens = set("".join(c if c.isalnum() else " " for c in (name or "").lower()).split())
     higher, lower = not tokens.isdisjoint(_HIGHER), not tokens.isdisjoint(_LOWER)

@@ -22,13 +22,11 @@ def shown(result: object) -> str:
 
 @singledispatch
 def shown_in_notebook(_: object) -> str | None:
-    """Return a result as HTML; None where the text is shown."""
     return None
 
 
 @singledispatch
 def write_page(result: object, _: Path) -> None:
-    """Write an HTML page of a result."""
     raise TypeError(f"{type(result).__name__} has no page")
 
 
@@ -73,10 +71,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Caution(Result):
-    """Something that a reader of a result must know.
-
-    ``code`` names the kind and does not change, unlike ``text``.
-    """
+    """What a reader of a result must know; ``code``, unlike ``text``, never changes."""
 
     code: str
     text: str

@@ -17,9 +17,7 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     """Return the mean energy of an epoch's windows; missing when any window lacks a part.
 
     ``energy_scope`` is ``all`` for the outermost scope that was measured, or the kinds that count,
-    such as ``gpu``, ``node`` or ``gpu+cpu+dram``; where none of these was measured, the energy is
-    missing. By run, ``block_energy_j``, ``block_gpu_energy_j``, ``block_node_energy_j``, and of
-    ``run_metrics`` ``energy_scope, energy_source`` and ``energy_verdict``.
+    such as ``gpu+cpu+dram``; where none of these was measured, the energy is missing.
     """
     by_run = windows.groupby("run_id", sort=True)
     counted = by_run[_ENERGY_COLUMNS].count().set_axis(list(KINDS), axis=1)
@@ -43,9 +41,10 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
     # Training uses energy: a sum that is not above 0 means that the meter did not count.
     usable = is_complete & (codes < partial) & (energy_j > 0)
     scope = pd.Series(
-        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()], is_summed.index,
+        ["+".join(compress(KINDS, row)) for row in is_summed.to_numpy()],
+        is_summed.index,
         dtype=object,
-    )  # fmt: skip
+    )
     is_node = windows["run_id"].map(is_summed["node"]).astype(bool)
     sources = windows["energy_source"].where(~is_node, windows["node_energy_source"])
     by_run_sources = sources.groupby(windows["run_id"])
@@ -70,7 +69,6 @@ def energies(windows: pd.DataFrame, energy_scope: str = OUTERMOST) -> pd.DataFra
 def _outermost(
     windows: pd.DataFrame, measured: pd.DataFrame, complete: pd.DataFrame
 ) -> pd.DataFrame:
-    """Return which kinds are the energy of each run, by ``scope_of_windows``."""
     scopes: dict[Any, set[str | None]] = {run: set() for run in measured.index}
     of_windows = windows[["run_id", "energy_scope"]].drop_duplicates()
     for run, scope in of_windows.itertuples(index=False):
@@ -88,7 +86,6 @@ def _outermost(
 
 
 def energy_is(row: Mapping[Any, Any]) -> str | None:
-    """Return what a run's energy counts, where it comes from, and any doubt about it."""
     if isinstance(row["energy_scope"], str):
         doubt = ", suspect" if row["energy_verdict"] == "suspect" else ""
         return f"{row['energy_scope']}, {row['energy_source']}{doubt}"

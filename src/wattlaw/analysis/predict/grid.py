@@ -56,11 +56,8 @@ def combinations(
     measured ones and their doublings up to four times the largest; nodes of ``node_gpus`` GPUs are
     the fewest.
 
-    Raises
-    ------
-    BadInput
-        Both batches are given, a global batch cannot be divided by the GPUs, or a value is out of
-        its range.
+    ``BadInput``: Both batches are given, a global batch cannot be divided by the GPUs, or a value
+    is out of its range.
     """
     if local_batch and global_batch:
         raise BadInput("given local_batch and global_batch; allowed: one of them")
@@ -104,10 +101,7 @@ def baseline(
 ) -> Setting:
     """Return the setting that predictions are compared with.
 
-    Raises
-    ------
-    BadInput
-        A name is not in ``BASELINE``, or the GPUs are missing.
+    ``BadInput``: A name is not in ``BASELINE``, or the GPUs are missing.
     """
     if unknown := set(values) - {*BASELINE}:
         raise BadInput(

@@ -70,5 +70,4 @@ class HostPower:
 
 
 def _parts(settings: Sequence[Setting]) -> Floats:
-    """Return nodes and GPUs; unknown nodes count as 0."""
     return np.array([[item.nodes or 0, item.gpus] for item in settings], dtype=float)

@@ -28,7 +28,6 @@ class Components(Result):
 
     @property
     def bottleneck(self) -> str:
-        """Return the largest part: compute, communication, input or waiting."""
         parts = {name.removesuffix("_s"): getattr(self, name) for name in self.__dict__}
         return max(parts, key=parts.__getitem__)
 
@@ -100,7 +99,6 @@ class Prediction(Result):
     power_draws_w: Floats | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values; those of the setting stand beside the others."""
         values = super().to_dict()
         names = {name: values.pop(name) for name in ("workload", "hardware")}
         setting: dict[str, Any] = values.pop("setting")

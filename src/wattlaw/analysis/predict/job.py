@@ -49,8 +49,6 @@ SHARED_CORES = Caution(
 
 @dataclass(frozen=True)
 class Job:
-    """The runs of one workload on one kind of hardware, as the prediction model needs them."""
-
     workload: str
     hardware: str | None
     #: One for each run. If the samples of the unit are unknown, a unit counts as one sample.
@@ -69,7 +67,6 @@ class Job:
 
     @property
     def fastest(self) -> Setting:
-        """Return the measured setting with the least time per sample."""
         times: dict[Setting, list[float]] = {}
         for item in self.observations:
             time_s = item.step_time_s / item.setting.samples
@@ -132,9 +129,29 @@ class Job:
             return observation.step_time_s
         return observation.step_time_s * self._per_unit / observation.setting.samples
 
+    def means(
+        self, settings: Sequence[Setting], draws: int
+    ) -> tuple[Floats, Floats | None, Floats, Floats | None]:
+        """Return draws of the mean time and energy of a unit, shape (draws, settings).
+
+        After them, the standard deviations of the logarithms of a run's time and energy.
+        """
+        posterior = fit(self.observations)
+        times, noise, powers, power_noise = posterior.means(settings, draws)
+        if self._per_unit is not None:
+            times = times * np.array([self._per_unit / item.samples for item in settings])
+        if (fixed_s := posterior.epoch_s) is not None:
+            every = max(1, posterior.draws // draws)  # as in ``Posterior.means``
+            times = times + fixed_s[::every, None]
+        if powers is None or power_noise is None:
+            return times, None, noise, None
+        watts = powers * np.array([item.gpus for item in settings])
+        if self.host is not None:
+            watts = watts + self.host.draws(settings, len(times), posterior.seed)
+        return times, times * watts, noise, np.hypot(noise, power_noise)
+
     @property
     def _per_unit(self) -> float | None:
-        """Return the samples of a unit; None if the unit is a step."""
         return None if self.unit == "step" else self.samples_per_unit or 1.0
 
     def _in_units(self, row: Prediction) -> Prediction:
@@ -211,16 +228,12 @@ def predict_workload(
 
 
 def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
-    """Return the jobs of a workload, one for each kind of hardware.
+    """Return the jobs of a workload in a table of ``run_metrics``, one for each kind of hardware.
 
-    ``table`` is of ``metrics.run_metrics``. Runs that emulate the local batch of other GPUs count
-    as what they are: few GPUs at a small batch. ``gpus_per_node`` is for imported runs without a
-    number of nodes, whose placement is not known without it.
-
-    Raises
-    ------
-    Refused
-        No run of the workload is done, its workers do not cooperate, or it is not data-parallel.
+    Runs that emulate the local batch of other GPUs count as what they are: few GPUs at a small
+    batch. ``gpus_per_node`` is for imported runs without a number of nodes, whose placement is not
+    known without it. ``Refused`` if no run is done, workers do not cooperate, or the workload is
+    not data-parallel.
     """
     # The time of a sample is comparable between shares of the data; that of an epoch is not.
     largest = table["dataset_fraction"].groupby(table["workload"]).transform("max")
@@ -237,7 +250,6 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
 
 
 def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
-    """Return the runs without a power profile, else those of the most frequent profile."""
     profiles = comparable.rows["power_profile"]
     if profiles.nunique(dropna=False) <= 1:
         return comparable
@@ -251,7 +263,6 @@ def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
 
 
 def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
-    """Return the job of comparable runs on one kind of hardware; see ``jobs_of``."""
     rows, warnings = comparable.rows, list(comparable.warnings)
     if rows["local_batch"].notna().any() and rows["local_batch"].isna().any():
         without = int(rows["local_batch"].isna().sum())
@@ -296,7 +307,6 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
 
 
 def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
-    """Return whether the power of the GPUs is known; without energy there is no power either."""
     return energy_is is None or has_rest or "gpu" in _scope(energy_is)
 
 
@@ -310,7 +320,6 @@ _SETTING = (
 
 
 def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Observation]:
-    """Return the observation of each run; equal settings are one object."""
     number = group_numbers(rows, _SETTING)
     first = ~number.duplicated()
     settings = {

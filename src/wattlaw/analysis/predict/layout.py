@@ -18,8 +18,6 @@ _ASSUMED_W = 250.0
 
 @dataclass(frozen=True)
 class Reference:
-    """What makes settings of one job relative: the reference batch, times, power and names."""
-
     micro_batch: float
     compute_s: float
     power_w: float
@@ -74,12 +72,10 @@ class Layout:
 
     @cached_property
     def has_inside(self) -> bool:
-        """Return whether a setting may communicate inside a node."""
         return bool(((self.most_on_node > 1) | (~self.is_placed & (self.gpus > 1))).any())
 
     @cached_property
     def has_between(self) -> bool:
-        """Return whether a setting may communicate between nodes."""
         return bool(((self.nodes > 1) | (~self.is_placed & (self.gpus > 1))).any())
 
     @cached_property

@@ -69,7 +69,6 @@ def _features(layout: Layout, free_w: float) -> Floats:
 
 
 def correlation(one: Floats, other: Floats) -> Floats:
-    """Return the correlation of errors between rows of features."""
     squares = ((one[:, None] - other[None]) ** 2).sum(2)
     result: Floats = np.exp(-squares / 2)
     return result
@@ -115,7 +114,6 @@ class Errors(NamedTuple):
 
     @classmethod
     def of(cls, layout: Layout, usual: float) -> "Errors":
-        """Return the errors of observations; ``usual`` is their usual standard deviation."""
         (rows,) = features(layout)
         _, first, which, repeats = np.unique(
             rows, axis=0, return_index=True, return_inverse=True, return_counts=True
@@ -150,15 +148,12 @@ class _Sizes(NamedTuple):
 
 @dataclass(frozen=True)
 class _Parts:
-    """Correlations of each part between two lists of settings."""
-
     placement: Floats
     load: Floats
     own: Floats
     luck: Floats  # covariances
 
     def of(self, chosen: Indices) -> "_Parts":
-        """Return the parts among chosen settings."""
         matrices = (self.placement, self.load, self.own, self.luck)
         return _Parts(*(matrix[np.ix_(chosen, chosen)] for matrix in matrices))
 
@@ -186,26 +181,16 @@ def draw_errors(
 ) -> tuple[Floats, Floats]:
     """Return errors of wanted settings that agree with the residuals of the observations.
 
-    Parameters
-    ----------
-    layouts, settings
-        Of the observations, and of what is wanted.
-    residuals
-        Logarithms of what was measured over the model's value, shape (draws, observations).
-    usual, noise
-        Standard deviations in logs: the usual one of the model's error, and that of a run, if
-        repeats have shown it.
-    luck, placements
-        Standard deviations of what an allocation of nodes adds, (observations,) and (wanted,), and
-        the placement of each. It counts as an error of the placement: a training is in one
-        allocation too, and its batch and limit do not choose it.
-    is_mean_of_gpus
-        Values are means over GPUs that differ, so that repeats differ the less the more there are.
+    Pairs are of the observations and of what is wanted. ``residuals`` are logarithms of what was
+    measured over the model's value, shape (draws, observations). ``usual`` is the usual standard
+    deviation of the model's error in logs, ``noise`` that of a run, if repeats have shown it.
+    ``luck`` has those of what an allocation of nodes adds, and ``placements`` the placement of
+    each: it counts as an error of the placement, since a training is in one allocation too, and its
+    batch and limit do not choose it. With ``is_mean_of_gpus``, values are means over GPUs that
+    differ, so that repeats differ the less the more there are.
 
-    Returns
-    -------
-    tuple
-        Errors in logs, shape (draws, wanted), and the standard deviation of a run, (wanted,).
+    Returned are errors in logs, shape (draws, wanted), and the standard deviation of a run,
+    (wanted,).
     """
     seen = len(settings[0])
     rows = np.vstack(features(*layouts))
@@ -213,10 +198,11 @@ def draw_errors(
     own, place = _numbered(settings), _numbered(placements or settings)
     spread = np.zeros(len(own)) if luck is None else np.concatenate(luck)
     every = _Parts(
-        correlation(placement[:seen], placement), correlation(load[:seen], load),
+        correlation(placement[:seen], placement),
+        correlation(load[:seen], load),
         (own[:seen, None] == own).astype(float),
         (place[:seen, None] == place) * spread[:seen, None] * spread,
-    )  # fmt: skip
+    )
     observed = every.of(np.arange(seen))
     sizes = [_sizes(each, usual, noise) for each in product(*_SIZES)]
     shares = [
@@ -239,12 +225,10 @@ def draw_errors(
 
 
 def _few(count: int) -> Indices:
-    """Return at most ``_MOST`` numbers below a count, evenly spaced."""
     return np.unique(np.linspace(0, max(count - 1, 0), min(count, _MOST)).round().astype(int))
 
 
 def _numbered(names: tuple[Sequence[Hashable], Sequence[Hashable]]) -> Indices:
-    """Return a number for each of two lists' items; equal items have the same."""
     numbers = {name: index for index, name in enumerate(dict.fromkeys([*names[0], *names[1]]))}
     return np.array([numbers[name] for name in (*names[0], *names[1])])
 
@@ -263,7 +247,6 @@ def _choose(
     parts: _Parts, sizes: Sequence[tuple[_Sizes, float]], shares: Floats, residuals: Floats,
     dice: np.random.Generator,
 ) -> Indices:  # fmt: skip
-    """Return the index of the sizes of each draw, in proportion to their posterior."""
     few = _few(residuals.shape[1])
     near, shown = parts.of(few), np.ascontiguousarray(residuals[:, few].T)
     covariances = [

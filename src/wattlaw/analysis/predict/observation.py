@@ -17,15 +17,10 @@ PARTS = ("communication_s", "waiting_s", "input_s")
 
 @dataclass(frozen=True)
 class Observation(Result):
-    """A measured setting.
+    """A measured setting; ``BadInput`` if a time or power is not above 0, or a part is below 0.
 
     Communication is the part that the backward pass does not hide; without ``waiting_s`` it
     includes that wait.
-
-    Raises
-    ------
-    BadInput
-        A time or power is not a number above 0, or a part is below 0.
     """
 
     setting: Setting

@@ -16,8 +16,6 @@ from wattlaw.study.setting import Setting
 
 @dataclass(frozen=True)
 class Check(Result):
-    """A setting on the most GPUs, and its time predicted from the runs on fewer."""
-
     setting: Setting
     measured_s: float  # of the job's unit; geometric mean of runs
     predicted_s: float
@@ -26,35 +24,27 @@ class Check(Result):
 
     @property
     def error(self) -> float:
-        """Return predicted / measured - 1."""
         return self.predicted_s / self.measured_s - 1
 
     @property
     def is_inside(self) -> bool:
-        """Return whether the 90 % interval contains the measured time."""
         return self.low_s <= self.measured_s <= self.high_s
 
 
 @dataclass(frozen=True)
 class Overview:
-    """A job, its predictions at the batch and limits of most runs, and the check."""
-
     job: Job
     curve: tuple[Prediction, ...]
     checks: tuple[Check, ...]
 
     @property
     def measured(self) -> list[Observation]:
-        """Return the observations at the settings of the curve."""
         keys = {_key(row.setting) for row in self.curve}
         return [item for item in self.job.observations if _key(item.setting) in keys]
 
 
 def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
-    """Return the overview of each workload and kind of hardware of ``metrics.run_metrics``.
-
-    What cannot be predicted has none.
-    """
+    """Return the overview of each workload and kind of hardware that can be predicted."""
     rows: list[Overview] = []
     for workload in sorted(table["workload"].dropna().unique()):
         try:

@@ -34,8 +34,6 @@ class Prior:
 
 
 class Transformation:
-    """The transformations of several parameters at once: one column each."""
-
     def __init__(self, priors: Sequence[Prior]) -> None:
         self.mean = np.array([prior.mean for prior in priors])
         self.sd = np.array([prior.sd for prior in priors])
@@ -81,10 +79,7 @@ COMMUNICATION = {
     "overlappable": Prior(0.8, 0.8, "logit"),
 }
 #: Within a node: bandwidth and latency of an all-reduce, relative to `compute`.
-INSIDE = {
-    "inside_volume": Prior(LN(0.05), 1.5),
-    "inside_latency": Prior(LN(0.002), 1.2),
-}
+INSIDE = {"inside_volume": Prior(LN(0.05), 1.5), "inside_latency": Prior(LN(0.002), 1.2)}
 #: Between nodes.
 BETWEEN = {
     "between_volume": Prior(LN(0.15), 1.6),
@@ -158,7 +153,6 @@ class Priors:
     source: str = "weak defaults"
 
     def apply(self, name: str, prior: Prior) -> Prior:
-        """Return the prior of a parameter."""
         if name not in self.values:
             return prior
         return Prior(*self.values[name], prior.scale)

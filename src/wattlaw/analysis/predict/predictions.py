@@ -33,26 +33,12 @@ def predict(
 ) -> list[Prediction]:
     """Return predictions of settings, measured or not.
 
-    Parameters
-    ----------
-    observations
-        All runs of one workload on one kind of hardware. They share what they share: batches,
-        limits and node counts of one call inform each other.
-    seed
-        The seed of all random numbers; equal inputs and seeds give equal predictions.
-    baseline
-        The setting that ``p_faster`` compares with.
-    samples_per_epoch, epochs
-        For the time of an epoch and of a training.
-    workload, hardware, energy_is
-        Names for the results; what the energy counts.
-    host
-        Power that the energy counts beside the GPUs.
+    ``observations`` are all runs of one workload on one kind of hardware: batches, limits and node
+    counts of one call inform each other. Equal inputs and seeds give equal predictions.
+    ``p_faster`` compares with ``baseline``; ``host`` is the power that the energy counts beside the
+    GPUs.
 
-    Raises
-    ------
-    BadInput
-        There is no observation, or samples or epochs are not above 0.
+    ``BadInput``: There is no observation, or samples or epochs are not above 0.
 
     Examples
     --------
@@ -163,7 +149,6 @@ class MeasuredRange:
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> "MeasuredRange":
-        """Return the range of observations."""
         values = {
             name: {getattr(item.setting, name) for item in observations}
             for name in (*_ORDERED, *_UNORDERED)
@@ -173,7 +158,6 @@ class MeasuredRange:
         return cls(bounds, values)
 
     def exceeded_by(self, setting: Setting) -> tuple[str, ...]:
-        """Return the names of the quantities of a setting that are outside."""
         outside = []
         for name in _ORDERED:
             value = getattr(setting, name)

@@ -104,8 +104,11 @@ class _Mixture:
     def around(cls, log_density: LogLikelihood, modes: Sequence[Floats]) -> "_Mixture":
         """Return the mixture, with the curvature at each mode but nowhere wider than the prior."""
         roots = []
+        steps = _DELTA * np.eye(modes[0].size)
         for mode in modes:
-            values, vectors = np.linalg.eigh(-_hessian(log_density, mode))
+            above, below = (_gradients(log_density, mode + move) for move in (steps, -steps))
+            slopes = (above - below) / (2 * _DELTA)
+            values, vectors = np.linalg.eigh(-(slopes + slopes.T) / 2)
             spread = (vectors * (_WIDER**2 / np.maximum(values, 1.0))) @ vectors.T
             roots.append(np.linalg.cholesky(spread))
         one = np.eye(modes[0].size)
@@ -126,17 +129,16 @@ class _Mixture:
 
     def log_density(self, rows: Floats) -> Floats:
         terms = [
-            np.log(share) + np.log(np.diag(inverse)).sum()
+            np.log(share)
+            + np.log(np.diag(inverse)).sum()
             - 0.5 * (((rows - mean) @ inverse) ** 2).sum(1)
             for share, mean, inverse in zip(self.shares, self.means, self.inverses, strict=True)
-        ]  # fmt: skip
+        ]
         return np.asarray(np.logaddexp.reduce(terms, axis=0))
 
 
 @dataclass(frozen=True)
 class _Path:
-    """Densities from a mixture to the posterior."""
-
     log_posterior: LogLikelihood
     mixture: _Mixture
 
@@ -188,20 +190,11 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
 
 
 def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
-    """Return the gradient at each row by central differences."""
     size = at.shape[1]
     steps = _DELTA * np.eye(size)
     rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
     above, below = log_density(rows).reshape(2, -1, size)
     return (above - below) / (2 * _DELTA)
-
-
-def _hessian(log_density: LogLikelihood, at: Floats) -> Floats:
-    """Return the matrix of second derivatives by differences of gradients."""
-    steps = _DELTA * np.eye(at.size)
-    above, below = _gradients(log_density, at + steps), _gradients(log_density, at - steps)
-    slopes = (above - below) / (2 * _DELTA)
-    return (slopes + slopes.T) / 2
 
 
 def _weights(log_weights: Floats) -> Floats:
@@ -227,8 +220,6 @@ def _next_step(gain: Floats, most: float) -> float:
 
 
 class _Chains:
-    """Markov chains of one stage, from resampled particles."""
-
     def __init__(
         self,
         path: _Path,
@@ -251,7 +242,6 @@ class _Chains:
         self.target = self._target(self.state)
 
     def run(self, length: int, thinning: int) -> _State:
-        """Return the particles of ``length`` positions of every chain."""
         states = []
         for turn in range(length * thinning):
             self._move(_CORRELATIONS[turn % len(_CORRELATIONS)])

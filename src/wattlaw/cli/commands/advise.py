@@ -57,7 +57,8 @@ def advise(
     for line in lines:
         console.print(line)
     for advice in advices if details else ():
-        console.show(verdict.settings(advice))
-        for line in text.details(advice):
+        reasons, table = text.details(advice), verdict.settings(advice)
+        console.show(table)
+        for line in reasons:
             console.print(line)
     return code

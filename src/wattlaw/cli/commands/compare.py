@@ -50,6 +50,7 @@ def compare(
         console.show(table(comparison))
         for check in checks:
             console.print(str(check))
-    failed = [check for check in checks
-              if check.verdict == EXCEEDED or (strict and not check.is_judged)]  # fmt: skip
+    failed = [
+        check for check in checks if check.verdict == EXCEEDED or (strict and not check.is_judged)
+    ]
     return LIMIT_EXCEEDED if failed else 0

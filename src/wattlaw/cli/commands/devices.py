@@ -66,7 +66,6 @@ def _measured(meters: list[Availability[Device]]) -> Table:
 
 
 def _describe(device: Device) -> str:
-    """Return what a device includes, the source of its values, and how often they are updated."""
     facts = device.facts
     texts = {
         "energy_counter": "energy counter ({})", "power": "power ({})",

@@ -1,24 +1,24 @@
 """``wattlaw fit``."""
 
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from wattlaw.analysis.laws.series_fits import SeriesFits
+from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions
-from wattlaw.api import fits as tables
 from wattlaw.api import results
+from wattlaw.api.fits import fit as fit_file
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import group_label, plural
+from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
 from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.report.topics import scaling
+from wattlaw.study.labels import group_label
 
 _WIDE_COLUMNS = 150
 
@@ -47,32 +47,28 @@ def fit(
     Each series gets the power law t = alpha * N^-beta, and a comparison with other laws.
     """
     columns = None if by is None else [name.strip() for name in by.split(",") if name.strip()]
-    for path in source:
-        if not path.exists():
-            raise BadInput(f"{path}: no such file or store")
-        if _is_table(path) and len(source) > 1:
-            raise BadInput(f"{path}: is a table; allowed: one table, or one or more stores")
-    if energy_scope is not None and _is_table(source[0]):
+    tables = [path for path in source if path.is_file()]
+    if missing := [path for path in source if not path.exists()]:
+        raise BadInput(f"{missing[0]}: no such file or store")
+    if tables and len(source) > 1:
+        raise BadInput(f"{tables[0]}: is a table; allowed: one table, or one or more stores")
+    if tables and energy_scope is not None:
         raise BadInput(f"--energy-scope: {source[0]} is a table; allowed: stores")
     try:
-        y = y or ("epoch_time_s" if _is_table(source[0]) else "time_s")
-        fits = _fits(source, x, y, columns, energy_scope, strict=strict)
+        if tables:
+            fits = _fit_table(source[0], x, y or "epoch_time_s", columns)
+        else:
+            opened = results.open(*source, strict=strict)
+            if opened.origins_label:
+                print_note(f"all runs are {opened.origins_label}: nothing was measured")
+            for caution in batch_cautions(opened.metrics):
+                print_note(str(caution))
+            fits = opened.fit(x, y or "time_s", columns, energy_scope=energy_scope)
     except BadInput as error:
         text = str(error)
         prefix = "" if text.startswith(str(source[0])) else f"{source[0]}: "
         raise BadInput(f"{prefix}{text}") from None
-    for group, reason in fits.refusals:
-        text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
-        print_note(collapse_whitespace(text))
-    if as_json:
-        print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
-    else:
-        console = Console()
-        if not console.is_terminal:  # a file or a pager is wide enough
-            console = Console(width=_WIDE_COLUMNS)
-        console.show(scaling.laws(fits))
-        for line in scaling.breakpoints(fits.rows):
-            console.print(line)
+    _show(fits, as_json=as_json)
     if fits.laws:
         return 0
     if fits.refusals:
@@ -80,23 +76,23 @@ def fit(
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
-def _is_table(path: Path) -> bool:
-    return path.is_file() and path.suffix.lower() != ".zip"  # a bundle is a store
+def _fit_table(path: Path, x: str, y: str, by: list[str] | None) -> Fits:
+    fits = fit_file(path, x, y, by or ())
+    if fits.left_out:
+        print_note(f"{path}: left out {plural(fits.left_out, 'row')} without {x} or {y}")
+    return fits
 
 
-def _fits(
-    source: Sequence[Path], x: str, y: str, by: list[str] | None, energy_scope: str | None, *,
-    strict: bool,
-) -> SeriesFits:  # fmt: skip
-    if _is_table(source[0]):
-        fits = tables.fit(source[0], x, y, by or ())
-        if fits.left_out:
-            rows = plural(fits.left_out, "row")
-            print_note(f"{source[0]}: left out {rows} without {x} or {y}")
-        return fits
-    opened = results.open(*source, strict=strict)
-    if opened.origins_label:
-        print_note(f"all runs are {opened.origins_label}: nothing was measured")
-    for caution in batch_cautions(opened.metrics):
-        print_note(str(caution))
-    return opened.fit(x, y, by, energy_scope=energy_scope)
+def _show(fits: Fits, *, as_json: bool) -> None:
+    for group, reason in fits.refusals:
+        text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
+        print_note(collapse_whitespace(text))
+    if as_json:
+        print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
+        return
+    console = Console()
+    if not console.is_terminal:  # a file or a pager is wide enough
+        console = Console(width=_WIDE_COLUMNS)
+    console.show(scaling.laws(fits))
+    for line in scaling.breakpoints(fits.rows):
+        console.print(line)

@@ -6,15 +6,8 @@ from typing import Annotated
 
 import typer
 
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import (
-    ClockOption,
-    JsonOption,
-    PowerOption,
-    PriorClocksOption,
-    ProfileOption,
-    option,
-)
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import interval, number, power_limit_text
 from wattlaw.common.terminal import print_note
@@ -23,24 +16,23 @@ from wattlaw.measure.devices.inventory import visible_gpu_ids
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import restore_stale
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 from wattlaw.running.node_setup import lease_boards
 
 app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 
 
 @app.command("show")
-def limits_show(as_json: JsonOption = False) -> int:
+def limits_show(as_json: opts.JsonOption = False) -> int:
     """Show the present and the prior limits of each device."""
     states = {s.device: s for limiter in inventory.list_limiters() for s in limiter.devices}
     folder = StateFolder()
     saved: dict[str, SavedState] = {}
     try:
-        survey = folder.survey()
-        for line in survey.damaged:
+        left, damaged = folder.survey()
+        for line in damaged:
             print_note(line)
-        saved = {state.device: state for state in survey.states}
+        saved = {state.device: state for state in left}
     except NotAvailable as error:  # show the limits anyway
         print_note(str(error))
     devices = list(dict.fromkeys([*states, *saved]))
@@ -77,12 +69,13 @@ def limits_show(as_json: JsonOption = False) -> int:
 
 @app.command("set")
 def limits_set(
-    power_limit: PowerOption = None,
-    clock_limit: ClockOption = None,
-    power_profile: ProfileOption = None,
-    prior_clocks: PriorClocksOption = None,
+    power_limit: opts.PowerOption = None,
+    clock_limit: opts.ClockOption = None,
+    power_profile: opts.ProfileOption = None,
+    prior_clocks: opts.PriorClocksOption = None,
     gpu: Annotated[
-        list[str] | None, option("UUID", "GPU to limit. Can be repeated. Default: all visible.")
+        list[str] | None,
+        opts.option("UUID", "GPU to limit. Can be repeated. Default: all visible."),
     ] = None,
 ) -> int:
     """Set limits that stay until 'wattlaw limits restore'."""
@@ -115,7 +108,7 @@ def limits_set(
 @app.command("restore")
 def limits_restore() -> int:
     """Restore the limits from before wattlaw changed them."""
-    results, survey = restore_stale(StateFolder(), include_kept=True)
+    results, damaged = restore_stale(StateFolder(), include_kept=True)
     if not results:
         print("There are no limits to restore.")
     for result in results:
@@ -123,8 +116,8 @@ def limits_restore() -> int:
         user = f" (by {saved.user}, pid {saved.owner_pid})" if result.state == "in use" else ""
         reason = f": {result.reason}" if result.reason else ""
         print(f"{saved.device}: {result.state}{user}{reason}")
-    if survey.damaged:
-        raise BadInput("; ".join(survey.damaged))
+    if damaged:
+        raise BadInput("; ".join(damaged))
     failed = any(result.state == "not restored" for result in results)
     return NotAvailable.exit_code if failed else 0
 

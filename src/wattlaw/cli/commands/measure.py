@@ -8,15 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console, make_table
-from wattlaw.cli.common.options import (
-    ClockOption,
-    PowerOption,
-    PriorClocksOption,
-    ProfileOption,
-    option,
-    positive,
-)
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
@@ -26,36 +19,44 @@ from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import measured_command as measured
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
-from wattlaw.running.summary import PhaseSummary, measured_steps, phase_summaries
+from wattlaw.running.summary import PhaseSummary, phase_summaries
 from wattlaw.store.record import RunRecord
-from wattlaw.store.run_folder import RunFolder
 
 _MAX_CHARACTERS = 200  # of the command in the summary
+#: Values of ``StepSummary`` and ``PhaseSummary`` in the JSON file.
+_OF_STEPS = (
+    "steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen", "parallelism",
+    "instrumented", "steps_measured", "samples_measured", "step_time_p95_s", "precision",
+    "gradient_accumulation", "parameters", "gradient_bytes", "peak_memory_bytes", "pauses",
+    "pause_s", "drift", "workers_work_together",
+)  # fmt: skip
+_OF_PHASE = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
 
-
-_count = partial(option, min=1, max=10**9)
+_count = partial(opts.option, min=1, max=10**9)
 
 
 def measure(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="Command to run.")],
-    store: Annotated[Path, option("DIR", "Results folder.", "-o", "--store")] = Path(
+    store: Annotated[Path, opts.option("DIR", "Results folder.", "-o", "--store")] = Path(
         "wattlaw-store"
     ),
-    power_limit: PowerOption = None,
-    clock_limit: ClockOption = None,
-    power_profile: ProfileOption = None,
-    prior_clocks: PriorClocksOption = None,
+    power_limit: opts.PowerOption = None,
+    clock_limit: opts.ClockOption = None,
+    power_profile: opts.ProfileOption = None,
+    prior_clocks: opts.PriorClocksOption = None,
     sample_hz: Annotated[
-        float, option("HZ", "Samples per second.", max=1000, callback=positive)
+        float, opts.option("HZ", "Samples per second.", max=1000, callback=opts.positive)
     ] = 10.0,
     assume_cpu_w: Annotated[
-        float | None, option("W", "Power per busy CPU core, for an estimate.", callback=positive)
+        float | None,
+        opts.option("W", "Power per busy CPU core, for an estimate.", callback=opts.positive),
     ] = None,
     steps: Annotated[
         int | None, _count("N", "End the command after N measured training steps.")
     ] = None,
     seconds: Annotated[
-        float | None, option("S", "End the command after S seconds of training.", callback=positive)
+        float | None,
+        opts.option("S", "End the command after S seconds of training.", callback=opts.positive),
     ] = None,
     warmup_steps: Annotated[
         int | None, _count("N", "Steps before the measured ones (20 with --steps or --seconds).")
@@ -66,10 +67,10 @@ def measure(
     ] = "auto",
     progress: Annotated[
         str | None,
-        option("PATTERN", r"Regular expression for lines of output: 'step (?P<step>\d+)'."),
+        opts.option("PATTERN", r"Regular expression for lines of output: 'step (?P<step>\d+)'."),
     ] = None,
     json_to: Annotated[
-        Path | None, option("FILE", "Also write the summary to a JSON file.", "--json")
+        Path | None, opts.option("FILE", "Also write the summary to a JSON file.", "--json")
     ] = None,
 ) -> int:
     """Measure the time, energy and utilisation of a command.
@@ -91,46 +92,83 @@ def measure(
     )  # fmt: skip
     if done.record is None or done.folder is None or done.steps is None:
         return done.exit_code
-    summaries = {phase.phase: phase for phase in phase_summaries(done.folder)}
-    of_command, of_steps = summaries[RUN], measured_steps(done.folder)
-    step_lines = _step_lines(done.steps, of_steps)
-    lines = _lines(done.record, done.folder, of_command, step_lines)
+    of_command = phase_summaries(done.folder)[RUN]
+    of_steps = phase_summaries(done.folder, is_measured=True).get("steps")
+    lines = [
+        *_lines(done.record, of_command),
+        *_step_lines(done.steps, of_steps),
+        *_end_lines(done.record),
+        ("run", str(done.folder.path)),
+    ]
+    lines = [(name, value) for name, value in lines if value not in ("", fmt.MISSING)]
     table = make_table(("", ""), lines, title="wattlaw measure", show_header=False)
     Console(stderr=True).print(table)
     if json_to is not None:
+        energy, per_step_j = of_command.energy, _energy_per_step_j(of_steps)
         summary = {
             "run": str(done.folder.path),
             "exit_code": done.exit_code,
-            **_to_dict(of_command),
-            **_steps_to_dict(done.steps, of_steps),
+            "duration_s": of_command.duration_s,
+            "energy_j": energy.total_j,
+            "energy_scope": energy.scope,
+            "energy_source": energy.source(energy.scope),
+            "energy_verdict": energy.verdict(energy.scope),
+            **{f"{kind}_energy_j": energy.energy_j.get(kind) for kind in KINDS},
+            **_qualities("energy", of_command),
+            **{name: getattr(of_command, name) for name in _OF_PHASE},
+            **{name: getattr(done.steps, name) for name in _OF_STEPS},
+            **{f"{kind}_energy_per_step_j": per_step_j.get(kind) for kind in KINDS},
+            **_qualities("step_energy", of_steps),
             "notes": list(done.record.notes),
         }
         write_text(json_to, json.dumps(summary) + "\n", durable=False)
     return done.exit_code
 
 
-def _lines(
-    record: RunRecord, folder: RunFolder, phase: PhaseSummary, step_lines: list[tuple[str, str]]
-) -> list[tuple[str, str]]:
+def _lines(record: RunRecord, phase: PhaseSummary) -> list[tuple[str, str]]:
+    command = record.spec.workload.options["command"]
+    line = shlex.join(map(str, command if isinstance(command, list) else [command]))
     energy, memory_bytes = phase.energy, phase.mem_used_max_bytes
     memory = "" if memory_bytes is None else f"{memory_bytes / 2**20:,.0f} MiB"
-    quality = f"{energy.scope}, {energy.source(energy.scope)}, {energy.verdict(energy.scope)}"
-    total = "not available" if energy.total_j is None else f"{energy.total_j:,.1f} J ({quality})"
-    lines = [
-        ("command", _command(record)),
+    total_j = energy.total_j
+    return [
+        ("command", shorten(collapse_whitespace(line), _MAX_CHARACTERS)),
         ("time", f"{phase.duration_s:.3f} s"),
         *(
             (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
             for part, joules in energy.energy_j.items()
         ),
-        ("energy of the run", total),
+        (
+            "energy of the run",
+            "not available" if total_j is None else f"{total_j:,.1f} J ({energy.text()})",
+        ),
         *(("", reason) for reason in phase.reasons),
         ("SM utilisation", fmt.percent(phase.sm_util)),
         ("GPU memory utilisation", fmt.percent(phase.mem_util)),
         ("busy CPU cores", fmt.number(phase.cpu_cores)),
         ("maximum resident memory", memory),
-        *step_lines,
     ]
+
+
+def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[str, str]]:
+    if steps.steps is None and steps.steps_measured is None:
+        return []
+    lines = [("steps", fmt.number(steps.steps))]
+    count, mean_s, median_s = steps.steps_measured, steps.step_time_mean_s, steps.step_time_p50_s
+    if count and mean_s and median_s:
+        of = fmt.plural(count, "measured step")
+        lines.append(("step time", f"{mean_s:.4g} s (median {median_s:.4g} s) of {of}"))
+    for part, joules in _energy_per_step_j(phase).items():
+        lines.append((f"energy per step, {part}", f"{joules:,.4g} J"))
+    if steps.samples_measured and count and mean_s:
+        per_s = steps.samples_measured / (mean_s * count)
+        lines.append(("samples per second", f"{per_s:,.4g}"))
+    world_size = ("world size", fmt.number(steps.world_size))
+    return [*lines, world_size, ("parallelism", steps.parallelism or "")]
+
+
+def _end_lines(record: RunRecord) -> list[tuple[str, str]]:
+    lines = []
     for limit in record.limits:
         wanted_w, enforced_w = limit.power_limit_w, limit.power_limit_enforced_w
         if wanted_w is not None and enforced_w is not None:
@@ -141,79 +179,21 @@ def _lines(
         share = report.cpu_s / report.duration_s if report.duration_s else 0.0
         lines.append(("sampler", f"{share:.2%} of a core"))
     lines += [("note", note) for note in record.notes]
-    lines += [("command ended", record.reason or ""), ("run", str(folder.path))]
-    return [(name, value) for name, value in lines if value not in ("", fmt.MISSING)]
-
-
-def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[str, str]]:
-    if steps.steps is None and steps.steps_measured is None:
-        return []
-    lines = [("steps", fmt.number(steps.steps))]
-    if steps.steps_measured and steps.step_time_mean_s and steps.step_time_p50_s:
-        mean_s, median_s = steps.step_time_mean_s, steps.step_time_p50_s
-        count = fmt.plural(steps.steps_measured, "measured step")
-        lines.append(("step time", f"{mean_s:.4g} s (median {median_s:.4g} s) of {count}"))
-    for part, joules in _energy_per_step_j(phase).items():
-        lines.append((f"energy per step, {part}", f"{joules:,.4g} J"))
-    if steps.samples_measured and steps.steps_measured and steps.step_time_mean_s:
-        measured_s = steps.step_time_mean_s * steps.steps_measured
-        lines.append(("samples per second", f"{steps.samples_measured / measured_s:,.4g}"))
-    lines.append(("world size", fmt.number(steps.world_size)))
-    return [*lines, ("parallelism", steps.parallelism or "")]
+    return [*lines, ("command ended", record.reason or "")]
 
 
 def _energy_per_step_j(phase: PhaseSummary | None) -> dict[str, float]:
-    """Return the energy of a measured step by kind; nothing that means leave out."""
+    """Return the energy of a measured step by kind, of those that means use."""
     if phase is None or not phase.steps:
         return {}
     energy, steps = phase.energy, phase.steps
     return {kind: j / steps for kind, j in energy.energy_j.items() if energy.is_used(kind)}
 
 
-def _command(record: RunRecord) -> str:
-    command = record.spec.workload.options["command"]
-    line = shlex.join(map(str, command if isinstance(command, list) else [command]))
-    return shorten(collapse_whitespace(line), _MAX_CHARACTERS)
-
-
-def _to_dict(phase: PhaseSummary) -> dict[str, object]:
-    others = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
-    energy = phase.energy
-    return {
-        "duration_s": phase.duration_s,
-        "energy_j": energy.total_j,
-        "energy_scope": energy.scope,
-        "energy_source": energy.source(energy.scope),
-        "energy_verdict": energy.verdict(energy.scope),
-        **{f"{kind}_energy_j": energy.energy_j.get(kind) for kind in KINDS},
-        **_qualities("energy", phase),
-        **{name: getattr(phase, name) for name in others},
-    }
-
-
 def _qualities(name: str, phase: PhaseSummary | None) -> dict[str, str | None]:
-    """Return the source and verdict of the energies of the devices, and of the node."""
-    energy = phase.energy if phase else None
-    return {
-        f"{part}_{name}_{column}": values.get(part)
-        for part in ("devices", "node")
-        for column, values in (
-            ("source", energy.sources if energy else {}),
-            ("verdict", energy.verdicts if energy else {}),
-        )
-    }
-
-
-def _steps_to_dict(steps: StepSummary, phase: PhaseSummary | None) -> dict[str, object]:
-    names = (
-        "steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen", "parallelism",
-        "instrumented", "steps_measured", "samples_measured", "step_time_p95_s", "precision",
-        "gradient_accumulation", "parameters", "gradient_bytes", "peak_memory_bytes", "pauses",
-        "pause_s", "drift", "workers_work_together",
-    )  # fmt: skip
-    per_step_j = _energy_per_step_j(phase)
-    return {
-        **{name: getattr(steps, name) for name in names},
-        **{f"{kind}_energy_per_step_j": per_step_j.get(kind) for kind in KINDS},
-        **_qualities("step_energy", phase),
-    }
+    qualities = {}
+    for part in ("devices", "node"):
+        energy = phase.energy if phase else None
+        qualities[f"{part}_{name}_source"] = energy.sources.get(part) if energy else None
+        qualities[f"{part}_{name}_verdict"] = energy.verdicts.get(part) if energy else None
+    return qualities

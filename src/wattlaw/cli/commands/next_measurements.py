@@ -41,8 +41,8 @@ def next_measurements(
         return 0
     console = Console()
     console.print(decision_text(decision), soft_wrap=True)
-    columns = [item for item in _COLUMNS if item.heading != "emulates"
-               or any(row.emulated_gpus for row in measurements)]  # fmt: skip
+    emulates = any(row.emulated_gpus for row in measurements)
+    columns = [item for item in _COLUMNS if emulates or item.heading != "emulates"]
     console.show(tables.build("next", "Next measurements", columns, measurements))
     for warning in decision.warnings:
         console.print(f"Warning: {warning}")

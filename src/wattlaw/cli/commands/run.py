@@ -62,9 +62,8 @@ def run(
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
-        study, launch=launch, hardware=hardware, fail_share=fail_share,
-        table=table,
-    )  # fmt: skip
+        study, launch=launch, hardware=hardware, fail_share=fail_share, table=table
+    )
     console = Console()
     if dry_run:
         _show(loaded.preview(store, assume_tflops), assume_tflops, console)
@@ -121,7 +120,6 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
 
 
 def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
-    """Yield the GPU-hours of the runs that are not done, a line per source of the estimate."""
     if hours.measured_runs:
         yield (
             f"{number(hours.measured)} for {plural(hours.measured_runs, 'run')}, from repeats in "

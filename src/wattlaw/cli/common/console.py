@@ -29,7 +29,6 @@ class Console(console.Console):
         super().__init__(file=file, width=width, markup=False, emoji=False, highlight=False)  # type: ignore[arg-type]
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return text for a layout: escaped, so that its width is the shown one."""
         return super().render_str(escape_invisible(text), **options)
 
     def render(
@@ -42,13 +41,12 @@ class Console(console.Console):
     def show(self, table: "tables.Table | None") -> None:
         if table is None:
             return
-        numbers = {name for name, kind in zip(table.headings, table.classes, strict=True)
-                   if kind == "n"}  # fmt: skip
+        kinds = zip(table.headings, table.classes, strict=True)
+        numbers = {name for name, kind in kinds if kind == "n"}
         names = table.headings[:1] if table.classes[0] == "short" else ()
-        self.print(make_table(
-            table.headings, table.plain_rows, right=numbers, no_wrap=names,
-            title=table.title or None, caption=table.note or None,
-        ))  # fmt: skip
+        texts = {"title": table.title or None, "caption": table.note or None}
+        rows = table.plain_rows
+        self.print(make_table(table.headings, rows, right=numbers, no_wrap=names, **texts))
 
 
 def make_table(
@@ -59,10 +57,7 @@ def make_table(
     no_wrap: Container[Hashable] = (),
     **options: Any,
 ) -> Table:
-    """Return a table.
-
-    ``right`` and ``no_wrap`` name columns that are aligned to the right, and cut instead of folded.
-    """
+    """``right`` and ``no_wrap``: columns aligned to the right, and cut instead of folded."""
     table = Table(title_justify="left", box=box.SIMPLE_HEAD, **options)
     for name in columns:
         overflow: OverflowMethod = "ellipsis" if name in no_wrap else "fold"

@@ -18,12 +18,10 @@ Item = TypeVar("Item")
 
 
 def option(metavar: str, text: str, *names: str, **settings: Any) -> Any:
-    """Return the declaration of an option: the name of its value, its help, its names."""
     return typer.Option(*names, metavar=metavar, help=text, **settings)
 
 
 def positive(value: float | None) -> float | None:
-    """Return the value of an option; refuse what is not a finite number > 0."""
     if value is not None and not 0 < value < math.inf:
         raise typer.BadParameter(f"{value:g} is not a finite number > 0")
     return value
@@ -95,8 +93,9 @@ def parse_json_object(name: str, text: str) -> dict[str, Any]:
     return value
 
 
-def _list(name: str, text: str, expected: str, convert: Callable[[str], Item]) -> list[Item]:
-    """Return the items of a value, without duplicates; ``BadInput`` names what is ``expected``."""
+def _list(name: str, text: str | None, expected: str, convert: Callable[[str], Item]) -> list[Item]:
+    if text is None:
+        return []
     items = [item.strip() for item in text.split(",")]
     values = []
     for item in items if all(items) else [text]:
@@ -108,29 +107,23 @@ def _list(name: str, text: str, expected: str, convert: Callable[[str], Item]) -
 
 
 def parse_counts(name: str, text: str | None) -> list[int]:
-    """Return counts in increasing order; an empty list for None."""
+    def count(item: str) -> int:
+        # An integer with very many digits is refused before it is converted.
+        value = int(item) if item.isascii() and item.isdigit() and len(item) < 20 else 0
+        if not 1 <= value <= MAX_COUNT:
+            raise ValueError(item)
+        return value
+
     expected = f"integers from 1 to {MAX_COUNT:,} separated by commas, such as 1,2,4"
-    return [] if text is None else sorted(_list(name, text, expected, _count))
+    return sorted(_list(name, text, expected, count))
 
 
 def parse_limits(name: str, text: str | None) -> list[float | None]:
-    """Return limits, None for ``none``; an empty list for None."""
+    def limit(item: str) -> float | None:
+        value = None if item.lower() == "none" else float(item)
+        if value is not None and not 0 < value < math.inf:
+            raise ValueError(item)
+        return value
+
     expected = "numbers > 0 or none, separated by commas, such as 100,150,none"
-    return [] if text is None else _list(name, text, expected, _limit)
-
-
-def _limit(text: str) -> float | None:
-    if text.lower() == "none":
-        return None
-    value = float(text)
-    if not 0 < value < math.inf:
-        raise ValueError(text)
-    return value
-
-
-def _count(text: str) -> int:
-    # An integer with very many digits is refused before it is converted.
-    value = int(text) if text.isascii() and text.isdigit() and len(text) < 20 else 0
-    if not 1 <= value <= MAX_COUNT:
-        raise ValueError(text)
-    return value
+    return _list(name, text, expected, limit)

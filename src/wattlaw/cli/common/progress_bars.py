@@ -39,8 +39,6 @@ def observer_for(console: Console, runs: int, *, decides: bool = False) -> Itera
 
 
 class LiveBar(Observer):
-    """A progress bar that is redrawn in place."""
-
     def __init__(self, progress: bars.Progress, task: bars.TaskID, tally: Tally) -> None:
         self._progress, self._task = progress, task
         self._tally = tally

@@ -14,8 +14,6 @@ from wattlaw.common.errors import BadInput
 
 @dataclass(frozen=True)
 class RegionalAverage:
-    """The annual average of a region's electricity."""
-
     region: str
     name: str
     value: float  # grams CO2e per kWh, or the price of a kWh
@@ -30,27 +28,22 @@ class RegionalAverage:
 
 
 def grid_intensity(region: str) -> RegionalAverage:
-    """Return the carbon intensity of a region, such as ``DE`` or ``US-NEWE``."""
     return _row_of(grid_intensities(), region, "grid intensity")
 
 
 def electricity_price(region: str) -> RegionalAverage:
-    """Return the average price of electricity in a region, such as ``EU`` or ``US-MA``."""
     return _row_of(electricity_prices(), region, "electricity price")
 
 
-@cache
 def grid_intensities() -> dict[str, RegionalAverage]:
-    """Return the table by region."""
     return _read("grid_intensity.csv", "g_per_kwh")
 
 
-@cache
 def electricity_prices() -> dict[str, RegionalAverage]:
-    """Return the table by region."""
     return _read("electricity_prices.csv", "per_kwh")
 
 
+@cache
 def _read(file: str, column: str) -> dict[str, RegionalAverage]:
     text = (files("wattlaw.common.reference") / file).read_text(encoding="utf-8")
     return {

@@ -14,7 +14,7 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
@@ -23,9 +23,9 @@ from wattlaw.measure.devices.file_meter import (
     FileSource,
     failed_device,
     reading_error,
+    shares_node,
 )
-from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
-from wattlaw.measure.devices.node_sharing import shares_node
+from wattlaw.measure.devices.meter import Device, Sample, Target
 from wattlaw.store.streams import Kind
 
 _DEFAULT_HZ = 10
@@ -39,8 +39,10 @@ _OPEN_WAIT_S = 1.0
 _NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
 _VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
 _PARTS: Mapping[str, tuple[Kind, str]] = {
-    "cpu": ("cpu", "processors"), "memory": ("dram", "memory"), "accel": ("gpu", "accelerator"),
-}  # fmt: skip
+    "cpu": ("cpu", "processors"),
+    "memory": ("dram", "memory"),
+    "accel": ("gpu", "accelerator"),
+}
 _NODE_CONTAINS: tuple[Kind, ...] = ("module", "gpu", "cpu", "dram")
 _VISIBLE = (
     "ROCR_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "ZE_AFFINITY_MASK",
@@ -59,11 +61,9 @@ class CrayMeter(FileMeter):
 
     def __init__(self, sources: Sequence[FileSource], period_s: float, permit: str) -> None:
         super().__init__(sources, period_s, permit)
-        names = ("freshness", "startup", "generation")
-        self._files = {name: sysfs.OpenFile(counters() / name) for name in names}
         self._fresh = -1  # the freshness of the last samples
         self._fresh_s = time.monotonic()
-        self._startup, self._generation = self._read("startup"), self._read("generation")
+        self._startup, self._generation = _read("startup"), _read("generation")
         self._notes: list[str] = []
         self._stale: str | None = None
 
@@ -81,12 +81,7 @@ class CrayMeter(FileMeter):
         matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
         has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
         sources = [
-            FileSource(
-                _device(path, match, 1 / hz, target),
-                path,
-                scale=1.0,
-                parse=lambda text: _parse(text)[0],
-            )
+            FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_parse_energy)
             for match in matches
             if (path := folder / match[0])
             # Sums of what is counted, and parts of it, are left out.
@@ -106,11 +101,11 @@ class CrayMeter(FileMeter):
         if not self.sources:
             return []
         for _ in range(_TRIES):
-            fresh, startup = self._read("freshness"), self._read("startup")
+            fresh, startup = _read("freshness"), _read("startup")
             if fresh is not None and fresh == self._fresh:
                 break
             samples = super().read(last=last)
-            if fresh is not None and self._read("freshness") == fresh:
+            if fresh is not None and _read("freshness") == fresh:
                 self._fresh, self._fresh_s, self._stale = fresh, time.monotonic(), None
                 return self._since_startup(samples, startup)
         if time.monotonic() - self._fresh_s > _STALE_S:
@@ -123,17 +118,10 @@ class CrayMeter(FileMeter):
     def problems(self) -> list[str]:
         return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
 
-    def close(self) -> None:
-        super().close()
-        for file in self._files.values():
-            file.close()
-
     def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
-        """Return the samples; after a restart of the counters they begin again at 0.
-
-        A counter that has passed its old value since would otherwise look as if it had continued.
-        """
-        generation = self._read("generation")
+        """Begin again at 0 after a restart of the counters: one that has passed its old value since
+        would otherwise look as if it had continued."""
+        generation = _read("generation")
         if generation not in (None, self._generation):
             self._notes.append("pm_counters: the node's power cap was changed during the run")
             self._generation = generation
@@ -145,19 +133,15 @@ class CrayMeter(FileMeter):
             source.counter.offset = -source.counter.raw
         return [sample._replace(energy_j=0.0) for sample in samples]
 
-    def _read(self, name: str) -> int | None:
-        """Return the first number in a file, None if it cannot be read."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
-            return int(self._files[name].read().split()[0])
-        return None
+
+def _read(name: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        return int(sysfs.read_text(counters() / name).split()[0])
+    return None
 
 
 def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
-    """Return why the counters are not updated, None if they are.
-
-    Their times decide if one of them is recent. The clock of the controller may be wrong, so else
-    ``freshness`` does.
-    """
+    """Their times decide if one is recent. The clock may be wrong: else ``freshness`` decides."""
     try:
         first = sysfs.read_text(freshness)
     except (OSError, ValueError) as error:
@@ -173,8 +157,11 @@ def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -
     return f"{freshness} stays at {first} for {_OPEN_WAIT_S:g} s, so the counters are not updated"
 
 
+def _parse_energy(text: str) -> int:
+    return _parse(text)[0]
+
+
 def _parse(text: str) -> tuple[int, float | None]:
-    """Return the energy in joules, and its time in seconds since 1970 if the file has one."""
     match = _VALUE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:20]!a} is not an energy in J")
@@ -182,16 +169,18 @@ def _parse(text: str) -> tuple[int, float | None]:
 
 
 def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
-    facts: Facts = {
-        "energy_counter": "pm_counters", "counter_refresh_s": refresh_s, "age_s": _age_s(path),
-    }  # fmt: skip
+    facts: dict[str, Any] = {
+        "energy_counter": "pm_counters",
+        "counter_refresh_s": refresh_s,
+        "age_s": _age_s(path),
+    }
     if match[1] is None:
-        facts = {"scope": "node with all its parts", **facts, "is_shared": shares_node()}
+        facts |= {"scope": "node with all its parts", "is_shared": shares_node()}
         return Device("cray-node", "node", "node by pm_counters", facts, _NODE_CONTAINS)
     kind, name = _PARTS[match[1]]
     name = f"{name} {match[2]}".strip()
     is_shared = shares_node() if kind != "gpu" else not _sees_all_gpus(target)
-    facts = {"scope": f"{name} of the node", **facts, "complements": True, "is_shared": is_shared}
+    facts |= {"scope": f"{name} of the node", "complements": True, "is_shared": is_shared}
     return Device(f"cray-{match[1]}{match[2]}", kind, f"{name} by pm_counters", facts)
 
 
@@ -205,10 +194,7 @@ def _age_s(path: Path) -> float | None:
 
 
 def _sees_all_gpus(target: Target) -> bool:
-    """Return whether the job may use all accelerators of the node.
-
-    It is not known which counter belongs to which accelerator, and a board may have two.
-    """
+    """It is not known which counter belongs to which accelerator, and a board may have two."""
     listed = target.gpus
     for name in _VISIBLE:
         if listed is None and name in os.environ:

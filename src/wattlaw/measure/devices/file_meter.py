@@ -6,8 +6,10 @@ not read again. A reading with a transient error is repeated.
 """
 
 import errno
+import os
+import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -25,14 +27,14 @@ _TRANSIENT = frozenset(
     {errno.EAGAIN, errno.EBUSY, errno.EINTR, errno.EIO, errno.ENODATA, errno.ETIMEDOUT}
 )
 _MAX_FAILURES = 10
+_CPUS = re.compile(r"(?<![0-9x])[0-9]{1,6}(?![0-9])")
+_EXCLUSIVE = ("SBATCH_EXCLUSIVE", "SLURM_EXCLUSIVE")
 
 
 @dataclass(eq=False)
 class WrappingCounter:
-    """A counter, corrected where it restarts at 0 after a known value.
-
-    It detects one wrap-around between two readings; with a reading a second there are never two.
-    """
+    """A counter, corrected where it restarts at 0 after a known value. It detects one wrap-around
+    between two readings; with a reading a second there are never two."""
 
     wraps_at: int | None  # None: unknown
     raw: int = 0
@@ -64,15 +66,10 @@ class FileSource:
     failures: int = 0
 
     def __post_init__(self) -> None:
-        self.file = sysfs.OpenFile(self.path)
         self.counter = WrappingCounter(self.wraps_at)
 
     def value(self) -> float:
-        """Return the energy since some start, corrected for wrap-around, or the power.
-
-        Raises ``OSError`` or ``ValueError`` if it cannot be read.
-        """
-        return self.counter.corrected(self.parse(self.file.read()), self.scale)
+        return self.counter.corrected(self.parse(sysfs.read_text(self.path)), self.scale)
 
     def read(self) -> Sample | None:
         if self.problem is not None:
@@ -84,24 +81,17 @@ class FileSource:
             self.failures += 1
             is_transient = isinstance(error, OSError) and error.errno in _TRANSIENT
             if not is_transient or self.failures >= _MAX_FAILURES:
-                self.problem = (
-                    f"{self.device.id}: no longer read: {collapse_whitespace(str(error))}"
-                )
+                reason = collapse_whitespace(str(error))
+                self.problem = f"{self.device.id}: no longer read: {reason}"
             return None
         self.failures = 0
-        return Sample(
-            self.device.id,
-            self.device.kind,
-            t_ns,
-            power_w=value if self.column == "power_w" else None,
-            energy_j=value if self.column == "energy_j" else None,
-            power_source="measured",
-        )
+        sample = Sample(self.device.id, self.device.kind, t_ns, power_source="measured")
+        if self.column == "power_w":
+            return sample._replace(power_w=value)
+        return sample._replace(energy_j=value)
 
 
 class FileMeter(Meter):
-    """Reads several files; subclasses find them, and the devices that cannot be read."""
-
     def __init__(
         self,
         sources: Sequence[FileSource],
@@ -109,11 +99,8 @@ class FileMeter(Meter):
         permit: str,
         failed: Sequence[Device] = (),
     ) -> None:
-        """Read each source once: devices that do not answer are listed as failed.
-
-        ``permit`` is the command with which an administrator allows users to read the files.
-        Raises the error of the first source if none can be read; see ``reading_error``.
-        """
+        """Read each source once; raise the error of the first one if none can be read. ``permit``
+        is the command with which an administrator allows users to read the files."""
         self.sources, self.period_s, self._failed = list[FileSource](), period_s, list(failed)
         errors = []
         for source in sources:
@@ -135,17 +122,9 @@ class FileMeter(Meter):
     def problems(self) -> list[str]:
         return [source.problem for source in self.sources if source.problem is not None]
 
-    def close(self) -> None:
-        for source in self.sources:
-            source.file.close()
-
 
 def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
-    """Return the error of a file that cannot be read.
-
-    It is ``NotPermitted`` if only root can read it; ``permit`` is the command with which an
-    administrator allows it.
-    """
+    """``NotPermitted`` if only root can read the file; ``permit`` is the command that allows it."""
     if isinstance(error, PermissionError):
         return NotPermitted(
             f"{path} can be read by root only; an administrator can allow it with: {permit}"
@@ -156,3 +135,15 @@ def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
 
 def failed_device(device: Device, reason: object) -> Device:
     return replace(device, facts={**device.facts, "failed": str(reason)})
+
+
+def shares_node(environ: Mapping[str, str] = os.environ) -> bool:
+    """Return whether a Slurm job may share its node: it has neither requested the node for itself
+    nor all processors: ``SLURM_CPUS_ON_NODE`` are those of the job or its step on this node, and
+    ``SLURM_JOB_CPUS_PER_NODE`` of the job on each node, such as ``64(x2),32`` (sbatch(1))."""
+    if "SLURM_JOB_ID" not in environ or any(name in environ for name in _EXCLUSIVE):
+        return False
+    nodes = _CPUS.findall(environ.get("SLURM_JOB_CPUS_PER_NODE", ""))
+    counts = [min(map(int, nodes), default=0)]
+    counts += map(int, _CPUS.findall(environ.get("SLURM_CPUS_ON_NODE", "")))
+    return max(counts) < (os.cpu_count() or 1)

@@ -20,21 +20,16 @@ from wattlaw.measure.devices.meter import Device, Meter, Sample, Target
 _SEARCH_PERIOD_S = 1.0
 _MAX_SEARCH_PERIOD_S = 30.0
 #: The kernel counts processor time in hundredths of a second. Utilisation alone needs less.
-_MIN_PERIOD_S = 0.1
-#: Once no process has come or gone for some searches, it is read more seldom.
-_UTILISATION_PERIOD_S, _SETTLED_PERIOD_S, _SETTLED_SEARCH_S = 1.0, 2.0, 8.0
+_MIN_PERIOD_S, _UTILISATION_PERIOD_S = 0.1, 1.0
 
 _TICKS, _PAGE_BYTES = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
 class HostMeter(Meter):
-    """Measures a process and its descendants, except this process.
-
-    The busy time of the tree is the sum over its living processes of their own time and of that
-    of the children they have waited for (proc(5), ``utime stime cutime cstime``), so that it
-    includes processes that have ended. Memory is the sum of resident sets; pages shared
-    between processes are counted in each.
-    """
+    """Measures a process and its descendants, except this process. Busy time is the sum over living
+    processes of their own time and that of the children they have waited for (proc(5), ``utime
+    stime cutime cstime``), so that it includes processes that have ended. Memory is the sum of
+    resident sets; shared pages count in each."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -62,7 +57,6 @@ class HostMeter(Meter):
         return [Device("host", "cpu", name, has_energy=is_estimate)]
 
     def read(self, *, last: bool = False) -> list[Sample]:  # noqa: ARG002 - nothing is buffered
-        """Return the busy cores since the previous sample and the resident memory now."""
         t_ns = time.time_ns()
         use = self._sum()
         if use is None:
@@ -121,8 +115,4 @@ class HostMeter(Meter):
         self._search_period_s = (
             min(_MAX_SEARCH_PERIOD_S, 2 * self._search_period_s) if is_settled else _SEARCH_PERIOD_S
         )
-        if self._target.assume_cpu_w is None:
-            is_slow = self._search_period_s >= _SETTLED_SEARCH_S
-            period_s = _SETTLED_PERIOD_S if is_slow else _UTILISATION_PERIOD_S
-            self.period_s = max(self._target.period_s, period_s)
         self._searched_s = time.monotonic()

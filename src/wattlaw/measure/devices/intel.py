@@ -19,10 +19,10 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
-from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
+from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
 from wattlaw.measure.devices.visible import has_job_gpus
 
-ID_PREFIX = "intel-"
+_ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
@@ -40,8 +40,6 @@ _MODELS = {
 
 @dataclass(frozen=True)
 class IntelGpu:
-    """One card: its id, and the files of its counter and its limit, if it has them."""
-
     id: str
     name: str
     facts: Facts
@@ -96,7 +94,7 @@ def _gpu(folder: Path, address: str) -> IntelGpu | None:
         "max_power_limit_w": None if rated is None else _watts(rated),
     }
     name = _MODELS.get(model, f"Intel GPU {model}")
-    return IntelGpu(f"{ID_PREFIX}{address}", name, facts, tiles, energy, limit)
+    return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy, limit)
 
 
 def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
@@ -136,18 +134,16 @@ def select_gpus(tiles: Sequence[int], environ: Mapping[str, str]) -> dict[int, b
     return {card: sum(c == card for c, _ in visible) < tiles[card] for card in cards}
 
 
-def environment(ids: Sequence[str]) -> dict[str, str]:
-    """Return the variables that make exactly these cards visible, each as one device of torch."""
+def _environment(ids: Sequence[str]) -> dict[str, str]:
+    """Each card is one device of torch."""
     cards = {gpu.id: str(card) for card, gpu in enumerate(find_gpus())}
     mask = ",".join(cards[gpu] for gpu in ids)
     return {_VISIBLE: mask, _HIERARCHY: "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
 
 
 def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
-    """Return the cards of these ids, by default those that the environment makes visible.
-
-    Raises ``NotAvailable`` in a Slurm job without GPUs that selects none itself.
-    """
+    """By default those that the environment makes visible. Raises ``NotAvailable`` in a Slurm job
+    without GPUs that selects none itself."""
     gpus = find_gpus()
     if ids is not None:
         return [gpu for gpu in gpus if gpu.id in ids]
@@ -159,8 +155,14 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
 
 
 class IntelMeter(FileMeter):
-    """The energy of the cards that the environment makes visible."""
-
+    accelerator = Accelerator(
+        torch_kind="xpu",
+        backend="xccl",
+        id_prefixes=(_ID_PREFIX,),
+        visible=lambda: {gpu.id: gpu.id for gpu in visible_gpus()},
+        environment=_environment,
+        order=2,
+    )
     _gpus: Mapping[str, IntelGpu]
     _limits_s = -_LIMIT_PERIOD_S  # when the limits were read
 
@@ -182,7 +184,6 @@ class IntelMeter(FileMeter):
         return meter
 
     def read(self, *, last: bool = False) -> list[Sample]:
-        """Return one reading of each card that answers, now and then with its power limit."""
         samples = super().read(last=last)
         now_s = time.monotonic()
         if last or now_s - self._limits_s >= _LIMIT_PERIOD_S:

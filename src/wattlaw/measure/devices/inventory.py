@@ -10,13 +10,11 @@ from typing import Any, Generic, TypeVar
 from wattlaw.common import registry, scopes
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.scopes import KINDS, Candidate, KindEnergy
-from wattlaw.measure.devices import intel, sysfs
 from wattlaw.measure.devices import limiter as limiters
 from wattlaw.measure.devices import meter as meters
-from wattlaw.measure.devices.amd import gpus as amd
+from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.limiter import LimitState
-from wattlaw.measure.devices.meter import Device, Target
-from wattlaw.measure.devices.nvidia.nvml import open_driver
+from wattlaw.measure.devices.meter import Accelerator, Device, Target
 
 T = TypeVar("T")
 
@@ -44,10 +42,7 @@ def list_meters() -> list[Availability[Device]]:
 
 
 def counted(devices: Sequence[Device]) -> tuple[tuple[str, ...], list[Device]]:
-    """Return the kinds and devices that the energy of a run includes, if all devices answer.
-
-    The rules are those of the energies of windows, for devices that are all measured.
-    """
+    """The rules are those of the energies of windows, for devices that are all measured."""
     candidates = [
         Candidate(d, d.kind, d.facts, d.contains, has_energy=not d.facts.get("failed"))
         for d in devices
@@ -74,32 +69,30 @@ def list_limiters() -> list[Availability[LimitState]]:
     return available
 
 
+def accelerators() -> list[Accelerator]:
+    found: list[Accelerator] = []
+    for name in registry.names(meters.GROUP):
+        with contextlib.suppress(WattlawError):  # a broken meter does not hide the others
+            accelerator = getattr(registry.load(meters.GROUP, name), "accelerator", None)
+            found += [] if accelerator is None else [accelerator]
+    return sorted(found, key=lambda accelerator: accelerator.order)
+
+
 def visible_gpu_ids() -> list[str]:
-    """Return the ids of the GPUs that the environment makes visible; none without a driver."""
     return list(dict.fromkeys(visible_devices().values()))
 
 
 def visible_devices() -> dict[str, str]:
-    """Return the visible GPUs and MIG instances, each with the id of its GPU, by their ids.
-
-    They are of one vendor, as those that torch uses: of NVIDIA, else of AMD, else of Intel.
-    A driver that does not answer for some seconds counts as none, so that the caller continues.
-    Raises ``BadInput`` if ``WATTLAW_SYSFS_ROOT`` is not a folder.
-    """
+    """Return the visible GPUs and MIG instances, each with the id of its GPU. They are of one
+    vendor, as those that torch uses. A driver that does not answer for some seconds counts as
+    none."""
     sysfs.check_root()
     ids: dict[str, str] = {}
 
     def find() -> None:
-        with contextlib.suppress(NotAvailable), open_driver() as driver:
-            selection = driver.visible()
-            listed = selection.devices or {gpu.uuid: gpu for gpu in selection.gpus}
-            for device, gpu in listed.items():  # of a GPU in MIG mode, CUDA uses its instances
-                parts = gpu.mig_uuids if device == gpu.uuid else ()
-                ids.update(dict.fromkeys(parts or (device,), gpu.uuid))
-        with contextlib.suppress(NotAvailable):
-            ids.update({} if ids else {gpu.uuid: gpu.uuid for gpu in amd.visible_gpus().gpus})
-        with contextlib.suppress(NotAvailable):
-            ids.update({} if ids else {gpu.id: gpu.id for gpu in intel.visible_gpus()})
+        for accelerator in accelerators():
+            with contextlib.suppress(NotAvailable):
+                ids.update({} if ids else accelerator.visible())
 
     thread = threading.Thread(target=find, daemon=True)
     thread.start()
@@ -108,23 +101,13 @@ def visible_devices() -> dict[str, str]:
 
 
 def gpu_environment(ids: Sequence[str]) -> dict[str, str]:
-    """Return the variables that make exactly these devices visible to a process, in this order."""
-    if ids and all(gpu.startswith(intel.ID_PREFIX) for gpu in ids):
-        return intel.environment(ids)
-    if not all(gpu.startswith(amd.ID_PREFIX) for gpu in ids):
-        return {"CUDA_VISIBLE_DEVICES": ",".join(ids)}
-    usable = {gpu.uuid: index for index, gpu in enumerate(amd.usable_gpus())}
-    ordinals = ",".join(str(place) for place in range(len(ids)))
-    # HIP counts the GPUs that ROCm lists. It would use CUDA_VISIBLE_DEVICES without its own list.
-    return {
-        "ROCR_VISIBLE_DEVICES": ",".join(str(usable[gpu]) for gpu in ids),
-        "HIP_VISIBLE_DEVICES": ordinals,
-        "CUDA_VISIBLE_DEVICES": ordinals,
-    }
+    for accelerator in accelerators():
+        if all(device.startswith(accelerator.id_prefixes) for device in ids):
+            return dict(accelerator.environment(ids))
+    raise NotAvailable(f"no vendor has all of the GPUs {', '.join(ids)}")
 
 
 def _open_all(group: str, *arguments: Any) -> Iterator[tuple[str, Any, str | None]]:
-    """Yield the name of each plug-in with the opened plug-in, or None and the reason."""
     sysfs.check_root()
     for name in registry.names(group):
         try:

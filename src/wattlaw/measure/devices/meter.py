@@ -1,12 +1,12 @@
 """The interface to hardware that is read: a ``Meter`` lists devices and samples them."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, Self
+from typing import ClassVar, Protocol, Self
 
 from wattlaw.store.streams import Kind, Sample
 
-__all__ = ["GROUP", "Device", "Facts", "Meter", "Sample", "Target"]
+__all__ = ["GROUP", "NO_GPU", "Accelerator", "Device", "Facts", "Meter", "Sample", "Target"]
 
 GROUP = "wattlaw.devices"
 
@@ -37,9 +37,36 @@ class Target:
     gpus: tuple[str, ...] | None = None  # UUIDs; None: those that the environment makes visible
 
 
+@dataclass(frozen=True)
+class Accelerator:
+    """The GPUs of one vendor: which of them a process may use, and how torch names them.
+
+    A meter of GPUs that can train has one as ``Meter.accelerator``.
+    """
+
+    torch_kind: str  # of torch.device
+    backend: str  # of torch.distributed
+    #: How the ids of its GPUs begin, and of parts of them such as MIG instances.
+    id_prefixes: tuple[str, ...]
+    #: Return the ids of the GPUs and parts that this process may use, each with that of its GPU.
+    #: Raises ``NotAvailable`` if there are none.
+    visible: Callable[[], Mapping[str, str]]
+    #: Return the variables that make exactly these devices visible to a child, in this order.
+    environment: Callable[[Sequence[str]], Mapping[str, str]]
+    #: Any of these files means that torch may have GPUs that the meter does not list.
+    driver_files: tuple[str, ...] = ()
+    order: int = 9  # where GPUs of several vendors are visible, those of the least are used
+
+
+#: The processor, where no GPU is used.
+NO_GPU = Accelerator("cpu", "gloo", (), dict, lambda _: {})
+
+
 class Meter(Protocol):
     """Reads one kind of hardware. Registered under the entry point ``wattlaw.devices``."""
 
+    #: What training on these devices needs; None: they are measured only.
+    accelerator: ClassVar[Accelerator | None] = None
     #: The period at which to call ``read``, in seconds; at least ``Target.period_s``.
     period_s: float
 

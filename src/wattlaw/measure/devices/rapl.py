@@ -5,6 +5,7 @@ dram), on Intel and AMD (kernel documentation, power/powercap). Counters are in 
 restart at 0 after ``max_energy_range_uj``.
 """
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -15,9 +16,9 @@ from wattlaw.measure.devices.file_meter import (
     FileSource,
     failed_device,
     reading_error,
+    shares_node,
 )
 from wattlaw.measure.devices.meter import Device, Facts, Target
-from wattlaw.measure.devices.node_sharing import shares_node
 
 #: Counters refresh every millisecond. More frequent readings do not improve a window's energy.
 _REFRESH_S, _MIN_PERIOD_S = 0.001, 0.05
@@ -37,12 +38,9 @@ class RaplMeter(FileMeter):
                 zone = _zone(path)
             except (OSError, ValueError) as error:
                 if path.name.count(":") == 1:  # a package or the platform, not a part of one
+                    reason = reading_error(path / "name", error, f"chmod o+r {path}/name")
                     device = Device(path.name, "cpu", "an unknown RAPL zone")
-                    unreadable.append(
-                        failed_device(
-                            device, reading_error(path / "name", error, f"chmod o+r {path}/name")
-                        )
-                    )
+                    unreadable.append(failed_device(device, reason))
                 continue
             zones += [zone] if zone is not None else []
         if not zones:
@@ -52,24 +50,19 @@ class RaplMeter(FileMeter):
 
 
 def _zone(path: Path) -> FileSource | None:
-    """Return the zone of a package or its memory, None for other parts of a package.
-
-    Raises ``OSError`` or ``ValueError`` if the name of the zone cannot be read.
-    """
+    """None for parts of a package other than its memory."""
     name = sysfs.read_text(path / "name")
     number = path.name.removeprefix("intel-rapl:")
+    socket = number.split(":")[0]
     range_uj = sysfs.read_optional(path / "max_energy_range_uj") or None
-    facts: Facts = {
-        "energy_counter": "powercap", "counter_refresh_s": _REFRESH_S,
-        "wraps_at_j": range_uj and range_uj * 1e-6, "is_shared": shares_node(),
-    }  # fmt: skip
     if name.startswith("package"):
-        facts = {"scope": _PACKAGE, **facts}
-        device = Device(f"package-{number}", "cpu", f"processor {name}", facts)
+        device, scope = Device(f"package-{number}", "cpu", f"processor {name}"), _PACKAGE
     elif name == "dram":
-        socket = number.split(":")[0]
-        facts = {"scope": _MEMORY, **facts}
-        device = Device(f"dram-{socket}", "dram", f"memory of package {socket}", facts)
+        device, scope = Device(f"dram-{socket}", "dram", f"memory of package {socket}"), _MEMORY
     else:
         return None
-    return FileSource(device, path / "energy_uj", wraps_at=range_uj)
+    facts: Facts = {
+        "scope": scope, "energy_counter": "powercap", "counter_refresh_s": _REFRESH_S,
+        "wraps_at_j": range_uj and range_uj * 1e-6, "is_shared": shares_node(),
+    }  # fmt: skip
+    return FileSource(replace(device, facts=facts), path / "energy_uj", wraps_at=range_uj)

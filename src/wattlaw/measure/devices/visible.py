@@ -15,7 +15,6 @@ from typing import Generic, Literal, Protocol, TypeVar
 _NO_GPUS = ("", "NoDevFiles")
 #: No machine has more GPUs than this many digits can count.
 _MAX_DIGITS = 4
-#: What reads a variable.
 Runtime = Literal["CUDA", "ROCr", "HIP"]
 
 
@@ -36,8 +35,6 @@ G = TypeVar("G", bound=Gpu)
 
 @dataclass(frozen=True)
 class GpuSelection(Generic[G]):
-    """The GPUs that this process may use, each once, and notes about the selection."""
-
     gpus: tuple[G, ...]
     notes: tuple[str, ...] = ()
     #: The GPU of each listed device, by the device's id: of the GPU, or of a MIG instance of it.
@@ -49,16 +46,10 @@ Find = Callable[[Sequence[G], str], tuple[G, str] | None]
 
 
 def select(
-    gpus: Sequence[G],
-    environ: Mapping[str, str],
-    variables: Mapping[str, Runtime],
-    find: Find[G],
+    gpus: Sequence[G], environ: Mapping[str, str], variables: Mapping[str, Runtime], find: Find[G]
 ) -> GpuSelection[G]:
-    """Return the GPUs that a process with this environment may use.
-
-    Each of the variables that is set selects from the GPUs that the one before it has left, and
-    without any it is the Slurm job that selects.
-    """
+    """Each of the variables that is set selects from the GPUs that the one before it has left, and
+    without any it is the Slurm job that selects."""
     job = _job_entries(environ)
     present = [name for name in variables if name in environ]
     if not present and "SLURM_JOB_ID" in environ and job is None:
@@ -87,11 +78,7 @@ def select(
 
 
 def _select_by_list(
-    gpus: Sequence[G],
-    variable: str,
-    visible: str,
-    find: Find[G],
-    runtime: Runtime,
+    gpus: Sequence[G], variable: str, visible: str, find: Find[G], runtime: Runtime
 ) -> GpuSelection[G]:
     if visible.strip() in _NO_GPUS:
         return GpuSelection((), (f"{variable} is {visible!r}: no GPU is visible",))

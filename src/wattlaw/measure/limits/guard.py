@@ -24,22 +24,15 @@ from wattlaw.measure.limits.requests import (
     state_to_save,
 )
 from wattlaw.measure.limits.restore import limiters_for, open_limiters, recover, restore
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 from wattlaw.measure.limits.watchdog import DONE, RESTORE, WatchdogProcess
 from wattlaw.store.record import LimitReport
 
-#: Ends the message about limits that could not be restored.
 RESTORE_HINT = "try 'wattlaw limits restore'"
 
 
 @dataclass
 class LimitLease:
-    """Devices that only this process may limit until the lease is released.
-
-    Also a context manager. Make one with :func:`acquire`.
-    """
-
     devices: tuple[str, ...]
     folder: StateFolder
     _locks: list[int]
@@ -49,12 +42,9 @@ class LimitLease:
     _watchdog: "_Watchdog | None" = None
 
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
-        """Limit every device of the lease, or none of them.
-
-        Limits that are ``kept`` stay after this process ends, until ``wattlaw limits restore``.
-        Raises ``NotPermitted`` if this user may not limit the devices, and ``NotAvailable`` if a
-        limit is outside a device's range, or a device does not answer.
-        """
+        """Limit every device of the lease, or none. Limits that are ``kept`` stay after this
+        process ends, until ``wattlaw limits restore``. Raises ``NotPermitted`` if this user may not
+        limit them, and ``NotAvailable`` if a limit is out of range, or a device does not answer."""
         if self._saved:
             raise ValueError("this lease has applied limits already")
         if limits.are_none:
@@ -85,7 +75,6 @@ class LimitLease:
         return tuple(reports)
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
-        """Set each limit of a device by the first limiter that may."""
         device, name = state.device, ""
         usable = limiters_for(device, limiters)
         for part, change in changes(device, limits).items():
@@ -104,7 +93,6 @@ class LimitLease:
         return report_applied_limits(state, limits, name, limiters[name])
 
     def _recover(self, saved: SavedState, limiters: Limiters) -> None:
-        """Restore what an ended process of this user has left limited."""
         device = saved.device
         if not saved.is_for_this_host:
             raise NotAvailable(
@@ -119,11 +107,8 @@ class LimitLease:
             raise NotAvailable(f"{device}: was left limited by {owner}: {error}") from None
 
     def release(self) -> None:
-        """Restore the previous limits and unlock the devices; repeated calls do nothing.
-
-        Raises ``NotAvailable`` if a limit could not be restored. The watchdog keeps trying, and
-        the previous limits stay on disk.
-        """
+        """Restore the previous limits and unlock the devices. Raises ``NotAvailable`` if a limit
+        could not be restored: the watchdog keeps trying, and the previous limits stay on disk."""
         try:
             if self._saved:
                 with open_limiters() as limiters:
@@ -165,10 +150,7 @@ class LimitLease:
 
 
 def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitLease | None:
-    """Lock devices for limiting, all or none; return None if another process has locked one.
-
-    Raises ``NotAvailable`` if the folder for previous limits cannot be used.
-    """
+    """Lock devices for limiting, all or none; return None if another process has locked one."""
     folder = folder or StateFolder()
     folder.create()
     lease = LimitLease(tuple(dict.fromkeys(devices)), folder, [])
@@ -186,7 +168,6 @@ def acquire(devices: Sequence[str], folder: StateFolder | None = None) -> LimitL
 
 
 def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> str:
-    """Return a message that other processes have locked devices, with their users if known."""
     folder = folder or StateFolder()
     found = {device: folder.lock_owner(device) for device in devices}
     owners = ", ".join(f"{device}: {owner}" for device, owner in found.items() if owner)

@@ -17,7 +17,7 @@ from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.limits.prolog_request import REPORTS, limit_comment
 from wattlaw.measure.limits.requests import Limits, is_enforced, watts_text
 from wattlaw.measure.limits.restore import limiters_for, open_limiters
-from wattlaw.measure.limits.trust import read_small_file
+from wattlaw.measure.limits.state_folder import read_small_file
 from wattlaw.store.record import LimitReport
 
 #: Names the folder of the prolog's reports if a site does not use the default folder.
@@ -28,8 +28,6 @@ _MAX_BYTES = 65_536
 
 
 class PrologReport(BaseModel):
-    """What a prolog reports to a job about its request on one node."""
-
     model_config = ConfigDict(frozen=True)
 
     job_id: str
@@ -44,11 +42,8 @@ class PrologReport(BaseModel):
 def verify_prolog_limits(
     limits: Limits, gpus: Sequence[str], job_id: str, wait_s: float = 5.0
 ) -> tuple[LimitReport, ...]:
-    """Check the limits that the prolog has set on a job's GPUs of this node, and return them.
-
-    It waits some seconds for a report and for the driver. Raises ``NotAvailable`` if there is no
-    prolog, it has refused the request, or a GPU enforces another limit.
-    """
+    """Wait some seconds for a report and for the driver, and return the limits that the prolog has
+    set. ``NotAvailable``: no prolog, a refusal, or a GPU that enforces another limit."""
     if limits.are_none:
         return ()
     if not gpus:

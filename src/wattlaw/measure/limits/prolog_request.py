@@ -31,10 +31,7 @@ def requests_limit(comment: str) -> bool:
 
 
 def parse_limit_comment(comment: str) -> "Limits":
-    """Return the limits that a comment requests; none if no word of it begins with ``wattlaw:``.
-
-    Raises ``BadInput`` if the word does not follow the syntax, or there is more than one.
-    """
+    """``BadInput`` if the word in ``wattlaw:`` breaks the syntax, or there are several."""
     from wattlaw.measure.limits.requests import Limits
 
     words = [word for word in comment.split() if word.startswith(PREFIX)]
@@ -52,12 +49,8 @@ def parse_limit_comment(comment: str) -> "Limits":
 
 
 def limit_comment(limits: "Limits") -> str:
-    """Return the word for ``sbatch --comment`` that requests limits; empty if there are none.
-
-    Watts and megahertz have three decimals; drivers use milliwatts.
-
-    Raises ``BadInput`` if a limit is out of range.
-    """
+    """Return the word for ``sbatch --comment``; empty without limits. Watts and megahertz have
+    three decimals: drivers use milliwatts. Raises ``BadInput`` if a limit is out of range."""
     parts = []
     for key, value in zip(_KEYS, (limits.power_limit_w, limits.clock_limit_mhz), strict=True):
         if value is None:

@@ -10,7 +10,7 @@ from typing import Any
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.limiter import Limiter, LimitState
 from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W
-from wattlaw.measure.limits.saved_state import SavedState, boot_id
+from wattlaw.measure.limits.state_folder import SavedState, boot_id
 from wattlaw.store.record import LimitReport
 
 _ENFORCED_AFTER_S = 0.5
@@ -43,11 +43,8 @@ def changes(device: str, limits: Limits) -> dict[str, Callable[[Limiter], None]]
 
 
 def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()) -> None:
-    """Check that a device can have these limits, which are for some ``devices``.
-
-    Raises ``NotAvailable`` if a limit is outside the device's range, would apply to other devices,
-    too, or the previous limit could not be restored.
-    """
+    """Raise ``NotAvailable`` if a limit is outside the device's range, would apply to others than
+    ``devices``, too, or the previous limit could not be restored."""
     name = f"{state.name} ({state.device})"
     if state.is_shared:
         parts = "instances of MIG, partitions or tiles"
@@ -98,7 +95,6 @@ def watts_text(enforced_w: float | None) -> str:
 
 
 def state_to_save(state: LimitState, limits: Limits, **owner: Any) -> SavedState:
-    """Return what to save of a device before it is limited; ``owner`` says who limits it."""
     return SavedState(
         device=state.device,
         host=socket.gethostname(),

@@ -10,8 +10,7 @@ from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import remove_abandoned
 from wattlaw.measure.devices.limiter import GROUP, Limiter, Limiters
-from wattlaw.measure.limits.saved_state import SavedState
-from wattlaw.measure.limits.state_folder import FolderContents, StateFolder
+from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 
 Outcome = Literal["restored", "in use", "kept", "on another host", "not restored"]
 
@@ -25,10 +24,8 @@ _UNCHANGED_TOLERANCE_W = 0.001
 
 @contextlib.contextmanager
 def open_limiters() -> Iterator[Limiters]:
-    """Open every limiter of this machine, by name in the order in which to try them.
-
-    A limiter that cannot be opened, for whatever reason, does not stop the others.
-    """
+    """By name, in the order in which to try them. One that cannot be opened does not stop the
+    others."""
     limiters: Limiters = {}
     try:
         for name in registry.names(GROUP):
@@ -51,11 +48,8 @@ def limiters_for(device: str, limiters: Limiters) -> Limiters:
 
 
 def restore(saved: SavedState, limiters: Limiters) -> None:
-    """Set a device to its saved state by the first limiter that can, and check the result.
-
-    Raises ``NotAvailable`` if no limiter could restore the power limit, unlock the clock or restore
-    the power profiles. The message says why. The others of the three are restored.
-    """
+    """Set a device to its saved state by the first limiter that can, and check the result. Of power
+    limit, clock and profiles all are tried before ``NotAvailable`` says why one failed."""
     usable = list(limiters_for(saved.device, limiters).values())
     reasons = []
     if saved.power_limit_w is not None:
@@ -86,9 +80,7 @@ def _try_each(
 
 
 def _restore_power(limiter: Limiter, saved: SavedState) -> None:
-    previous_w = saved.power_limit_w
-    if previous_w is None:
-        return
+    previous_w = saved.power_limit_w or 0.0
     limiter.set_power_limit(saved.device, previous_w)
     now_w = limiter.read(saved.device).power_limit_w
     if now_w is None or abs(now_w - previous_w) > LIMIT_TOLERANCE_W:
@@ -108,20 +100,15 @@ def _restore_profiles(limiter: Limiter, saved: SavedState) -> None:
 
 
 def _is_unchanged(limiter: Limiter, saved: SavedState) -> bool:
-    try:
-        now_w = limiter.read(saved.device).power_limit_w
-    except Exception:  # unknown, so not known to be unchanged
-        return False
-    previous_w = saved.power_limit_w
-    if now_w is None or previous_w is None:
-        return False
-    return abs(now_w - previous_w) < _UNCHANGED_TOLERANCE_W
+    with contextlib.suppress(Exception):  # unknown, so not known to be unchanged
+        now_w, previous_w = limiter.read(saved.device).power_limit_w, saved.power_limit_w
+        if now_w is not None and previous_w is not None:
+            return abs(now_w - previous_w) < _UNCHANGED_TOLERANCE_W
+    return False
 
 
 @dataclass(frozen=True)
 class StaleLimit:
-    """A saved state that was on disk, and its outcome."""
-
     saved: SavedState
     state: Outcome
     reason: str | None = None
@@ -129,22 +116,16 @@ class StaleLimit:
 
 def restore_stale(
     folder: StateFolder, *, include_kept: bool = False
-) -> tuple[list[StaleLimit], FolderContents]:
-    """Restore the limits that ended processes have left; return them and the folder's contents.
-
-    With ``include_kept`` this includes limits that were set by ``wattlaw limits set``. Raises
-    ``NotAvailable`` if other users can write the folder.
-    """
-    contents = folder.survey()
+) -> tuple[list[StaleLimit], list[str]]:
+    """Restore the limits that ended processes have left; return them, and what files are damaged.
+    ``include_kept`` adds those of ``wattlaw limits set``."""
+    states, damaged = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
-    if not contents.states:
-        return [], contents
+    if not states:
+        return [], damaged
     with open_limiters() as limiters:
-        stale = [
-            _try_restore(folder, saved, limiters, include_kept=include_kept)
-            for saved in contents.states
-        ]
-    return stale, contents
+        stale = [_try_restore(folder, one, limiters, include_kept=include_kept) for one in states]
+    return stale, damaged
 
 
 def _try_restore(
@@ -173,10 +154,7 @@ def _try_restore(
 
 def recover(folder: StateFolder, saved: SavedState, limiters: Limiters) -> None:
     """Restore what an ended process has left limited and remove its file; the device is locked.
-
-    Raises ``NotAvailable`` if it could not be restored, or somebody else has changed the limit
-    since.
-    """
+    Raises ``NotAvailable`` if it could not, or somebody else has changed the limit since."""
     now_w = None
     if saved.is_from_this_boot:  # drivers forget limits at a boot
         now_w = _changed_by_others(saved, limiters)
@@ -192,11 +170,9 @@ def _changed_by_others(saved: SavedState, limiters: Limiters) -> float | None:
     """Return the present limit if it is neither the previous one nor the one that was set."""
     for limiter in limiters_for(saved.device, limiters).values():
         with contextlib.suppress(Exception):  # then it is restored
-            now_w = limiter.read(saved.device).power_limit_w
-            known_w = (saved.power_limit_w, saved.set_w)
-            if now_w is None or any(
-                w is None or abs(now_w - w) <= _SAME_SETTING_W for w in known_w
-            ):
+            now_w, known_w = limiter.read(saved.device).power_limit_w, saved.power_limit_w
+            if now_w is None or known_w is None or saved.set_w is None:
                 return None
-            return now_w
+            is_known = min(abs(now_w - known_w), abs(now_w - saved.set_w)) <= _SAME_SETTING_W
+            return None if is_known else now_w
     return None

@@ -27,8 +27,6 @@ _FIRST_WAIT_S, _LAST_WAIT_S = 0.5, 64.0
 
 
 class WatchdogProcess:
-    """A watchdog as its owner sees it: a started process with a pipe in each direction."""
-
     def __init__(self, line: Sequence[str], **options: Any) -> None:
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, **options)
         if process.stdin is None or process.stdout is None:
@@ -47,7 +45,6 @@ class WatchdogProcess:
 
 
 def detach() -> None:
-    """Leave the parent's session and process tree, and ignore the signals that end those."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     if os.fork():
@@ -56,7 +53,6 @@ def detach() -> None:
 
 
 def main() -> None:
-    """Watch the owner, and restore the limits if it does not."""
     folder, token, owner_pid, *devices = sys.argv[1:]
     try:
         owner = [os.pidfd_open(int(owner_pid))]
@@ -85,7 +81,6 @@ def main() -> None:
 
 
 def _try_restore(folder: StateFolder, token: str, devices: Sequence[str]) -> list[str]:
-    """Restore the limits that this owner has saved; return the devices where that failed."""
     left = []
     with open_limiters() as limiters:
         for device in devices:

@@ -64,10 +64,7 @@ _NO_ESTIMATE = EnergyEstimate(None, 0.0)
 
 
 class Counter:
-    """Readings of a cumulative energy counter that refreshes less often than it may be read.
-
-    The readings are of one device, with ascending times.
-    """
+    """Readings, in order of time, of a counter that refreshes less often than it may be read."""
 
     def __init__(self, t_ns: Times, energy_j: Floats, bounds: Bounds = Bounds()) -> None:  # noqa: B008 - frozen
         changes = np.flatnonzero(np.diff(energy_j) != 0) + 1
@@ -98,19 +95,11 @@ class Counter:
         must_increase: bool = False,
         shape: "Power | None" = None,
     ) -> EnergyEstimate:
-        """Return the difference of the counter in a window, interpolated at its edges.
-
-        Parameters
-        ----------
-        start_ns, end_ns
-            The window.
-        must_increase
-            The device is never off, so that a counter that does not change has a fault.
-        shape
-            The power over the same time. It divides the energy between two readings at an edge;
-            the total is the counter's. Without it, the energy is divided evenly, but not over a
-            gap: then the time between the edge and the nearest reading is not covered.
-        """
+        """Return the difference of the counter in a window, interpolated at its edges. With
+        ``must_increase`` the device is never off, so a counter that does not change has a fault.
+        ``shape`` is the power over the same time: it divides the energy between two readings at an
+        edge; the total is the counter's. Without it, the energy is divided evenly, but not over a
+        gap: then the time between the edge and the nearest reading is not covered."""
         t_ns, energy_j = self._t_ns, self._energy_j
         if len(t_ns) < 2 or end_ns <= start_ns:
             return _NO_ESTIMATE
@@ -135,9 +124,7 @@ class Counter:
 
     def _trim_gaps(self, begin: int, end: int, shape: "Power | None") -> tuple[int, int, int]:
         """Return an interval without gaps at its edges, and the length in ns of the gaps inside it.
-
-        A time without readings is no gap if its power is known.
-        """
+        A time without readings is no gap if its power is known."""
         gap_ns = 0
         if end <= begin:
             return begin, end, gap_ns
@@ -156,7 +143,6 @@ class Counter:
         return begin, end, gap_ns
 
     def _at(self, t_ns: int, shape: "Power | None") -> float:
-        """Return the interpolated value of the counter at a time within its readings."""
         after = max(1, int(np.searchsorted(self._t_ns, t_ns, side="left")))
         before_ns, after_ns = int(self._t_ns[after - 1]), int(self._t_ns[after])
         low, high = float(self._energy_j[after - 1]), float(self._energy_j[after])
@@ -171,11 +157,8 @@ class Counter:
 
 
 def _constant_s(t_ns: Times, energy_j: Floats) -> Floats:
-    """Return how long the value stays constant around each step between readings, in seconds.
-
-    A step is from one reading to the next. If it is part of a sequence of equal values, this is
-    the duration of the full sequence; it is 0 if the value changes in the step.
-    """
+    """Return how long, in seconds, the value stays constant around each step between readings: the
+    full sequence of equal values, 0 if the value changes in the step."""
     if len(t_ns) < 2:
         return np.zeros(0)
     is_constant = np.diff(energy_j) == 0
@@ -196,11 +179,8 @@ class Power:
         self._max_gap_ns = _max_gap_ns(self.spacing_s)
 
     def extended(self) -> "Power":
-        """Return the same power, continued for one period before its beginning and after its end.
-
-        So it also covers the time between the last power reading of a recording and the last
-        counter reading, and likewise at the beginning.
-        """
+        """Continue the power for one period before its beginning and after its end, to the first
+        and the last counter reading of a recording."""
         if self.spacing_s is None:
             return self
         period_ns = round(self.spacing_s * 1e9)
@@ -211,11 +191,8 @@ class Power:
         )
 
     def share(self, start_ns: int, t_ns: int, end_ns: int) -> float | None:
-        """Return the share of the energy of an interval before a time within it.
-
-        None if the readings cover less than ``MIN_COVERAGE`` of the interval. Where they do not
-        cover it, the power is the mean.
-        """
+        """Return the share of an interval's energy before a time within it; None if the readings
+        cover less than ``MIN_COVERAGE``. Where they do not cover it, the power is the mean."""
         total, part = self.estimate(start_ns, end_ns), self.estimate(start_ns, t_ns)
         if not total.energy_j or total.coverage < MIN_COVERAGE:
             return None
@@ -224,7 +201,6 @@ class Power:
         return (part.energy_j or 0.0) / total_j + uncovered
 
     def estimate(self, start_ns: int, end_ns: int) -> EnergyEstimate:
-        """Return the integral over the covered part by the trapezoidal rule, with exact edges."""
         if len(self._t_ns) < 2 or end_ns <= start_ns:
             return _NO_ESTIMATE
         first = max(0, int(np.searchsorted(self._t_ns, start_ns, side="right")) - 1)
@@ -232,10 +208,7 @@ class Power:
         t_ns, power_w = self._t_ns[first:last] - start_ns, self._power_w[first:last]
         if len(t_ns) < 2:
             return _NO_ESTIMATE
-        begin, end = (
-            np.clip(t_ns[:-1], 0, end_ns - start_ns),
-            np.clip(t_ns[1:], 0, end_ns - start_ns),
-        )
+        begin, end = (np.clip(edge, 0, end_ns - start_ns) for edge in (t_ns[:-1], t_ns[1:]))
         is_covered = (end > begin) & (np.diff(t_ns) <= self._max_gap_ns)
         if not is_covered.any():
             return _NO_ESTIMATE
@@ -248,7 +221,6 @@ class Power:
 
 
 def _max_gap_ns(spacing_s: float | None) -> float:
-    """Return the longest time between two readings that is not a gap, in ns."""
     return max(MAX_GAP_S, 5 * (spacing_s or 0.0)) * 1e9
 
 
@@ -294,25 +266,27 @@ def reconcile(
     if used.energy_j is None:
         faults = faults or "it has no readings in the window"
         return DeviceEnergy(None, None, None, "none", 0.0, "unavailable", faults)
-    verdict: Verdict = "ok"
-    reason: str | None = None
     both_j = [e.energy_j for e in (counter, integral) if e.energy_j is not None]
     are_comparable = len(both_j) == 2 and min(counter.coverage, integral.coverage) >= MIN_COVERAGE
     greater_j, difference = max(both_j), 0.0  # relative to the greater
     if are_comparable and greater_j > 0:
         difference = (greater_j - min(both_j)) / greater_j
+    reason = None
     if faults:
-        verdict, reason = "suspect" if used.is_valid else "implausible", faults
+        reason = faults
     elif by_counter and resolution_s is not None and window_s < resolution_s:
         resolution = f"the resolution of counter and power, {resolution_s:.3g} s"
-        verdict, reason = "suspect", f"the window is shorter than {resolution}"
+        reason = f"the window is shorter than {resolution}"
     elif not by_counter and power_spacing_s is not None and window_s < power_spacing_s:
-        verdict, reason = "suspect", "the window is shorter than the time between power readings"
+        reason = "the window is shorter than the time between power readings"
     elif difference > MAX_DIFFERENCE:
-        verdict, reason = "suspect", f"counter and integral differ by {difference:.0%}"
+        reason = f"counter and integral differ by {difference:.0%}"
     elif used.gap_share > 1 - MIN_COVERAGE:
-        verdict, reason = "suspect", f"there are no readings for {used.gap_share:.0%} of the window"
-    if used.coverage < MIN_COVERAGE and verdict != "implausible":
+        reason = f"there are no readings for {used.gap_share:.0%} of the window"
+    verdict: Verdict = "suspect" if reason else "ok"
+    if not used.is_valid:
+        verdict = "implausible"
+    elif used.coverage < MIN_COVERAGE:
         verdict, reason = "partial", f"{used.coverage:.0%} of the window is covered"
     return DeviceEnergy(
         counter.energy_j if by_counter or counter.is_valid else None,
@@ -327,9 +301,7 @@ def reconcile(
 
 def _scaled_to_window(estimate: EnergyEstimate) -> EnergyEstimate:
     """Scale an estimate that covers nearly all of a window to all of it, at its mean power.
-
-    Without this, the energy of windows would be biased towards lower values.
-    """
+    Otherwise the energy of windows would be biased towards lower values."""
     if estimate.energy_j is None or not MIN_COVERAGE <= estimate.coverage < 1:
         return estimate
     return dataclasses.replace(estimate, energy_j=estimate.energy_j / estimate.coverage)

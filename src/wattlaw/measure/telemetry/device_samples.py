@@ -31,8 +31,6 @@ DeviceFacts = Mapping[str, Any]
 
 
 class DeviceSamples:
-    """The samples of one device in order of time."""
-
     def __init__(self, samples: pa.Table, facts: DeviceFacts) -> None:
         self._setbacks = [
             clock_setbacks(samples.filter(pc.field(column).is_valid())["t_ns"].to_numpy())
@@ -104,11 +102,8 @@ class DeviceSamples:
         return None
 
     def _resolution_s(self) -> float | None:
-        """Return the shortest window whose energy the counter resolves, in seconds.
-
-        This is its refresh period. If it was read more seldom, the power between its readings
-        divides its energy; without such power it is the time between readings.
-        """
+        """Return the shortest window whose energy the counter resolves: its refresh period. If it
+        was read more seldom, power between its readings divides its energy; else their spacing."""
         spacing_s, power_s = self._counter.spacing_s, self._power.spacing_s
         if power_s is not None:
             power_s = max(power_s, self._average_s)

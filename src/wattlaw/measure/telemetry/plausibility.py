@@ -50,21 +50,9 @@ Series = tuple[Times, Floats]
 def power_fault(
     what: str, kind: str, power_w: float, gpus: int = 1, nodes: int = 1, units: str = "{}W"
 ) -> str | None:
-    """Return why a power is more than all devices of a kind can draw; None if they can.
-
-    Parameters
-    ----------
-    what
-        What is said to have this power, such as ``power_w``.
-    kind
-        One of ``MAX_DEVICE_W``.
-    power_w
-        The sum over all devices of the kind.
-    gpus, nodes
-        The GPUs and nodes that have these devices.
-    units
-        The unit that may have been taken for the right one, with a place for its prefix.
-    """
+    """Return why a power is more than all devices of a kind can draw. ``power_w`` is the sum over
+    the devices of some GPUs and nodes, and ``what`` is said to have it. ``units`` may have been
+    taken for the right one, with a place for its prefix."""
     count = gpus if kind == "gpu" else max(gpus, nodes)
     max_w = MAX_DEVICE_W[kind] * count * _MOST_PER_GPU.get(kind, 1)
     if not power_w > max_w:
@@ -79,7 +67,6 @@ def power_fault(
 def energy_fault(
     energies_j: Mapping[str, Any], duration_s: float | None, gpus: int, nodes: int
 ) -> str | None:
-    """Return why energies ``KIND_energy_j`` of a window imply an impossible power, or None."""
     for kind in MAX_DEVICE_W if duration_s else ():
         if (energy_j := energies_j.get(f"{kind}_energy_j")) is not None and duration_s:
             what = f"{kind}_energy_j, {energy_j:.4g} J in {duration_s:.4g} s,"
@@ -92,15 +79,12 @@ def energy_fault(
 
 @dataclass(frozen=True)
 class Bounds:
-    """The least and the greatest power that a device can draw, in watts."""
-
     min_w: float = 0.0
     max_w: float = math.inf
     min_busy_w: float = 0.0  # while it is busy
 
     @classmethod
     def for_device(cls, kind: str, facts: Mapping[str, Any]) -> "Bounds":
-        """Return the bounds of a measured device of a kind, from its maximum limit if known."""
         highest_w, lowest_w = MAX_DEVICE_W.get(kind, math.inf), MIN_DEVICE_W.get(kind, 0.0)
         limit_w = facts.get("max_power_limit_w")
         if not isinstance(limit_w, int | float) or not 0 < limit_w < math.inf:
@@ -111,7 +95,6 @@ class Bounds:
     def fault(
         self, what: str, lowest_w: float, highest_w: float, *, busy: bool = False
     ) -> str | None:
-        """Return why powers between two values are implausible, None if they are plausible."""
         if not highest_w <= self.max_w:
             return f"{what} {highest_w:.4g} W, above the {self.max_w:.4g} W that are possible"
         min_w = self.min_busy_w if busy else self.min_w
@@ -129,11 +112,8 @@ class Intervals:
 
 
 def clock_setbacks(t_ns: Times) -> Intervals:
-    """Return the times that occur twice because a clock was set back; readings in file order.
-
-    Each interval is from the reading before to the one after, because values between them are
-    interpolated with wrong ones.
-    """
+    """Return the times that occur twice because a clock was set back; readings in file order. Each
+    is from the reading before to the one after, as values between are interpolated wrongly."""
     newest = np.maximum.accumulate(t_ns) if len(t_ns) else t_ns
     is_back = newest - t_ns > CLOCK_BACK_S * 1e9
     ordered = np.unique(t_ns)
@@ -145,17 +125,8 @@ def clock_setbacks(t_ns: Times) -> Intervals:
 def stuck_power(
     power: Series, util: Series, clock: Series, limit_w: float | None, mean_s: float
 ) -> Intervals:
-    """Return the intervals in which power does not change while the load does.
-
-    Parameters
-    ----------
-    power, util, clock
-        Ascending times, and values (W, 0 to 1, MHz).
-    limit_w
-        The enforced power limit, if known.
-    mean_s
-        The time over which the device averages its power. The load is averaged over twice that.
-    """
+    """Return where power (W) does not change while utilisation (0 to 1) or the clock (MHz) does.
+    The device averages its power over ``mean_s``; the load is averaged over twice that."""
     t_ns, power_w = power
     changes = np.flatnonzero(np.abs(np.diff(power_w)) > _SAME_W) + 1
     first = np.concatenate([[0], changes]) if len(t_ns) else changes

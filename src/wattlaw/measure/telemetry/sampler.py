@@ -8,7 +8,7 @@ and nothing but a reading wakes it more often than every 4 s. A second thread ch
 whether a driver hangs, and then continues without it.
 """
 
-import argparse
+import contextlib
 import dataclasses
 import functools
 import gc
@@ -16,16 +16,18 @@ import json
 import math
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Set
 from pathlib import Path
+from typing import IO, Self
 
 from wattlaw.common import crash, registry
 from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import write_text
-from wattlaw.common.isolation import isolated_python
+from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.measure.devices.meter import GROUP, Device, Meter, Sample, Target
 from wattlaw.store.live import LiveWriter
 from wattlaw.store.record import DeviceReport, MeterReport, SamplerReport
@@ -38,39 +40,77 @@ _EARLY_SHARE = 0.04
 #: The longest that a meter may take to be read, and to open.
 READ_TIMEOUT_S = 10.0
 OPEN_TIMEOUT_S = 30.0
-#: The signal that ends every sampler in an orderly way.
 END_SIGNAL = signal.SIGUSR2
+#: How long a caller waits for open meters, for an orderly end, and after a kill. A sampler notices
+#: within 15 s that a driver hangs.
+_READY_S, _GRACE_S, _KILL_WAIT_S = 15.0, 20.0, 5.0
 
 
 def command(folder: Path, host: str, target: Target, *, handles_sigterm: bool = True) -> list[str]:
-    """Return the command line that starts a sampler as a child of this process.
-
-    It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM. A scheduler sends SIGTERM to all
-    processes of a job some time before their end.
-    """
+    """It ends on SIGUSR2 and, with ``handles_sigterm``, on SIGTERM, which precedes a job's end."""
     line = isolated_python("-m", "wattlaw.measure.telemetry.sampler", str(folder), host)
     line += [str(os.getpid()), json.dumps(dataclasses.asdict(target))]
     return line if handles_sigterm else [*line, "--no-sigterm"]
 
 
 def stream_path(folder: Path, host: str) -> Path:
-    """Return the path of a host's samples during a run. The file exists once sampling has begun."""
     return folder / f"telemetry.{host}.csv"
 
 
 def report_path(folder: Path, host: str) -> Path:
-    """Return the path of the report that a sampler writes at an orderly end."""
     return folder / f"sampler.{host}.json"
 
 
-class MeterPoller:
-    """Polls one meter on an absolute schedule, and reports how the polling went.
+class SamplerProcess:
+    """A running sampler. As a context it is stopped at the end of the block."""
 
-    It is due at whole periods after the first reading of all meters, so that meters share wake-ups
-    also after their periods have changed. A broken meter is not read again; the other meters of
-    the run continue. ``open_meter`` returns the meter, or raises a ``WattlawError`` that says why
-    there is none.
-    """
+    def __init__(
+        self,
+        folder: Path,
+        host: str,
+        target: Target,
+        *,
+        log: IO[bytes] | None = None,
+        handles_sigterm: bool = True,
+    ) -> None:
+        self._stream = stream_path(folder, host)
+        self._process = subprocess.Popen(
+            command(folder, host, target, handles_sigterm=handles_sigterm),
+            env=isolated_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+        self.pid = self._process.pid
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def wait_until_ready(self) -> None:
+        """Wait until its meters are open, at most 15 s."""
+        end_s = time.monotonic() + _READY_S
+        while (
+            not self._stream.exists() and self._process.poll() is None and time.monotonic() < end_s
+        ):
+            time.sleep(0.005)
+
+    def stop(self) -> None:
+        """Stop the sampler, which writes its report; kill it after 20 s."""
+        self._process.send_signal(END_SIGNAL)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._process.wait(_GRACE_S)
+        self._process.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):  # a driver that hangs keeps it alive
+            self._process.wait(_KILL_WAIT_S)
+
+
+class MeterPoller:
+    """Polls one meter on an absolute schedule, at whole periods after the first reading of all
+    meters, so that they share wake-ups. A broken meter is not read again."""
 
     def __init__(self, name: str, open_meter: Callable[[], Meter]) -> None:
         self.name = name
@@ -149,7 +189,6 @@ class MeterPoller:
         return waiting_since_s is not None and time.monotonic() - waiting_since_s > self._limit_s
 
     def give_up(self, reason: str) -> None:
-        """Stop polling this meter, even while a call of it is running."""
         self.next_s = self.due_s = self._limit_s = math.inf
         self._problem = f"{self.name} no longer read: {reason}"
 
@@ -167,8 +206,6 @@ class MeterPoller:
 
 
 class Sampler:
-    """Reads every registered meter and writes its samples, until it receives a signal."""
-
     def __init__(
         self, folder: Path, host: str, target: Target, parent_pid: int, ends_on: Set[signal.Signals]
     ) -> None:
@@ -301,18 +338,13 @@ def main() -> None:
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, END_SIGNAL})
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("host")
-    parser.add_argument("parent_pid", type=int)
-    parser.add_argument("target", type=json.loads)
-    parser.add_argument("--no-sigterm", action="store_true")
-    options = parser.parse_args()
-    gpus = options.target["gpus"]
-    target = Target(**options.target | {"gpus": None if gpus is None else tuple(gpus)})
-    ends_on = {END_SIGNAL} if options.no_sigterm else {END_SIGNAL, signal.SIGTERM}
+    folder, host, parent_pid, text, *no_sigterm = sys.argv[1:]
+    told = json.loads(text)
+    gpus = told["gpus"]
+    target = Target(**told | {"gpus": None if gpus is None else tuple(gpus)})
+    ends_on = {END_SIGNAL} if no_sigterm else {END_SIGNAL, signal.SIGTERM}
     try:
-        Sampler(options.folder, options.host, target, options.parent_pid, ends_on).run()
+        Sampler(Path(folder), host, target, int(parent_pid), ends_on).run()
     except OSError as error:  # such as a full disk; the run notes that the sampler was lost
         sys.exit(f"sampler: {one_line(error)}")
 

@@ -33,24 +33,15 @@ _LATEST_NS = 2**62
 
 
 def energy_of_windows(
-    windows: pa.Table,
-    samples: pa.Table,
-    facts: Mapping[tuple[str, str], DeviceFacts] | None = None,
+    windows: pa.Table, samples: pa.Table, facts: Mapping[tuple[str, str], DeviceFacts] | None = None
 ) -> pa.Table:
-    """Return the ``WINDOW_ENERGY`` columns, one row per window.
+    """Return the ``WINDOW_ENERGY`` columns of ``WINDOWS``, from ``SAMPLES`` of the same host.
 
-    Parameters
-    ----------
-    windows
-        With the columns of ``store.schema.WINDOWS``.
-    samples
-        With the columns of ``store.schema.SAMPLES``. A window uses those of its host.
-    facts
-        By host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the kinds of
-        devices of the host that its energy includes; and the features that its meter has detected:
-        ``counter_refresh_s``, ``resolution_s``, ``power`` (its source), ``max_power_limit_w``,
-        ``is_shared``, ``complements`` of a device that counts only where no other one of its kind
-        has an energy, and ``failed`` of one that could not be read at all.
+    ``facts`` are by host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the
+    kinds of devices of the host that its energy includes; and the features that its meter has
+    detected: ``counter_refresh_s``, ``resolution_s``, ``power`` (its source),
+    ``max_power_limit_w``, ``is_shared``, ``complements`` of a device that counts only where no
+    other one of its kind has an energy, and ``failed`` of one that could not be read at all.
     """
     samples = _valid_samples(samples)
     hosts = {
@@ -64,7 +55,6 @@ def energy_of_windows(
 
 
 def _edges(start_ns: int | None, duration_s: float | None) -> tuple[int, int]:
-    """Return the begin and the end of a window; (0, 0) if its times are invalid."""
     if start_ns is None or duration_s is None or not 0 <= duration_s < _LATEST_NS * 1e-9:
         return 0, 0
     end_ns = start_ns + round(duration_s * 1e9)
@@ -86,8 +76,6 @@ def _valid_samples(samples: pa.Table) -> pa.Table:
 
 
 class _Kind(KindEnergy):
-    """The energies in a window of the devices of one kind that count."""
-
     def __init__(self, counted: list[Candidate[tuple[str, DeviceEnergy]]]) -> None:
         super().__init__(counted)
         self.energies = [candidate.device[1] for candidate in counted]
@@ -166,10 +154,7 @@ class _Host:
         }
 
     def _kind(self, kind: str, start_ns: int, end_ns: int) -> _Kind:
-        """Return the energies of the devices of a kind that count.
-
-        An estimate is never added to a measurement.
-        """
+        """An estimate is never added to a measurement."""
         devices = [device for device in self._devices if device.kind == kind]
         sources = {device.power_source for device in devices}
         best = next((source for source in POWER_SOURCES if source in sources), None)
@@ -233,7 +218,6 @@ def _mean_power(known: list[DeviceEnergy], window_ns: int) -> float:
 
 
 def _verdict(verdicts: list[Verdict], *, known: bool) -> Verdict:
-    """Return the worst verdict; ``partial`` if some devices have no energy."""
     if not known:
         return "unavailable"
     known_verdicts: list[Verdict] = ["partial" if v == "unavailable" else v for v in verdicts]

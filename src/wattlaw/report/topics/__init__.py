@@ -1,4 +1,4 @@
 """One module per topic of the report: its sentences, tables and figures.
 
-``layouts.py`` puts them in order, ``figures.py`` names the figures.
+``core_sections.py`` makes sections of them.
 """

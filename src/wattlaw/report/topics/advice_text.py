@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.caveats import UNKNOWN_BATCH
-from wattlaw.analysis.advise.certainty import Savings
+from wattlaw.analysis.advise.certainty import Savings, Tie
 from wattlaw.analysis.advise.option import Option
+from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.study.footprint import Footprint
@@ -16,7 +16,6 @@ from wattlaw.study.sources import MEASURED
 
 _MAX_TIES, _MAX_CANDIDATES = 2, 3
 _MAX_REASON = 60
-#: Warnings that are said in full.
 _IN_FULL = {
     OTHER_BATCH: "the batch that ran differs from the declared one",
     NO_SCOPE: "energies of the requested scope are missing",
@@ -33,67 +32,74 @@ _CAVEATS = {
 }
 #: Warnings that the other one makes superfluous.
 _IMPLIED = {
-    "energy-simulated": "simulated", "energy-replayed": "replayed",
+    "energy-simulated": "simulated",
+    "energy-replayed": "replayed",
     "quality-not-measured": "batch-quality-unknown",
-}  # fmt: skip
+}
+#: Warnings that say for how many epochs totals are.
+_EPOCHS = ("epochs-differ", "epochs-unknown")
+_ONLY = "the only setting that is compared"
 #: Warnings that a caveat on the data says, with the number of runs.
 _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
-    """Return what to run, what it takes and saves, how sure that is, and what to measure next.
-
-    What changes the answer stands beside it. These are at most 16 lines of 80 columns, unless names
-    are very long.
-    """
-    option, known = advice.recommended, _caveats(advice)
-    caveats = f" ({'; '.join(known)})" if known else ""
-    lines = []
-    if option is None:
-        lines += [f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}"]
-        if (nearest := advice.nearest) is not None:
-            beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
-            known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
-            lines += [f"Nearest{known_by}: {advice.label(nearest)}.", _takes(advice, nearest)]
-            lines += _epochs_differ(advice, nearest)
-        lines += [*_with_any_batch(advice), *_both_scalings(advice), *_basis(advice)]
+    """At most 16 lines of 80 columns, unless names are very long."""
+    known, is_only = "; ".join(_caveats(advice)), _is_only(advice)
+    caveats = f" ({known})" if known else ""
+    option, lines = advice.recommended or advice.nearest, []
+    if advice.recommended is None:
+        lines.append(f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}")
+        if advice.nearest is not None:
+            beyond = ", outside of the range of the runs" if advice.nearest.extrapolates else ""
+            known_by = f" (predicted{beyond})" if advice.nearest.is_predicted else ""
+            lines.append(f"Nearest{known_by}: {advice.nearest.label}.")
     else:
-        goal = f"for the lowest {advice.goal}{caveats}."
-        if advice.clearly_best:
-            lines += [f"Run {advice.workload} on {advice.label(option)}, {goal}"]
-        else:
-            lines += [f"No setting is clearly best for {advice.workload}, {goal}"]
-            lines += [_candidates(advice, option)]
-        lines += [_takes(advice, option), *_epochs_differ(advice, option), *_saves(advice, option)]
-        lines += [*_with_any_batch(advice), *_both_scalings(advice)]
-        lines += [_sure(advice)] if advice.clearly_best else []
-        lines += [*_basis(advice), _next(advice)]
+        head = f"Run {advice.workload} on {advice.recommended.label}"
+        if not advice.clearly_best:
+            head = f"No setting is clearly best for {advice.workload}"
+        lines.append(f"{head}, for the lowest {advice.goal}{caveats}.")
+    compared = " and ".join(f"{count} {name}" for name, count in advice.rests_on.settings.items())
+    compared += " setting" if is_only else " settings"
+    if advice.recommended is not None and not advice.clearly_best:
+        lines.append(_candidates(advice, advice.recommended, compared))
+    if option is not None:
+        lines.append(_takes(advice, option))
+        own = option.epochs_trained
+        ran = "" if own is None or own == option.amount.mean else f" This setting ran {own:g}."
+        lines += [f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS]
+    if advice.recommended is not None:
+        lines += _saves(advice, advice.recommended)
+    lines += _with_any_batch(advice)
+    if advice.clearly_best:
+        lines.append(_sure(advice, compared))
+    lines += _basis(advice)
+    if advice.recommended is not None:
+        lines.append(_next(advice, advice.recommended))
     lines += [f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL]
     return tuple(lines)
 
 
 def brief(advice: Advice) -> str:
-    """Return the recommendation, its savings and probability in one line."""
-    option = advice.recommended
+    option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     if option is None:
         return f"{advice.workload}: nothing to recommend. {advice.reason}"
-    parts = [advice.label(option), changes(advice, ("energy", "time"), intervals=False)]
+    parts = [option.label]
     if not advice.clearly_best:
-        first = advice.label(option)
-        first += "" if advice.probability is None else f" ({percent(advice.probability)})"
+        if advice.probability is not None:
+            parts = [f"{option.label} ({percent(advice.probability)})"]
         ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
-        others = [f"{_difference(advice, tie.option)} ({percent(tie.probability)})" for tie in ties]
-        parts = [" or ".join([first, *others])]
-    elif advice.probability is not None:
-        parts.append(f"{percent(advice.probability)} sure")
+        parts = [" or ".join([*parts, *(_tie(advice, tie) for tie in ties)])]
     else:
-        alone = "the only setting that is compared"
-        parts.append(alone if _is_only(advice) else "probability unknown")
+        parts.append(changes(advice, ("energy", "time"), intervals=False))
+        sure = _ONLY if _is_only(advice) else "probability unknown"
+        if advice.probability is not None:
+            sure = f"{percent(advice.probability)} sure"
+        parts.append(sure)
     parts.append("" if option.source == MEASURED else option.source)
-    codes = {warning.code for warning in advice.warnings}
     parts += [text for code, text in _IN_FULL.items() if code in codes]
     if advice.any_batch is not None:
-        parts.append(f"or, if quality allows, {advice.label(advice.any_batch)} (--any-batch)")
+        parts.append(f"or, if quality allows, {advice.any_batch.label} (--any-batch)")
     elif "batch-quality-unknown" in codes:
         parts.append("larger batches are left out (--any-batch)")
     if "epochs-differ" in codes:
@@ -105,15 +111,17 @@ def brief(advice: Advice) -> str:
 
 
 def details(advice: Advice) -> tuple[str, ...]:
-    """Return the reason, what the energy counts, and all warnings."""
     lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
     if (energy := advice.rests_on.energy_is) is not None:
         lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
     return (*lines, *(f"Warning: {warning}" for warning in advice.warnings))
 
 
+def _is_only(advice: Advice) -> bool:
+    return sum(advice.rests_on.settings.values()) == 1
+
+
 def _caveats(advice: Advice) -> list[str]:
-    """Return what a reader must know before following the advice, the most serious first."""
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     caveats = []
     if option is not None and option.is_predicted:
@@ -123,7 +131,7 @@ def _caveats(advice: Advice) -> list[str]:
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if advice.unit == "step" and "batch-unknown" in codes:
         caveats.append("the batch is unknown, and may differ")
-    caveats += ["the only setting that is compared"] if _is_only(advice) else []
+    caveats += [_ONLY] if _is_only(advice) else []
     if "energy-suspect" in codes:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
         if len(reason) > _MAX_REASON:
@@ -132,18 +140,21 @@ def _caveats(advice: Advice) -> list[str]:
     return caveats
 
 
-def _takes(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit.
+def hours(advice: Advice, option: Option) -> tuple[float, str]:
+    if advice.unit in ("sample", "step"):
+        return option.train_time_s.mean * option.gpus, f"{advice.worker}-seconds"
+    return option.gpu_hours.mean, f"{advice.worker}-hours"
 
-    GPU-hours are GPU-seconds where the length of a training is unknown. The
-    relative interval of GPU-hours is that of time, and that of carbon is that of energy.
-    """
-    carbon = option.co2_kg
+
+def _takes(advice: Advice, option: Option) -> str:
+    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit. The relative
+    interval of GPU-hours is that of time, and that of carbon is that of energy."""
+    spent, carbon = hours(advice, option), option.co2_kg
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     amounts = [
         fmt.duration_text(option.train_time_s),
         fmt.energy_text(option.train_energy_j),
-        fmt.estimate_text(*hours(advice, option)),
+        fmt.estimate_text(*spent),
         fmt.estimate_text(option.cost, currency),
         fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
     ]
@@ -152,46 +163,20 @@ def _takes(advice: Advice, option: Option) -> str:
     return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
 
 
-def hours(advice: Advice, option: Option) -> tuple[float, str]:
-    """Return the GPU-hours of an option, or GPU-seconds of a sample or step, with their name."""
-    if advice.unit in ("sample", "step"):
-        return option.train_time_s.mean * option.gpus, f"{advice.worker}-seconds"
-    return option.gpu_hours.mean, f"{advice.worker}-hours"
-
-
-def _with_any_batch(advice: Advice) -> Iterator[str]:
-    """Yield what is recommended if the quality at a larger global batch is acceptable."""
-    if (option := advice.any_batch) is not None:
-        text = advice.label(option)
-        savings, nearest = advice.any_batch_savings, advice.nearest
-        if savings is not None and (nearest is None or option.setting != nearest.setting):
-            base = "the nearest setting" if advice.recommended is None else "this setting"
-            saved = _listed(advice, savings, ("energy", "time"), intervals=False)
-            text += f", {saved} against {base}"
-        meets = advice.any_batch_meets
-        if meets and not meets.startswith("only"):  # as the recommended setting does
-            meets = f"it {meets}" if advice.recommended is None else ""
-        yield f"If quality allows a larger batch: {text}{f'; {meets}' if meets else ''}."
-
-
 def _saves(advice: Advice, option: Option) -> Iterator[str]:
     base, named = advice.baseline, "the baseline"
-    # The line on larger batches names the best of them.
-    faster = [
-        item
-        for item in advice.faster_left_out
-        if advice.any_batch is None or item.reason != UNKNOWN_BATCH
-    ]
     if base is not None and not advice.baseline_is_named:
         that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         named = f"the fastest {base.source} setting{that}"
-    if base is not None and option.setting != base.setting:
-        yield f"{changes(advice)} against {advice.label(base)} ({named})."
+    if base is not None and option.columns != base.columns:
+        yield f"{changes(advice)} against {base.label} ({named})."
     elif advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
         yield f"It is {named}, so it saves nothing."
+    # The line on larger batches names the best of them.
+    faster = [f"{item.option.label} ({item.reason})" for item in advice.faster_left_out
+              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
     if faster:
-        listed = "; ".join(f"{advice.label(item.option)} ({item.reason})" for item in faster)
-        yield f"Faster, but left out: {listed}."
+        yield f"Faster, but left out: {'; '.join(faster)}."
 
 
 def changes(
@@ -202,7 +187,7 @@ def changes(
 ) -> str:
     """Return ``−31 % energy (−28 to −34), +4 % time``; empty at the baseline itself."""
     savings, option, base = advice.savings, advice.recommended, advice.baseline
-    if savings is None or option is None or base is None or option.setting == base.setting:
+    if savings is None or option is None or base is None or option.columns == base.columns:
         return ""
     if option.gpus == base.gpus:  # these hours change as time does
         shown = [name for name in shown if name != "gpu_hours"]
@@ -227,44 +212,48 @@ def _listed(
     return ", ".join(texts)
 
 
-def _settings(advice: Advice) -> str:
-    of = " and ".join(f"{count} {source}" for source, count in advice.rests_on.settings.items())
-    return f"{of} setting{'' if _is_only(advice) else 's'}"
+def _with_any_batch(advice: Advice) -> Iterator[str]:
+    if (option := advice.any_batch) is None:
+        return
+    text, savings, nearest = option.label, advice.any_batch_savings, advice.nearest
+    if savings is not None and (nearest is None or option.columns != nearest.columns):
+        base = "the nearest setting" if advice.recommended is None else "this setting"
+        saved = _listed(advice, savings, ("energy", "time"), intervals=False)
+        text += f", {saved} against {base}"
+    meets = advice.any_batch_meets
+    if meets and not meets.startswith("only"):  # as the recommended setting does
+        meets = f"; it {meets}" if advice.recommended is None else ""
+    elif meets:
+        meets = f"; {meets}"
+    yield f"If quality allows a larger batch: {text}{meets}."
 
 
-def _is_only(advice: Advice) -> bool:
-    return sum(advice.rests_on.settings.values()) == 1
-
-
-def _candidates(advice: Advice, option: Option) -> str:
+def _candidates(advice: Advice, option: Option, compared: str) -> str:
     if _is_only(advice):
-        return f"The only setting that is compared: {advice.label(option)}."
-    lowest = f"Lowest mean of {_settings(advice)}: {advice.label(option)}"
+        return f"The only setting that is compared: {option.label}."
+    lowest = f"Lowest mean of {compared}: {option.label}"
     if advice.probability is None:
         return f"{lowest}; its probability is unknown."
-    within = f"to be within {percent(advice.tolerance)} of the best"
-    groups = []
+    lowest += (
+        f" ({percent(advice.probability)} to be within {percent(advice.tolerance)} of the best)"
+    )
     for name, is_better in (("probably better", True), ("others", False)):
         ties = [tie for tie in advice.ties if tie.is_better == is_better]
         ties.sort(key=lambda tie: -tie.probability)
-        shown = [
-            f"{_difference(advice, tie.option)} ({percent(tie.probability)})"
-            for tie in ties[:_MAX_CANDIDATES]
-        ]
+        shown = [_tie(advice, tie) for tie in ties[:_MAX_CANDIDATES]]
         shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
-        groups += [f"; {name}: {' and '.join(shown)}"] if shown else []
-    return f"{lowest} ({percent(advice.probability)} {within}){''.join(groups)}."
+        lowest += f"; {name}: {' and '.join(shown)}" if shown else ""
+    return f"{lowest}."
 
 
-def _sure(advice: Advice) -> str:
+def _sure(advice: Advice, compared: str) -> str:
     if _is_only(advice):
         left = len(advice.batches_left_out)
         noun = "other global batch is" if left == 1 else "other global batches are"
         others = f"; {left} {noun} left out (--any-batch)" if left else ""
-        return f"It is the only setting that is compared, so it saves nothing{others}."
+        return f"It is {_ONLY}, so it saves nothing{others}."
     if advice.probability is None:
-        few = "there are too few repeats for a probability"
-        return f"It is the best of {_settings(advice)}; {few}."
+        return f"It is the best of {compared}; there are too few repeats for a probability."
     sure = f"{percent(advice.probability)} sure"
     if advice.spread_from == "model":
         sure += ", if runs vary as the model assumes (too few repeats),"
@@ -273,66 +262,24 @@ def _sure(advice: Advice) -> str:
     groups = []
     for name, is_better in (("probably better:", True), ("tied with", False)):
         if ties := [tie for tie in advice.ties if tie.is_better == is_better]:
-            shown = [_difference(advice, tie.option) for tie in ties[:_MAX_TIES]]
-            more = f", and {len(ties) - len(shown)} more" if len(ties) > len(shown) else ""
-            groups.append(f"{name} {' and '.join(shown)}{more}")
+            shown = " and ".join(_difference(advice, tie.option) for tie in ties[:_MAX_TIES])
+            more = f", and {len(ties) - _MAX_TIES} more" if len(ties) > _MAX_TIES else ""
+            groups.append(f"{name} {shown}{more}")
     return (
-        f"{sure} to be within {percent(advice.tolerance)} of the best of {_settings(advice)}; "
+        f"{sure} to be within {percent(advice.tolerance)} of the best of {compared}; "
         f"{'; '.join(groups) or 'no other setting ties with it'}."
     )
 
 
+def _tie(advice: Advice, tie: Tie) -> str:
+    return f"{_difference(advice, tie.option)} ({percent(tie.probability)})"
+
+
 def _difference(advice: Advice, option: Option) -> str:
-    """Return an option's GPUs, and those of its other settings that the recommended one lacks."""
-    best = advice.recommended
-    known = "" if best is None else advice.label(best)
-    gpus, *others = advice.label(option).split(", ")
+    known = advice.recommended.label if advice.recommended else ""
+    gpus, *others = option.label.split(", ")
     text = ", ".join([gpus, *(part for part in others if part not in known)])
     return f"{text} (predicted)" if option.is_predicted else text
-
-
-def _epochs_differ(advice: Advice, option: Option) -> Iterator[str]:
-    """Yield for how many epochs totals are, where runs trained different numbers of them."""
-    for warning in advice.warnings:
-        if warning.code in ("epochs-differ", "epochs-unknown"):
-            own = option.epochs_trained
-            ran = "" if own is None or own == option.amount.mean else f" This setting ran {own:g}."
-            yield f"{warning.text}{ran}"
-
-
-def _both_scalings(advice: Advice) -> Iterator[str]:
-    """Yield the best settings at a constant local and global batch, where these are two answers."""
-    both = advice.weak_scaling
-    if both is None or both.at_local_batch is both.at_global_batch is None:
-        return
-
-    def answer(option: Option | None) -> str:
-        if option is None:
-            return "no setting meets the constraints"
-        amounts = [fmt.duration_text(option.time_s.mean)]
-        amounts += [fmt.energy_text(option.energy_j.mean)] if option.energy_j else []
-        size = fmt.plural(option.gpus, advice.worker)
-        size += " (predicted)" if option.is_predicted else ""
-        return f"{size}, {' and '.join(amounts)} per {option.unit}"
-
-    local = "" if both.local_batch is None else f"local batch {both.local_batch}"
-    at_local, at_global = answer(both.at_local_batch), answer(both.at_global_batch)
-    workers, unit = f"{advice.worker}s", f"{'an' if advice.unit == 'epoch' else 'a'} {advice.unit}"
-    at_one_batch = f"at global batch {both.global_batch}, {at_global}."
-    per_sample_s = both.at_local_batch and both.at_local_batch.per.get("time_per_sample_s")
-    if both.is_same_work:
-        yield f"The batch grows with the {workers}: at {local}, {at_local}; {at_one_batch}"
-    elif both.at_local_batch is not None and per_sample_s:
-        size = fmt.plural(both.at_local_batch.gpus, advice.worker)
-        yield (
-            f"{unit.capitalize()} has more samples on more {workers}: per sample ({local}), "
-            f"{size}, {fmt.duration_text(per_sample_s)}; {at_one_batch}"
-        )
-    else:
-        yield (
-            f"If {unit} has the same samples on any number of {workers}: {at_global}; if it has "
-            f"more samples on more {workers}{local and f' ({local})'}: {at_local}."
-        )
 
 
 def _basis(advice: Advice) -> Iterator[str]:
@@ -350,12 +297,11 @@ def _basis(advice: Advice) -> Iterator[str]:
         yield f"Left out: {total} {shown}."
 
 
-def _next(advice: Advice) -> str:
+def _next(advice: Advice, option: Option) -> str:
     run = advice.next_measurement
     if run is None:
         return "Measure next: nothing, the decision is certain enough."
-    is_same = advice.recommended is not None and run.option.setting == advice.recommended.setting
-    what = "this setting" if is_same else advice.label(run.option)
+    what = "this setting" if run.option.columns == option.columns else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
     cost = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
@@ -363,15 +309,11 @@ def _next(advice: Advice) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a probability in whole per cent, never as certain."""
     return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
 
 
 def merge_warnings(advices: Sequence[Advice]) -> list[str]:
-    """Return the caveats of several workloads, each kind once.
-
-    A kind whose texts differ has those of the first workload.
-    """
+    """Of a kind whose texts differ, those of the first workload are returned."""
     texts: dict[str, dict[str, list[str]]] = {}
     for advice in advices:
         codes = {warning.code for warning in advice.warnings}

@@ -1,11 +1,13 @@
 """Batch effects: quality against global batch, time and energy at a constant batch, and targets."""
 
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
+from wattlaw.analysis.laws.limit_effects import without_limits
 from wattlaw.analysis.metrics.groups import differing_options
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
@@ -16,21 +18,15 @@ from wattlaw.report.facets import (
     Quantity,
     against_workers,
     facet,
-    fixed_dataset,
     panel_size,
     row_labels,
     shorten_middle,
     unique_labels,
-    without_limits,
 )
 from wattlaw.report.topics.energy import counted_note, energy_quantity
 from wattlaw.report.topics.measured import setting_columns, with_labels
 from wattlaw.report.topics.scaling import TIME
-
-#: Explains B_crit where a sentence first names it.
-_CRITICAL = (
-    "the critical batch B_crit (samples per step at which epochs to the target have doubled)"
-)
+from wattlaw.study.labels import group_label
 
 
 def means(findings: Findings) -> tables.Table | None:
@@ -39,19 +35,21 @@ def means(findings: Findings) -> tables.Table | None:
         for quality in findings.quality
         for row in quality.means.to_dict("records")
     ]
-    columns = [
-        tables.text("runs of", "label"),
-        tables.number("global batch", "global_batch", 9),
-        tables.number("repeats", "n"),
-        tables.number("mean", "mean", 4),
-        tables.number("SD", "sd", 2),
-        tables.number("worse than the best by", "worse_by", 2),
-        tables.interval("95 % interval", "worse_by", 2),
-        tables.p_value("p of being the best", "p_value"),
-        tables.text("verdict", "verdict"),
-    ]
     return tables.build(
-        "batch_means", "Quality after the last epoch, by global batch", columns, rows
+        "batch_means",
+        "Quality after the last epoch, by global batch",
+        [
+            tables.text("runs of", "label"),
+            tables.number("global batch", "global_batch", 9),
+            tables.number("repeats", "n"),
+            tables.number("mean", "mean", 4),
+            tables.number("SD", "sd", 2),
+            tables.number("worse than the best by", "worse_by", 2),
+            tables.interval("95 % interval", "worse_by", 2),
+            tables.p_value("p of being the best", "p_value"),
+            tables.text("verdict", "verdict"),
+        ],
+        rows,
     )
 
 
@@ -59,23 +57,23 @@ def targets(findings: Findings) -> tables.Table | None:
     if findings.targets is None:
         return None
     rows = with_labels(findings.targets.settings, findings.varying_settings)
-    columns = [
-        *setting_columns(findings.varying_settings),
-        tables.Column(
-            "reached by",
-            lambda row: f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}",
-        ),
-        tables.estimate("epochs", "epochs"),
-        tables.number("statistical efficiency", "statistical_efficiency"),
-        tables.amount("time", "time_to_target_s", rows, fmt.TIME_UNITS),
-        tables.amount("energy", "energy_to_target_j", rows, fmt.ENERGY_UNITS),
-        tables.text("energy is", "energy_is"),
-        tables.text("why not", "why"),
-    ]
+
+    def reached(row: dict[str, Any]) -> str:
+        return f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}"
+
     return tables.build(
         "targets",
         f"Time and energy to {fmt.number(findings.targets.target, 6)}",
-        columns,
+        [
+            *setting_columns(findings.varying_settings),
+            tables.Column("reached by", reached),
+            tables.estimate("epochs", "epochs"),
+            tables.number("statistical efficiency", "statistical_efficiency"),
+            tables.amount("time", "time_to_target_s", rows, fmt.TIME_UNITS),
+            tables.amount("energy", "energy_to_target_j", rows, fmt.ENERGY_UNITS),
+            tables.text("energy is", "energy_is"),
+            tables.text("why not", "why"),
+        ],
         rows.to_dict("records"),
         note="Epochs to the target (statistical efficiency) times seconds and joules per epoch "
         "(system efficiency), without evaluation.",
@@ -83,7 +81,6 @@ def targets(findings: Findings) -> tables.Table | None:
 
 
 def quality_sentences(findings: Findings) -> Iterator[str]:
-    """Yield where quality falls with the global batch, and the critical batches."""
     rows = [row for row in findings.quality if len(row.means)]
     for verdict in (FALLS, NO_FALL):
         for row in rows:
@@ -96,16 +93,11 @@ def quality_sentences(findings: Findings) -> Iterator[str]:
             f"{undecided} of {fmt.plural(len(rows), 'group')} of runs; the table has the reasons."
         )
     if findings.targets is not None:
-        name = _CRITICAL
-        for group, law in findings.targets.critical:
-            yield f"{group['workload']}: {fmt.full_stop(law.sentence.replace('B_crit', name, 1))}"
-            name = "B_crit"
         for group, reason in findings.targets.refusals:
-            yield f"{group['workload']}: no critical batch: {fmt.full_stop(reason)}"
+            yield f"{group['workload']}: no time to the target: {fmt.full_stop(reason)}"
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:
-    """Return the name of a group of runs, by the settings that differ in the store."""
     settings = {"workload": row.group["workload"]}
     for name in ("options", "train"):
         shorter = differing_options(findings.runs[name])
@@ -116,12 +108,11 @@ def _label(findings: Findings, row: BatchQuality) -> str:
             settings[name] = row.group.get(name)
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")
-    return fmt.group_label(settings)
+    return group_label(settings)
 
 
 def constant_batch(findings: Findings, rule: str) -> Spec | None:
-    """Draw time and energy per unit against workers at constant global or local batch."""
-    rows = without_limits(fixed_dataset(findings.series))
+    rows = findings.unlimited_series
     rows = rows[rows["rule"] == rule]
     if rows.empty:
         return None
@@ -134,18 +125,16 @@ def constant_batch(findings: Findings, rule: str) -> Spec | None:
 
 
 def growing_data(findings: Findings) -> Spec | None:
-    """Draw time per unit against workers where the data set grows with them."""
     rows = findings.series[findings.series["fraction_per_gpu"].notna()]
     if rows.empty:
         return None
     columns = [name for name in LINE_COLUMNS if name != "dataset_fraction"]
-    facets = facet(without_limits(rows), line_by=columns)
+    facets = facet(without_limits(rows, ["family"]), line_by=columns)
     notes = ["Samples per epoch are in proportion to workers.", charts.SD_BARS]
     return against_workers(facets, [Quantity("time_s", TIME)], notes)
 
 
 def quality(findings: Findings) -> Spec | None:
-    """Draw quality after the last epoch against global batch, and where it starts to fall."""
     several = [row for row in findings.quality if len(row.means) > 1]
     rows = [row for row in several if len(row.means) > 2] or several
     if not rows:

@@ -15,34 +15,34 @@ from wattlaw.report import charts, tables
 from wattlaw.report.charts import Spec
 from wattlaw.report.facets import PANEL_COLUMNS, compared_counts, facet, panel_size
 from wattlaw.report.topics.energy import counted_note
+from wattlaw.study.labels import LIMIT_NAMES, LIMIT_UNITS, limit_label
 
 #: With more worker counts, lines are named "smallest count" and "largest count".
 _MAX_COUNTS = 7
 
 
 def comparisons(findings: Findings) -> tables.Table | None:
-    """Return, per family and kind of limit, whether limits change the exponent."""
-    rows = []
-    for series, comparison in findings.comparisons:
-        others = comparison.limits.iloc[1:]  # of which the one that differs most is shown
-        largest = others.iloc[int(others["beta_difference"].abs().argmax())]
-        rows.append({"series": series, "comparison": comparison, **largest})
-    columns = [
-        tables.text("series", "series"),
-        tables.text("limit", lambda row: fmt.LIMIT_NAMES[row["comparison"].limit]),
-        tables.text("verdict", lambda row: row["comparison"].verdict),
-        tables.p_value("p of a difference", lambda row: row["comparison"].difference_p),
-        tables.p_value("p of equivalence", lambda row: row["comparison"].equivalence_p),
-        tables.number("largest difference of β", "beta_difference", 2),
-        tables.interval("90 % interval", "beta_difference", 2),
-        tables.text("at", lambda row: fmt.limit_label(row["comparison"].limit, row["limit"])),
-        tables.number("margin", lambda _: MARGIN),
-        tables.text("computed from", lambda row: row["comparison"].basis),
+    rows = [
+        vars(comparison)
+        | {"series": series, "kind": comparison.limit}
+        | dict(comparison.largest.drop("equivalence_p"))
+        for series, comparison in findings.comparisons
     ]
     return tables.build(
         "comparisons",
         "Does a limit change the exponent β?",
-        columns,
+        [
+            tables.text("series", "series"),
+            tables.text("limit", lambda row: LIMIT_NAMES[row["kind"]]),
+            tables.text("verdict", "verdict"),
+            tables.p_value("p of a difference", "difference_p"),
+            tables.p_value("p of equivalence", "equivalence_p"),
+            tables.number("largest difference of β", "beta_difference", 2),
+            tables.interval("90 % interval", "beta_difference", 2),
+            tables.text("at", lambda row: limit_label(row["kind"], row["limit"])),
+            tables.number("margin", lambda _: MARGIN),
+            tables.text("computed from", "basis"),
+        ],
         rows,
         note="Analysis of covariance of ln t over limits and ln N. A difference is shown where its "
         "p is below 0.05. Only the equivalence test (two one-sided tests against the margin) shows "
@@ -51,8 +51,6 @@ def comparisons(findings: Findings) -> tables.Table | None:
 
 
 def effects(findings: Findings) -> tables.Table | None:
-    """Return the change of time and energy under each limit, over all settings of a workload."""
-
     def changes(row: dict[str, Any], name: str) -> str:
         if not fmt.known(row[name]) or row["settings"] < 2:
             return fmt.MISSING
@@ -81,7 +79,6 @@ def effects(findings: Findings) -> tables.Table | None:
 
 
 def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
-    """Return median, least and greatest ratio of each limit, per workload and hardware."""
     rows = findings.limit_effects
     same = (rows["limit"] == rows["reference"]) | (rows["limit"].isna() & rows["reference"].isna())
     rows = rows[~same]  # without those of the references themselves
@@ -94,24 +91,23 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
         references = changed["reference"].drop_duplicates()
         energy_is = changed.loc[changed["energy_ratio"].notna(), "energy_is"].dropna().unique()
         row = {
-            "workload": name, "kind": kind, "label": fmt.limit_label(kind, limit),
-            "reference": ", ".join(fmt.limit_label(kind, reference) for reference in references),
+            "workload": name, "kind": kind, "label": limit_label(kind, limit),
+            "reference": ", ".join(limit_label(kind, reference) for reference in references),
             "settings": len(changed), "energy_is": "; ".join(sorted(energy_is)) or None,
         }  # fmt: skip
         for quantity in ("time", "energy"):
             ratios = changed[f"{quantity}_ratio"].dropna()
             row |= {
-                quantity: ratios.median() if len(ratios) else None,
-                f"{quantity}_least": ratios.min() if len(ratios) else None,
-                f"{quantity}_most": ratios.max() if len(ratios) else None,
+                quantity: ratios.median(),
+                f"{quantity}_least": ratios.min(),
+                f"{quantity}_most": ratios.max(),
             }
         table.append(row)
     return table
 
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
-    """Yield the effect of limits on the exponent, and on time and energy over all workloads."""
-    for kind, name in fmt.LIMIT_NAMES.items():
+    for kind, name in LIMIT_NAMES.items():
         compared = [
             comparison for _, comparison in findings.comparisons if comparison.limit == kind
         ]
@@ -145,7 +141,6 @@ def _change_range(ratios: Iterable[float]) -> str:
 
 
 def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw speed and energy by cap or clock, at the two counts of ``compared_counts``."""
     rows = findings.limit_effects
     rows = rows[rows["limit_kind"] == limit]
     if rows.empty:
@@ -159,18 +154,19 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
         list(dict.fromkeys(speed_first["line"])), min(charts.PAGE_WIDTH, columns * (width + 70))
     )
     styles["xOffset"] = charts.field("line", "nominal", scale={"paddingOuter": 0.4})
-    unit = fmt.LIMIT_UNITS[limit]
+    unit = LIMIT_UNITS[limit]
 
     def layers(rows: pd.DataFrame) -> list[Spec]:
-        rows = rows.assign(label=[fmt.limit_label(limit, value) for value in rows["limit"]])
+        rows = rows.assign(label=[limit_label(limit, value) for value in rows["limit"]])
         falling = rows.sort_values("limit", ascending=False, na_position="first")
         labels = list(dict.fromkeys(falling["label"]))
         axis = {  # the unit is in the title, not in each label
-            "labelExpr": f"replace(datum.label, ' {unit}', '')", "labelAngle": 0,
+            "labelExpr": f"replace(datum.label, ' {unit}', '')",
+            "labelAngle": 0,
             "labelOverlap": "greedy",
-        }  # fmt: skip
+        }
         x = charts.field(
-            "label", "nominal", title=f"{fmt.LIMIT_NAMES[limit]} ({unit})", sort=labels,
+            "label", "nominal", title=f"{LIMIT_NAMES[limit]} ({unit})", sort=labels,
             scale={"domain": labels}, axis=axis,
         )  # fmt: skip
         values = rows[["ratio", "low", "high"]].to_numpy(float).ravel()
@@ -182,7 +178,7 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
             charts.points(rows, x, y, styles, tooltip),
         ]
 
-    references = sorted({fmt.limit_label(limit, value) for value in rows["reference"]})
+    references = sorted({limit_label(limit, value) for value in rows["reference"]})
     notes = [
         f"100 % is {', '.join(references)}, at the same workers and batch.",
         charts.CI_BARS,
@@ -192,7 +188,6 @@ def effects_figure(findings: Findings, limit: Limit) -> Spec | None:
 
 
 def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
-    """Return the rows of two worker counts of each panel, at one batch each."""
     panels = [of_panel for _, of_panel in rows.groupby("panel", sort=False)]
     rows = pd.concat([rows[rows["gpus"].isin(compared_counts(rows["gpus"]))] for rows in panels])
     batch = rows.groupby(["panel", "gpus"])["global_batch"].transform("max")
@@ -202,7 +197,6 @@ def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per ratio, in percent."""
     if rows["gpus"].nunique() > _MAX_COUNTS:
         smallest = rows["gpus"] == rows.groupby("panel")["gpus"].transform("min")
         workers = smallest.map({True: "smallest count", False: "largest count"})

@@ -5,16 +5,15 @@ from functools import partial
 from wattlaw.analysis.advise.comparison import OVER_SETTINGS, Change, Comparison
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
+from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED
 
 #: At equal GPUs, GPU-hours change as the time does.
 SHOWN = ("time", "energy", "power", "metric")
-#: Sizes of units; the table shows the one that suits the value.
 _UNITS = {"s": fmt.TIME_UNITS, "J": fmt.ENERGY_UNITS}
 
 
 def sentences(comparison: Comparison) -> tuple[str, ...]:
-    """Return what is compared, and how much the sides differ over all common settings."""
     sides = [
         f"{name} = {side.name}: {fmt.plural(side.runs, 'run')}, {side.source}"
         for name, side in (("A", comparison.a), ("B", comparison.b))
@@ -25,8 +24,6 @@ def sentences(comparison: Comparison) -> tuple[str, ...]:
 
 
 def table(comparison: Comparison) -> tables.Table | None:
-    """Return a row per setting and quantity; those over all settings are the first."""
-
     def quantity(item: Change) -> str:
         per = item.unit.partition(" per ")[2]
         return f"{item.quantity} per {per}" if per else item.quantity
@@ -59,7 +56,6 @@ def table(comparison: Comparison) -> tables.Table | None:
 
 
 def origin(comparison: Comparison) -> str:
-    """Return what follows a title where not both sides were measured."""
     a, b = comparison.a.source, comparison.b.source
     return "" if a == b == MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
 
@@ -69,7 +65,6 @@ def _shown(comparison: Comparison) -> list[Change]:
 
 
 def label(comparison: Comparison, item: Change) -> str:
-    """Return the name of the setting of a change, by what differs between settings."""
     if item.setting is None:
         return "all settings"
     settings = [other.setting for other in comparison.changes if other.setting]
@@ -78,4 +73,4 @@ def label(comparison: Comparison, item: Change) -> str:
         for name, value in item.setting.items()
         if any(other.get(name) != value for other in settings)
     }
-    return fmt.printable(fmt.group_label(differing or item.setting), 80)
+    return fmt.printable(group_label(differing or item.setting), 80)

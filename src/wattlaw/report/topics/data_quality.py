@@ -27,10 +27,7 @@ _ORIGINS = {
 
 
 def reasons(findings: Findings) -> tables.Table | None:
-    """Return how many runs are in no result, by reason, with the first few run ids.
-
-    They are not done, or done without a training window that counts.
-    """
+    """Those that are not done, or done without a training window that counts."""
     not_timed = findings.not_timed.assign(status=_NOT_TIMED)
     if findings.not_done.empty and not_timed.empty:
         return None
@@ -63,7 +60,6 @@ def _first_ids(run_ids: pd.Series) -> str:
 
 
 def verdicts(findings: Findings) -> tables.Table | None:
-    """Return what was counted as energy, from which source, with which verdict."""
     runs = findings.runs
     if runs.empty:
         return None
@@ -107,31 +103,22 @@ def verdicts(findings: Findings) -> tables.Table | None:
 
 
 def status_sentences(findings: Findings) -> Iterator[str]:
-    """Yield how many runs have which status, were interrupted, and how far clocks differed."""
     total = sum(findings.statuses.values())
     counts = ", ".join(f"{count:,} {status}" for status, count in sorted(findings.statuses.items()))
     yield f"{total:,} runs: {counts}." if total else "There is no run."
     if findings.not_done.empty and total:
         yield "Every run is done."
-    sites = findings.sites
-    if sites.interrupted_runs:
-        was = "was" if sites.interrupted_runs == 1 else "were"
+    interruptions = findings.stored["interruptions"].fillna(0)
+    if interrupted := int((interruptions > 0).sum()):
+        was = "was" if interrupted == 1 else "were"
         yield (
-            f"{fmt.plural(sites.interrupted_runs, 'run')} {was} interrupted "
-            f"({fmt.plural(sites.interruptions, 'time')} in total) and continued later."
+            f"{fmt.plural(interrupted, 'run')} {was} interrupted "
+            f"({fmt.plural(int(interruptions.sum()), 'time')} in total) and continued later."
             f"{interruption_note(findings)}"
-        )
-    if sites.clock_offset_max_s is not None:
-        yield (
-            f"The clocks of hosts were compared in {fmt.plural(sites.clock_runs, 'run')}: they "
-            f"differ by at most {fmt.number(1e3 * sites.clock_offset_max_s)} ms, uncertainty "
-            "included. The windows and samples of a host use its own clock, so no time or energy "
-            "of a window depends on it."
         )
 
 
 def caveat_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what limits the trust in the results."""
     others = {name: count for name, count in findings.statuses.items() if name != "done"}
     if others:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))

@@ -41,15 +41,16 @@ _WIDE = 20.0
 
 
 def decision_text(decision: Decision) -> str:
-    """Return the state of a decision in one line."""
     if decision.setting is None or decision.probability is None or decision.expected_regret is None:
         text = "decision: no setting is known yet"
     else:
         unclear = others = ""
         if not decision.clearly_best:
             unclear = "no setting is clearly best; leading: "
-            shown = [f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
-                     for item in decision.others]  # fmt: skip
+            shown = [
+                f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
+                for item in decision.others
+            ]
             others = f" ({'; '.join(shown)})" if shown else ""
         text = (
             f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
@@ -66,13 +67,12 @@ def decision_text(decision: Decision) -> str:
             f"; {fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours spent, "
             f"{fmt.number(decision.gpu_hours_saved)} (predicted) for all other runs"
         )
-    return (
-        text if decision.stopped_because is None else f"{text}; stops: {decision.stopped_because}"
-    )
+    if decision.stopped_because is not None:
+        text += f"; stops: {decision.stopped_because}"
+    return text
 
 
 def goal_text(decision: Decision) -> str:
-    """Return what is minimized, and under which constraints."""
     question = decision.question
     goal = str(question.get("minimize"))
     numbers = {name: value for name, value in question.items() if isinstance(value, int | float)}
@@ -84,7 +84,6 @@ def goal_text(decision: Decision) -> str:
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield question and state of each decision, with what they rest on."""
     for item in findings.decisions:
         origin = ""
         if item.origin != MEASURED and not findings.sources_label:  # which the page's title has
@@ -106,7 +105,6 @@ def in_brief(findings: Findings) -> Iterator[str]:
 
 
 def course(findings: Findings) -> Spec | None:
-    """Draw the expected regret and the probability after each run, by leading setting."""
     tables = [(item, table) for item in findings.decisions if len(table := _table(item))]
     if not tables:
         return None
@@ -121,14 +119,33 @@ def course(findings: Findings) -> Spec | None:
     for item, table in shown:
         rows = table.assign(line=table["setting"].map(labels).fillna(_OTHERS))
         title = shorten_middle(f"{item.study}: {goal_text(item)}", 60)
-        subtitle = "" if item.origin == "measured" else item.origin
-        panels += [
-            charts.panel(layers, title, _WIDTH, _HEIGHT, subtitle)
-            for layers in (
-                _layers(rows, item, "regret", "expected regret (%)", item.tolerance, styles),
-                _layers(rows, item, "probability", "probability (%)", item.confidence, styles),
-            )
-        ]
+        subtitle = "" if item.origin == MEASURED else item.origin
+        hours, unit = rows["hours"], f"{item.worker}-hours"
+        is_wide = bool(hours.min() > 0 and hours.max() > _WIDE * hours.min())
+        x = charts.x_axis("hours", f"spent ({unit})", hours, log=is_wide, zero=True)
+        regrets = [*rows["regret"], 100 * item.tolerance]
+        is_log = bool(rows["regret"].min() > 0)
+        axes = {
+            "regret": (
+                charts.y_axis("regret", "expected regret (%)", regrets, log=is_log, zero=True),
+                item.tolerance,
+            ),
+            "probability": (
+                charts.y_axis("probability", "probability (%)", [0.0, 100.0], zero=True),
+                item.confidence,
+            ),
+        }
+        for column, (y, level) in axes.items():
+            tooltip = {"line": "leading setting", "hours": unit, column: y["title"]}
+            layers = [
+                charts.reference_line(100 * level),
+                charts.layer(
+                    rows, "line", {"x": x, "y": y},
+                    color=charts.FAINT, strokeWidth=1.2, interpolate="step-after",
+                ),
+                charts.points(rows, x, y, styles, tooltip),
+            ]  # fmt: skip
+            panels.append(charts.panel(layers, title, _WIDTH, _HEIGHT, subtitle))
     notes = [
         "Colours are leading settings.",
         "Dashed lines are the tolerance and the confidence at which measuring stops.",
@@ -138,7 +155,6 @@ def course(findings: Findings) -> Spec | None:
 
 
 def _table(decision: Decision) -> pd.DataFrame:
-    """Return hours, regret and probability in percent, and leading setting of each row."""
     rows = [
         (row.gpu_hours_spent, 100 * regret, 100 * probability, label(setting, decision.worker))
         for row in decision.course
@@ -147,22 +163,3 @@ def _table(decision: Decision) -> pd.DataFrame:
         and (probability := row.probability) is not None
     ]
     return pd.DataFrame(rows, columns=["hours", "regret", "probability", "setting"])
-
-
-def _layers(
-    rows: pd.DataFrame, item: Decision, column: str, title: str, share: float, styles: charts.Styles
-) -> list[Spec]:
-    hours, unit, level = rows["hours"], f"{item.worker}-hours", 100 * share
-    is_wide = hours.min() > 0 and hours.max() > _WIDE * hours.min()
-    x = charts.x_axis("hours", f"spent ({unit})", hours, log=bool(is_wide), zero=True)
-    is_log = column == "regret" and rows["regret"].min() > 0
-    values = [*rows[column], level] if column == "regret" else [0.0, 100.0]
-    y = charts.y_axis(column, title, values, log=bool(is_log), zero=True)
-    style = {"color": charts.FAINT, "strokeWidth": 1.2, "interpolate": "step-after"}
-    return [
-        charts.reference_line(level),
-        charts.layer(rows, "line", {"x": x, "y": y}, **style),
-        charts.points(
-            rows, x, y, styles, {"line": "leading setting", "hours": unit, column: title}
-        ),
-    ]

@@ -21,13 +21,12 @@ from wattlaw.report.facets import (
     Quantity,
     against_workers,
     facet,
-    fixed_dataset,
     shorten_middle,
     unit_name,
-    without_limits,
 )
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
 from wattlaw.report.topics.scaling import reference_label, relative_facets
+from wattlaw.study.labels import setting_label
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -37,6 +36,7 @@ _TERMS = {
     "log_samples": "elasticity of samples per GPU-hour",
     "log_steps": "elasticity of steps per GPU-hour",
 }
+_FACTOR = ("factor_w", "factor_w_low", "factor_w_high")
 _WIDTH, _HEIGHT = 400, 290
 #: With more settings, only every nth is drawn.
 _MAX_POINTS = 600
@@ -49,7 +49,6 @@ _ORIGINS = {
 
 
 def factors(findings: Findings) -> tables.Table | None:
-    """Return the factor between energy and GPU-hours, and whether they are proportional."""
     noun, laws = worker_noun(findings), _laws(findings)
 
     def proportional(row: dict[str, Any]) -> str:
@@ -60,25 +59,23 @@ def factors(findings: Findings) -> tables.Table | None:
             return "yes"
         return "cannot tell" if low <= 1 <= high else "no"
 
-    columns = [
-        tables.text("workload", "workload"),
-        tables.text("hardware", "hardware"),
-        *(tables.limit(kind) for kind in LIMITS if findings.energy_laws[kind].notna().any()),
-        tables.text("power profile", "power_profile"),
-        tables.text("energy is", "energy_is"),
-        tables.Column(f"factor (W per {noun})", lambda row: tables.with_interval(row, "factor_w")),
-        tables.number("R²", "r2_origin", 4),
-        tables.text("proportional", proportional),
-        tables.estimate("exponent", "exponent"),
-        tables.text("best form", "best"),
-        tables.number("settings", "n"),
-        tables.interval(f"{noun}-hours per {unit_name(laws)}", "hours", ends=("_min", "_max")),
-        tables.text("note", "note"),
-    ]
     return tables.build(
         "factors",
         f"Energy factor by workload and hardware: E = factor · {noun}-hours",
-        columns,
+        [
+            tables.text("workload", "workload"),
+            tables.text("hardware", "hardware"),
+            *(tables.limit(kind) for kind in LIMITS if findings.energy_laws[kind].notna().any()),
+            tables.text("power profile", "power_profile"),
+            tables.text("energy is", "energy_is"),
+            tables.estimate(f"factor (W per {noun})", "factor_w"),
+            tables.number("R²", "r2_origin", 4),
+            tables.text("proportional", proportional),
+            tables.estimate("exponent", "exponent"),
+            tables.number("settings", "n"),
+            tables.interval(f"{noun}-hours per {unit_name(laws)}", "hours", ends=("_min", "_max")),
+            tables.text("note", "note"),
+        ],
         laws.to_dict("records"),
         note=f"The factor is the mean power of a {noun} (and its share of the host, where that is "
         "counted) while training. Proportional: yes if the 95 % interval of the exponent is within "
@@ -96,17 +93,16 @@ def factor_terms(findings: Findings) -> tables.Table | None:
         level = _LEVEL.fullmatch(row["term"])
         return f"{level[1]} {level[2]}" if level else _TERMS.get(row["term"], row["term"])
 
-    columns = [
-        tables.text("term", term),
-        tables.number("estimate", "estimate"),
-        tables.number("SE", "se", 2),
-        tables.interval("95 % interval", "", ends=("low", "high")),
-        tables.p_value("p", "p_value"),
-    ]
     return tables.build(
         "factor_terms",
         "What the energy factor depends on (ln factor as a sum of terms)",
-        columns,
+        [
+            tables.text("term", term),
+            tables.number("estimate", "estimate"),
+            tables.number("SE", "se", 2),
+            tables.interval("95 % interval", "", ends=("low", "high")),
+            tables.p_value("p", "p_value"),
+        ],
         model.terms.to_dict("records"),
         note=f"{model.energy_is}; {model.n} runs of {model.settings} settings, R² "
         f"{fmt.number(model.r2)}. An elasticity of 0.1 means that twice the rate uses 2^0.1 = 1.07 "
@@ -115,25 +111,21 @@ def factor_terms(findings: Findings) -> tables.Table | None:
 
 
 def totals(findings: Findings) -> tables.Table | None:
-    """Return the totals of the done runs by workload, hardware, source and kind of energy."""
     totals, currency = findings.totals, findings.footprint and findings.footprint.currency
-    columns = [
-        tables.text("workload", "workload"),
-        tables.text("hardware", "hardware"),
-        tables.text("values are", "source"),
-        tables.number("runs", "runs", 9),
-        tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
-        tables.amount("energy", "energy_j", totals, fmt.ENERGY_UNITS),
-        tables.text("energy is", lambda row: row["energy_is"] or "not measured"),
-    ]
-    if "co2_kg" in totals:
-        columns.append(tables.number("kg CO2e", "co2_kg"))
-    if "cost" in totals:
-        columns.append(tables.number(f"cost ({currency})" if currency else "cost", "cost"))
+    costs = {"co2_kg": "kg CO2e", "cost": f"cost ({currency})" if currency else "cost"}
     return tables.build(
         "totals",
         "Totals of the training windows, by source",
-        columns,
+        [
+            tables.text("workload", "workload"),
+            tables.text("hardware", "hardware"),
+            tables.text("values are", "source"),
+            tables.number("runs", "runs", 9),
+            tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
+            tables.amount("energy", "energy_j", totals, fmt.ENERGY_UNITS),
+            tables.text("energy is", lambda row: row["energy_is"] or "not measured"),
+            *(tables.number(title, name) for name, title in costs.items() if name in totals),
+        ],
         totals.assign(energy_is=totals["energy_is"].fillna("")).to_dict("records"),
         note="Training windows after warm-up of the runs that are done. Not included: warm-up, "
         "interrupted windows, evaluation, failed runs and idle time.",
@@ -141,7 +133,6 @@ def totals(findings: Findings) -> tables.Table | None:
 
 
 def counted(findings: Findings) -> tuple[str, ...]:
-    """Return what carbon and cost include, for each kind of energy."""
     if findings.footprint is None:
         return ()
     kinds = findings.totals["energy_is"].dropna().unique()
@@ -149,7 +140,6 @@ def counted(findings: Findings) -> tuple[str, ...]:
 
 
 def energy_sentences(findings: Findings) -> Iterator[str]:
-    """Yield what is counted, the factor of each workload and hardware, and its drift."""
     if findings.energy is None:
         why = "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         if findings.sources_label == "imported":
@@ -159,15 +149,9 @@ def energy_sentences(findings: Findings) -> Iterator[str]:
     caveats = [text for origin, text in _ORIGINS.items() if origin in findings.energy]
     yield " ".join([f"Energies include: {findings.energy}.", *caveats])
     noun = worker_noun(findings)
-    drifts = findings.factor_drift["verdict"].value_counts()
-    if len(drifts):
-        counts = ", ".join(f"{verdict} in {count}" for verdict, count in drifts.items())
-        yield f"Watts per {noun} with more {noun}s: {counts} of {drifts.sum()} series."
     for row in _laws(findings).to_dict("records"):
-        limits = [
-            fmt.setting_label(kind, row[kind]) for kind in POWER_SETTINGS if fmt.known(row[kind])
-        ]
-        name = ", ".join([f"{row['workload']} on {row['hardware']}", *limits])
+        limits = [setting_label(kind, row[kind]) for kind in POWER_SETTINGS]
+        name = ", ".join(filter(None, [f"{row['workload']} on {row['hardware']}", *limits]))
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
         hours = fmt.interval(row["hours_min"], row["hours_max"])
         yield (
@@ -186,7 +170,7 @@ def _laws(findings: Findings) -> Any:
 
 def energy_figure(findings: Findings) -> Spec | None:
     """Draw energy per unit against workers; lines join only energies that count the same."""
-    rows = without_limits(fixed_dataset(findings.series))
+    rows = findings.unlimited_series
     rows = rows[rows["energy_j"].notna()]
     if rows.empty:
         return None
@@ -196,7 +180,6 @@ def energy_figure(findings: Findings) -> Spec | None:
 
 
 def energy_quantity(rows: pd.DataFrame) -> Quantity:
-    """Return the energy of a unit of work in the unit of energy that suits rows."""
     size, unit = joule_scale(rows)
     return Quantity("energy_j", f"energy per {{unit}} ({unit})", 1 / size)
 
@@ -206,7 +189,6 @@ def counted_note(findings: Findings) -> str:
 
 
 def energy_speed(findings: Findings) -> Spec | None:
-    """Draw normalised energy against normalised speed, with larger points for more workers."""
     facets, table = relative_facets(findings)
     table = table[table["energy_ratio"].notna()]
     if table.empty:
@@ -243,37 +225,34 @@ def energy_speed(findings: Findings) -> Spec | None:
 
 
 def gpu_hours(findings: Findings) -> Spec | None:
-    """Draw energy against GPU-hours of a unit, with each group's line through the origin."""
     facets = _settings(findings)
     if facets is None:
         return None
     size, unit = joule_scale(facets.rows)
-    table = _with_sd(facets.rows, "energy_j", size)
-    table = table.rename(columns={"gpu_hours": "at"})
+    table = _with_sd(facets.rows.rename(columns={"gpu_hours": "at"}), "energy_j", size)
     lines = _law_lines(findings, facets, size)
     styles = charts.line_styles(facets.lines, 600)
     noun, of = worker_noun(findings), unit_name(facets.rows)
     x = charts.x_axis("at", f"{noun}-hours per {of} (h)", table["at"], log=True)
     heights = [*charts.y_values(table), *lines["mean"]]
     y = charts.y_axis("mean", f"energy per {of} ({unit})", heights, log=True)
-    notes = ["Each point is a setting.", charts.SD_BARS]
-    laws = []
+    notes, laws = ["Each point is a setting.", charts.SD_BARS], []
     if len(lines):
         laws = [charts.band(lines, x, y, styles), charts.line(lines, x, y, styles)]
         notes.append(f"Lines are energy = mean power x {noun}-hours, with their 95 % bands.")
-    notes += [counted_note(findings), facets.omitted]
     chart = charts.panel([*laws, *_points(table, x, y, styles)], "", 540, 340)
-    return charts.figure([chart], 1, notes, 600)
+    return charts.figure([chart], 1, [*notes, counted_note(findings), facets.omitted], 600)
 
 
 def factor(findings: Findings) -> Spec | None:
-    """Draw mean power per GPU against samples and against optimizer steps per GPU-hour."""
     facets = _settings(findings)
     if facets is None:
         return None
     table = _with_sd(facets.rows, "energy_per_gpu_hour_j", HOUR_S)
-    styles = charts.line_styles(facets.lines, 2 * _WIDTH)
-    noun = worker_noun(findings)
+    styles, noun = charts.line_styles(facets.lines, 2 * _WIDTH), worker_noun(findings)
+    notes = ["Each point is a setting.", charts.SD_BARS, counted_note(findings)]
+    model = findings.factor_model
+    terms = {} if model is None else {row["term"]: row for row in model.terms.to_dict("records")}
     panels = []
     for rate in ("samples", "steps"):
         rows = table.rename(columns={f"{rate}_per_gpu_hour": "at"})
@@ -282,14 +261,11 @@ def factor(findings: Findings) -> Spec | None:
             x = charts.x_axis("at", f"{rate} per {noun}-hour (1/h)", rows["at"], log=True)
             y = charts.y_axis("mean", f"mean power per {noun} (W)", charts.y_values(rows))
             panels.append(charts.panel(_points(rows, x, y, styles), "", _WIDTH, _HEIGHT))
+        if term := terms.get(f"log_{rate}"):
+            text = fmt.with_interval(term["estimate"], term["low"], term["high"], 2)
+            notes.append(f"Elasticity with {rate}: {text}.")
     if not panels:
         return None
-    notes = ["Each point is a setting.", charts.SD_BARS, counted_note(findings)]
-    if findings.factor_model is not None:
-        for term in findings.factor_model.terms.to_dict("records"):
-            if (rate := str(term["term"]).removeprefix("log_")) in ("samples", "steps"):
-                text = fmt.with_interval(term["estimate"], term["low"], term["high"], 2)
-                notes.append(f"Elasticity with {rate}: {text}.")
     return charts.figure(panels, 2, [*notes, facets.omitted], 2 * _WIDTH)
 
 
@@ -313,8 +289,9 @@ def _with_sd(rows: pd.DataFrame, column: str, size: float) -> pd.DataFrame:
 def _points(table: pd.DataFrame, x: Spec, y: Spec, styles: charts.Styles) -> list[Spec]:
     tooltip = {"line": "line", "gpus": "workers", "global_batch": "global batch"}
     return [
-        *charts.error_bars(table, x, y, styles), charts.points(table, x, y, styles, tooltip, 40)
-    ]  # fmt: skip
+        *charts.error_bars(table, x, y, styles),
+        charts.points(table, x, y, styles, tooltip, 40),
+    ]
 
 
 def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:
@@ -324,11 +301,13 @@ def _law_lines(findings: Findings, facets: Facets, size: float) -> pd.DataFrame:
         return tuple("" if pd.isna(row[name]) else str(row[name]) for name in GROUP_COLUMNS)
 
     names = {key(row): row["line"] for row in facets.rows.to_dict("records")}
-    columns = {"mean": "factor_w", "low": "factor_w_low", "high": "factor_w_high"}
-    lines = [pd.DataFrame(columns=["at", *columns, "line"])]
+    lines = [pd.DataFrame(columns=["at", "mean", "low", "high", "line"])]
     for law in _laws(findings).to_dict("records"):
         if name := names.get(key(law)):
             at = np.geomspace(law["hours_min"], law["hours_max"], 9)
-            ends = {end: law[column] * HOUR_S * at / size for end, column in columns.items()}
+            ends = {
+                end: law[column] * HOUR_S * at / size
+                for end, column in zip(("mean", "low", "high"), _FACTOR, strict=True)
+            }
             lines.append(pd.DataFrame({"at": at, **ends, "line": name}))
     return pd.concat(lines[1:] or lines)

@@ -11,10 +11,11 @@ import pandas as pd
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics import comparable_runs
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
-from wattlaw.analysis.metrics.metrics import BASES
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.facets import unit_name
+from wattlaw.study.labels import LIMIT_UNITS, setting_label
+from wattlaw.study.sources import TRAINING
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -23,7 +24,6 @@ _MAX_REASONS = 3
 
 
 def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
-    """Return size and name of the unit of energy that suits rows; J for several units of work."""
     one_unit = rows["unit"].nunique() < 2
     return fmt.choose_unit(rows["energy_j"], fmt.JOULE_UNITS) if one_unit else (1.0, "J")
 
@@ -53,7 +53,7 @@ def settings(findings: Findings) -> tables.Table | None:
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
         f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
         command="wattlaw export STORE settings -o settings.csv",
-        rank=limit_count,
+        rank=lambda row: int(row["_limits"]),
     )
 
 
@@ -63,16 +63,14 @@ def facts(findings: Findings) -> tables.Table | None:
 
 
 def interruption_note(findings: Findings) -> str:
-    """Return a sentence on the windows that interruptions excluded; empty if there are none."""
     epochs = findings.epochs[findings.epochs["run_id"].isin(findings.runs["run_id"])]
-    count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(BASES))).sum())
+    count = int((epochs["interrupted"].astype(bool) & epochs["phase"].isin(list(TRAINING))).sum())
     if not count:
         return ""
     return f" Left out: {fmt.plural(count, 'training window')} during or after an interruption."
 
 
 def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
-    """Return the columns that name the setting of a row of ``with_labels``."""
     others = {
         name.removesuffix("_w").removesuffix("_mhz").replace("_", " "): name
         for name in differing
@@ -91,9 +89,9 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
 
     def label(name: str, value: Any, options: dict[str, str]) -> str:
         if name in JSON_COLUMNS:
-            return fmt.setting_label("options", options[value]) if value in options else fmt.MISSING
+            return setting_label("options", options[value]) if value in options else fmt.MISSING
         if name in LIMITS:
-            return f"{value:g} {fmt.LIMIT_UNITS[name]}" if fmt.known(value) else "none"
+            return f"{value:g} {LIMIT_UNITS[name]}" if fmt.known(value) else "none"
         return value if isinstance(value, str) else fmt.number(value)
 
     labels = {}
@@ -105,24 +103,18 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
     return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
 
 
-def limit_count(row: dict[str, Any]) -> int:
-    """Return how many limits a row of ``with_labels`` has, as the rank of the row."""
-    return int(row["_limits"])
-
-
 def worker_noun(findings: Findings) -> str:
     return comparable_runs.worker_noun(findings.runs)
 
 
 def energy_reasons(findings: Findings, verdict: str) -> list[str]:
-    """Return the stored reasons for a verdict on energies, the most frequent first."""
     epochs = findings.epochs
     if "energy_reason" not in epochs:
         return []
     run_ids = findings.runs.loc[findings.runs["energy_verdict"] == verdict, "run_id"]
     rows = epochs[
         epochs["run_id"].isin(run_ids)
-        & epochs["phase"].isin(list(BASES))
+        & epochs["phase"].isin(list(TRAINING))
         & (epochs[["energy_verdict", "node_energy_verdict"]] == verdict).any(axis=1)
         & epochs["energy_reason"].notna()
     ]
@@ -131,6 +123,5 @@ def energy_reasons(findings: Findings, verdict: str) -> list[str]:
 
 
 def suspect_note(findings: Findings) -> str:
-    """Return a sentence on why energies are suspect; empty if none is."""
     reasons = energy_reasons(findings, "suspect")
     return f" Suspect energies: {'; '.join(reasons)}." if reasons else ""

@@ -16,6 +16,7 @@ from wattlaw.report import charts, tables
 from wattlaw.report.facets import MAX_PANELS, panel_size, unique_labels
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.scaling import TIME
+from wattlaw.study.labels import LIMIT_UNITS, limit_label
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -27,9 +28,11 @@ if TYPE_CHECKING:
 
 #: The times of a prediction, by what they are of; the first that all rows have is shown.
 _TIMES = {
-    "training": "train_time_s", "epoch": "epoch_time_s", "sample": "time_per_sample_s",
+    "training": "train_time_s",
+    "epoch": "epoch_time_s",
+    "sample": "time_per_sample_s",
     "step": "step_time_s",
-}  # fmt: skip
+}
 _MOST_LISTED = 6
 #: Settings that have a column only where rows differ.
 _SETTINGS = (
@@ -37,19 +40,33 @@ _SETTINGS = (
     tables.number("nodes", attrgetter("setting.nodes")),
     tables.number("batch each", attrgetter("setting.local_batch")),
     tables.text("precision", attrgetter("setting.precision")),
-    tables.text("cap", lambda row: fmt.limit_label("power_limit_w", row.setting.power_limit_w)),
-    tables.text(
-        "clock", lambda row: fmt.limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)
-    ),
+    tables.text("cap", lambda row: limit_label("power_limit_w", row.setting.power_limit_w)),
+    tables.text("clock", lambda row: limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)),
 )
 _LINE = "predicted"
 _PARTS = ("compute", "communication", "input", "waiting")
 
 
+def label(setting: Setting, worker: str = "GPU") -> str:
+    """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
+    parts = [fmt.plural(setting.gpus, worker)]
+    if setting.nodes is not None:
+        parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
+    if setting.local_batch is not None:
+        parts.append(f"batch {fmt.number(setting.local_batch)} each")
+    if setting.precision not in (None, "fp32"):
+        parts.append(str(setting.precision))
+    limits = {name: getattr(setting, name) for name in LIMIT_UNITS}
+    parts += [limit_label(name, value) for name, value in limits.items() if value is not None]
+    return ", ".join(parts)
+
+
 def table(predictions: Predictions) -> tables.Table | None:
     rows = predictions.rows
-    of = next((of for of, name in _TIMES.items()
-               if all(getattr(row, name) is not None for row in rows)), "step")  # fmt: skip
+    of = next(
+        (of for of, name in _TIMES.items() if all(getattr(row, name) is not None for row in rows)),
+        "step",
+    )
     differing = [each for each in _SETTINGS if len({each.value(row) for row in rows}) > 1]
 
     def quantity(row: Prediction, name: str) -> Quantity | None:
@@ -72,7 +89,6 @@ def table(predictions: Predictions) -> tables.Table | None:
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:
-    """Return what the predictions rest on, and the measurement that would narrow them most."""
     texts = []
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
@@ -99,35 +115,31 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def label(setting: Setting, worker: str = "GPU") -> str:
-    """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
-    parts = [fmt.plural(setting.gpus, worker)]
-    if setting.nodes is not None:
-        parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
-    if setting.local_batch is not None:
-        parts.append(f"batch {fmt.number(setting.local_batch)} each")
-    if setting.precision not in (None, "fp32"):
-        parts.append(str(setting.precision))
-    for name in fmt.LIMIT_UNITS:
-        value = getattr(setting, name)
-        parts += [] if value is None else [fmt.limit_label(name, value)]
-    return ", ".join(parts)
+def sentences(findings: Findings) -> Iterator[str]:
+    checks = [check for overview in findings.predictions for check in overview.checks]
+    if checks:
+        error = median(abs(check.error) for check in checks)
+        inside = sum(check.is_inside for check in checks)
+        yield (
+            f"From the runs on fewer {worker_noun(findings)}s, the model predicts the time on the "
+            f"most with a median error of {fmt.percent(error, 2)}; {inside} of "
+            f"{fmt.plural(len(checks), 'setting')} are in the 90 % interval."
+        )
 
 
 def check(findings: Findings) -> tables.Table | None:
-    """Return the check of each job: the most GPUs, predicted from the runs on fewer."""
     rows = [(overview.job, check) for overview in findings.predictions for check in overview.checks]
 
-    def time_text(row: tuple[Job, Check], *bounds: float) -> str:
-        quantity = Quantity(bounds[0], *bounds[1:]) if len(bounds) > 1 else bounds[0]
-        return f"{fmt.duration_text(quantity)} per {row[0].unit}"
+    def time_text(row: tuple[Job, Check], seconds: Quantity | float) -> str:
+        return f"{fmt.duration_text(seconds)} per {row[0].unit}"
 
     columns = [
         tables.text("workload", lambda row: row[0].workload),
         tables.text("setting", lambda row: label(row[1].setting)),
         tables.Column("measured", lambda row: time_text(row, row[1].measured_s)),
         tables.Column(
-            "predicted", lambda row: time_text(row, row[1].predicted_s, row[1].low_s, row[1].high_s)
+            "predicted",
+            lambda row: time_text(row, Quantity(row[1].predicted_s, row[1].low_s, row[1].high_s)),
         ),
         tables.Column("error", lambda row: fmt.change(1 + row[1].error)),
         tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
@@ -142,22 +154,7 @@ def check(findings: Findings) -> tables.Table | None:
     )
 
 
-def sentences(findings: Findings) -> Iterator[str]:
-    """Yield how well the most GPUs are predicted from the runs on fewer."""
-    noun = worker_noun(findings)
-    checks = [check for overview in findings.predictions for check in overview.checks]
-    if checks:
-        error = median(abs(check.error) for check in checks)
-        inside = sum(check.is_inside for check in checks)
-        yield (
-            f"From the runs on fewer {noun}s, the model predicts the time on the most with a "
-            f"median error of {fmt.percent(error, 2)}; {inside} of "
-            f"{fmt.plural(len(checks), 'setting')} are in the 90 % interval."
-        )
-
-
 def curves(findings: Findings) -> Spec | None:
-    """Draw the predicted time of a unit against GPUs with its 90 % interval, and the runs."""
     notes = [
         "Line and band are the prediction with its 90 % interval, from all runs of the job.",
         "Points are runs at the same batch and limits.",
@@ -167,7 +164,6 @@ def curves(findings: Findings) -> Spec | None:
 
 
 def step_parts(findings: Findings) -> Spec | None:
-    """Draw the share of compute, communication, input and waiting in a step, by GPU count."""
     notes = [
         "Shares are medians of the prediction, at the batch and limits of most runs.",
         "Communication is the part that the backward pass does not hide.",
@@ -205,22 +201,21 @@ def _panels(
 
 
 def _curve_layers(overview: Overview) -> list[Spec]:
-    unit = overview.job.unit
-    name = _TIMES["training" if unit == "run" else unit]
+    job = overview.job
+    name = _TIMES["training" if job.unit == "run" else job.unit]
     rows = [
         (row.setting.gpus, getattr(row, name), *getattr(row, f"{name}_ci"), _LINE)
         for row in overview.curve
     ]
     curve = pd.DataFrame(rows, columns=["at", "mean", "low", "high", "line"])
-    measured = [(item.setting.gpus, overview.job.unit_time_s(item)) for item in overview.measured]
+    measured = [(item.setting.gpus, job.unit_time_s(item)) for item in overview.measured]
     runs = pd.DataFrame(measured, columns=["at", "mean"])
     x = charts.counts_axis(curve["at"])
     values = [*charts.y_values(curve), *runs["mean"]]
-    y = charts.y_axis("mean", TIME.format(unit=unit), values, log=True)
+    y = charts.y_axis("mean", TIME.format(unit=job.unit), values, log=True)
     styles = charts.line_styles([_LINE], points=False)
-    most = max(item.gpus for item in overview.job.settings)
     return [
-        charts.reference_line(most, "x"),
+        charts.reference_line(max(item.gpus for item in job.settings), "x"),
         charts.band(curve, x, y, styles),
         charts.line(curve, x, y, styles, 1.8),
         charts.layer(runs, "point", {"x": x, "y": y}, color=charts.INK, size=34, opacity=1),
@@ -228,28 +223,22 @@ def _curve_layers(overview: Overview) -> list[Spec]:
 
 
 def _bar_layers(overview: Overview) -> list[Spec]:
-    rows = []
-    for row in overview.curve:
-        seconds = {name.removesuffix("_s"): value for name, value in asdict(row.components).items()}
-        gpus, total = str(row.setting.gpus), sum(seconds.values())
-        rows += [
-            {"gpus": gpus, "part": name, "share": 100 * seconds[name] / total, "order": i}
-            for i, name in enumerate(_PARTS)
-        ]
-    table = pd.DataFrame(rows)
-    axis = {
-        "labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": charts.CHARACTER_WIDTH
-    }  # fmt: skip
-    counts = list(dict.fromkeys(table["gpus"]))
+    parts = pd.DataFrame([asdict(row.components) for row in overview.curve])
+    shares = 100 * parts.div(parts.sum(axis=1), axis=0).rename(columns=lambda name: name[:-2])
+    counts = [str(row.setting.gpus) for row in overview.curve]
+    table = shares[[*_PARTS]].assign(gpus=counts).melt("gpus", var_name="part", value_name="share")
+    table["order"] = table["part"].map(_PARTS.index)
+    axis = {"labelAngle": 0, "labelOverlap": "greedy", "labelSeparation": charts.CHARACTER_WIDTH}
     part = charts.field("part", "nominal")
     encoding: Spec = {
         "x": charts.field("gpus", "nominal", sort=counts, title=charts.WORKERS, axis=axis),
         "y": charts.field("share", title="share of a step (%)", scale={"domain": [0, 100]}),
-        "color": part | {
+        "color": part
+        | {
             "scale": {"domain": list(_PARTS), "range": charts.COLOURS[:4]},
             "legend": {"title": None, "orient": "bottom", "columns": 4},
         },
         "order": charts.field("order"),
         "tooltip": [part, charts.field("share", title="share (%)")],
-    }  # fmt: skip
+    }
     return [charts.layer(table, "bar", encoding)]

@@ -20,17 +20,16 @@ from wattlaw.report.facets import (
     facet,
     fixed_dataset,
     mean_and_sd,
-    without_limits,
 )
 from wattlaw.report.sections import added_sections
 from wattlaw.report.topics.measured import worker_noun
+from wattlaw.study.labels import group_label
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
-    from wattlaw.analysis.laws.series_fits import SeriesFit, SeriesFits
+    from wattlaw.analysis.laws.fitting import Fit, Fits
     from wattlaw.report.charts import Spec
 
-#: The title of an axis.
 TIME = "time per {unit} (s)"
 #: More runs than this are drawn as their means.
 MAX_POINTS = 500
@@ -44,26 +43,29 @@ _ONE_NODE = (
 )
 
 
-def _beta_interval(fit: SeriesFit) -> str:
+def _beta_interval(fit: Fit) -> str:
     if fit.law is None:
         return fmt.MISSING
     trusted = fit.law.trusted
     return fmt.interval(*trusted.beta_ci) + "*" * (trusted.interval == "repeats")
 
 
-def _breakpoint(fit: SeriesFit) -> str:
+def _breakpoint(fit: Fit) -> str:
     point = fit.breakpoint
     if point is None:
         return "not testable" if fit.breakpoint_p is None else "none"
     return f"at {point.at:g}: {point.beta_before:.2f}, then {point.beta_after:.2f}"
 
 
-def _nodes(fit: SeriesFit) -> str | None:
-    return "–".join(map(str, dict.fromkeys(fit.nodes))) if fit.nodes else None
+def _holdout_error(fit: Fit) -> str:
+    error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
+    if error is None:
+        return fmt.MISSING
+    return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)
 
 
 _COLUMNS = (
-    tables.text("series", lambda fit: fmt.group_label(fit.group) or "all runs"),
+    tables.text("series", lambda fit: group_label(fit.group) or "all runs"),
     tables.text("time per", lambda fit: fit.unit),
     tables.number("α", lambda fit: fit.law.alpha),
     tables.number("β", lambda fit: fit.law.beta),
@@ -73,45 +75,27 @@ _COLUMNS = (
     tables.p_value("p", lambda fit: fit.law.p_value),
     tables.number("runs", lambda fit: fit.law.n),
     tables.Column("N", lambda fit: fmt.interval(fit.law.x_min, fit.law.x_max)),
-    tables.text("nodes", _nodes),
+    tables.text("nodes", lambda fit: "–".join(map(str, dict.fromkeys(fit.nodes or ()))) or None),
     tables.text("selected law", lambda fit: fit.selection.best.law if fit.selection else None),
     tables.text("breakpoint", _breakpoint),
 )
 
 
-def laws(fits: SeriesFits) -> tables.Table | None:
-    """Return the power law, the selected law and the breakpoint of each series, for a terminal."""
+def laws(fits: Fits) -> tables.Table | None:
     rows = [fit for fit in fits.rows if fit.law]
     notes = [_FROM_MEANS] if any(_beta_interval(fit).endswith("*") for fit in rows) else []
     notes += [_ONE_NODE] if any(fit.nodes == (1, 1) for fit in rows) else []
     return tables.build(
-        "laws", "t = α N^−β", _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
+        "laws", fits.formula, _COLUMNS, rows, note=" ".join(notes), max_rows=len(rows)
     )
 
 
 def exponents(findings: Findings) -> tables.Table | None:
-    """Return law, selected law, breakpoint, and columns of add-ons, of each series."""
-
-    def holdout_error(fit: SeriesFit) -> str:
-        error = fit.selection.to_dict()["holdout_error"] if fit.selection else None
-        if error is None:
-            return fmt.MISSING
-        return ("+" if error > 0 else "−") + fmt.percent(abs(error), 2)
-
-    def residual_warnings(fit: SeriesFit) -> str:
-        text = fit.law.diagnostics.sentence.removeprefix("residuals: ") if fit.law else ""
-        fits_well = "consistent with the law" in text or "too few runs" in text
-        return fmt.MISSING if fits_well else text
-
+    added = (column for each in added_sections().values() for column in each.law_columns)
     return tables.build(
         "exponents",
         "Power laws t = α N^−β, by series",
-        [
-            *_COLUMNS,
-            tables.Column("its holdout error", holdout_error),
-            tables.text("residuals", residual_warnings),
-            *(column for added in added_sections().values() for column in added.law_columns),
-        ],
+        [*_COLUMNS, tables.Column("its holdout error", _holdout_error), *added],
         [fit for fit in findings.fits.rows if fit.law],
         note="β = 1 is ideal scaling; β = 0 is no speedup. A law is valid for its range of N and "
         "its nodes only. Holdout error: of the selected law at the largest N, when fitted to the "
@@ -122,25 +106,23 @@ def exponents(findings: Findings) -> tables.Table | None:
 
 
 def speedups(findings: Findings) -> tables.Table | None:
-    """Return speedup, efficiency and normalised energy relative to each reference count."""
     rows = findings.speedups
-    columns = [
-        tables.text("series", "series"),
-        tables.number("N", "gpus"),
-        tables.number("relative to", "reference"),
-        tables.number("speedup", "speedup"),
-        tables.interval("95 % interval", "speedup"),
-        tables.number("parallel efficiency", "efficiency"),
-        tables.estimate("energy ratio", "energy_ratio"),
-        tables.number("E·T ratio", "energy_delay_ratio"),
-    ]
     largest = rows.groupby("series")["gpus"].transform("max") == rows["gpus"]
     limited = rows["series"].str.contains(r" (?:W|MHz)(?:,|$)", regex=True)
     rows = rows.assign(_rank=2 * limited.astype(int) - largest.astype(int))
     return tables.build(
         "speedups",
         f"Speedup and energy relative to the reference number of {worker_noun(findings)}s",
-        columns,
+        [
+            tables.text("series", "series"),
+            tables.number("N", "gpus"),
+            tables.number("relative to", "reference"),
+            tables.number("speedup", "speedup"),
+            tables.interval("95 % interval", "speedup"),
+            tables.number("parallel efficiency", "efficiency"),
+            tables.estimate("energy ratio", "energy_ratio"),
+            tables.number("E·T ratio", "energy_delay_ratio"),
+        ],
         rows[rows["gpus"] != rows["reference"]].to_dict("records"),
         note="Ratios of geometric means over repeats. The reference is the smallest number unless "
         "another is set.",
@@ -149,7 +131,6 @@ def speedups(findings: Findings) -> tables.Table | None:
 
 
 def scaling_sentences(findings: Findings) -> Iterator[str]:
-    """Yield law and speedup of each workload, refusals, and the holdout error of power laws."""
     noun = worker_noun(findings)
     for fit in main_fits(findings):
         yield _law(fit, noun) + _fastest(findings, fit, noun)
@@ -160,8 +141,8 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
     else:
         yield _speedup_without_law(findings, noun)
     selections = [fit.selection.table for fit in findings.fits.rows if fit.selection]
-    by_law = [table.set_index("law")["holdout_error"] for table in selections]
-    errors = pd.Series([row["power"] for row in by_law], dtype=float).abs().dropna()
+    power = [table.set_index("law")["holdout_error"]["power"] for table in selections]
+    errors = pd.Series(power, dtype=float).abs().dropna()
     if len(errors):
         yield (
             f"Fitted without the largest {noun} count, the power law predicts it with a median "
@@ -171,20 +152,17 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
 
 
 def breakpoint_sentences(findings: Findings) -> Iterator[str]:
-    """Yield which series leave their power law, and where; those to quote come first."""
     quoted = main_fits(findings)
     yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
 
 
-def breakpoints(fits: Iterable[SeriesFit]) -> Iterator[str]:
-    """Yield the breakpoint of each series that has one, as a sentence."""
+def breakpoints(fits: Iterable[Fit]) -> Iterator[str]:
     for fit in fits:
         if fit.breakpoint is not None:
-            yield f"{fmt.group_label(fit.group) or 'all runs'}: {fit.breakpoint.sentence}."
+            yield f"{group_label(fit.group) or 'all runs'}: {fit.breakpoint.sentence}."
 
 
 def _speedup_without_law(findings: Findings, noun: str) -> str:
-    """Return the range of speedups on the most workers of each series."""
     rows = findings.speedups
     most = rows[rows["gpus"] == rows.groupby("series")["gpus"].transform("max")]
     if (most["gpus"] == most["reference"]).all():
@@ -194,36 +172,29 @@ def _speedup_without_law(findings: Findings, noun: str) -> str:
     return f"The speedup on the most {noun}s is {shown}; a law needs three {noun} counts."
 
 
-def _law(fit: SeriesFit, noun: str) -> str:
+def _law(fit: Fit, noun: str) -> str:
     law = fit.law
     if law is None:
         return ""
     measured = f"{law.x_min:g} to {law.x_max:g} {noun}s, {fmt.plural(law.n, 'run')}"
     low, high = law.trusted.beta_ci
-    bounds = fmt.interval(low, high)
-    name = fmt.group_label(fit.group)
+    bounds, beta = fmt.interval(low, high), fmt.number(law.beta)
+    name = group_label(fit.group)
     if bounds == fmt.MISSING:
-        return (
-            f"{name}: t = {fmt.number(law.alpha)} s per {fit.unit} · "
-            f"N^−{fmt.number(law.beta)} ({measured})."
-        )
+        alpha = fmt.number(law.alpha)
+        return f"{name}: t = {alpha} s per {fit.unit} · N^−{beta} ({measured})."
     doubling = f"{name}: doubling the {noun}s multiplies the time per {fit.unit} by"
     if (point := fit.breakpoint) is not None:
-        # The single exponent fits neither side.
         before, after = (f"{2**-beta:.2f}" for beta in (point.beta_before, point.beta_after))
         return (
             f"{doubling} {before} up to {point.at:g} {noun}s, and by {after} beyond ({measured}). "
-            f"The power law over all counts (β = {fmt.number(law.beta)}) fits neither side."
+            f"The power law over all counts (β = {beta}) fits neither side."
         )
     none = "; over this range, no speedup is shown" if low <= 0 <= high else ""
-    return (
-        f"{doubling} {2**-law.beta:.2f} (β = {fmt.number(law.beta)}, 95 % interval {bounds}; "
-        f"{measured}){none}."
-    )
+    return f"{doubling} {2**-law.beta:.2f} (β = {beta}, 95 % interval {bounds}; {measured}){none}."
 
 
-def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
-    """Return the largest speedup of a fit's series."""
+def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
     names = rows_of_group(findings.series, fit.group)["series"].unique()
     table = findings.speedups[findings.speedups["series"].isin(names)]
     if table.empty:
@@ -231,36 +202,30 @@ def _fastest(findings: Findings, fit: SeriesFit, noun: str) -> str:
     fastest = table.iloc[int(table["speedup"].argmax())]
     if fastest["gpus"] == fastest["reference"]:
         return f" No count is faster than {fmt.plural(int(fastest['reference']), noun)}."
-    size = fmt.plural(int(fastest["gpus"]), noun)
     return (
-        f" The fastest, on {size}, is {tables.with_interval(fastest, 'speedup')} times as fast as "
-        f"on {fastest['reference']}: a parallel efficiency of "
-        f"{fmt.number(fastest['efficiency'], 2)}."
+        f" The fastest, on {fmt.plural(int(fastest['gpus']), noun)}, is "
+        f"{tables.with_interval(fastest, 'speedup')} times as fast as on {fastest['reference']}: "
+        f"a parallel efficiency of {fmt.number(fastest['efficiency'], 2)}."
     )
 
 
-def main_fits(findings: Findings) -> list[SeriesFit]:
-    """Return the fit to quote of each workload and hardware.
-
-    It has no cap, no clock, and a data set of constant size. Of several series it is the one with
-    the widest range of N, then with the most runs.
-    """
-    chosen: dict[tuple[object, object], SeriesFit] = {}
+def main_fits(findings: Findings) -> list[Fit]:
+    """Return the fit to quote of each workload and hardware, without limits and with a data set of
+    constant size. Of several it is the one with the widest range of N, then with the most runs."""
+    chosen: dict[tuple[object, object], Fit] = {}
+    widest: dict[tuple[object, object], tuple[float, int]] = {}
     for fit in findings.fits.rows:
-        law = fit.law
-        if law is None or any(
-            fmt.known(fit.group.get(name)) for name in (*POWER_SETTINGS, "fraction_per_gpu")
-        ):
+        special = (*POWER_SETTINGS, "fraction_per_gpu")
+        if fit.law is None or any(fmt.known(fit.group.get(name)) for name in special):
             continue
         key = (fit.group.get("workload"), fit.group.get("hardware"))
-        other = chosen[key].law if key in chosen else None
-        if other is None or (law.x_max / law.x_min, law.n) > (other.x_max / other.x_min, other.n):
-            chosen[key] = fit
+        width = (fit.law.x_max / fit.law.x_min, fit.law.n)
+        if key not in chosen or width > widest[key]:
+            chosen[key], widest[key] = fit, width
     return list(chosen.values())
 
 
 def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
-    """Return the rows of ``findings.series`` that a fit was made of."""
     if "fraction_per_gpu" not in group:
         rows = fixed_dataset(rows)
     for name, value in group.items():
@@ -272,12 +237,10 @@ def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
 
 
 def epoch_time(findings: Findings) -> Spec | None:
-    """Draw the time of a unit against workers, log-log, without caps and clocks, with laws."""
-    return _epoch_times(findings, facet(without_limits(fixed_dataset(findings.series))))
+    return _epoch_times(findings, facet(findings.unlimited_series))
 
 
 def epoch_time_by_limit(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw seconds per epoch against workers by cap or clock, a panel per family."""
     return _epoch_times(findings, facets_by_limit(findings.series, limit))
 
 
@@ -295,11 +258,10 @@ def _epoch_times(findings: Findings, facets: Facets) -> Spec | None:
         return None
     laws = _law_lines(findings, facets)
     single = len(facets.rows) <= MAX_POINTS
+    points = mean_and_sd(facets.rows, "time_s")
     if single:
         points = facets.rows[["panel", "line", "gpus"]].assign(mean=facets.rows["time_s"])
         points = points.assign(low=np.nan, high=np.nan)
-    else:
-        points = mean_and_sd(facets.rows, "time_s")
     styles = facets.styles
 
     def layers(rows: pd.DataFrame) -> list[Spec]:
@@ -338,7 +300,6 @@ def _law_lines(findings: Findings, facets: Facets) -> pd.DataFrame:
 
 
 def speedup_figure(findings: Findings) -> Spec | None:
-    """Draw speedup relative to the reference count, with intervals and the ideal line."""
     facets, table = relative_facets(findings)
     if table.empty:
         return None
@@ -361,7 +322,7 @@ def speedup_figure(findings: Findings) -> Spec | None:
 
 def relative_facets(findings: Findings) -> tuple[Facets, pd.DataFrame]:
     """Return the series without limits, and their rows of ``findings.speedups``."""
-    facets = facet(without_limits(fixed_dataset(findings.series)))
+    facets = facet(findings.unlimited_series)
     names = facets.rows[["series", "panel", "line"]].drop_duplicates("series")
     return facets, findings.speedups.merge(names, on="series")
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.limit_effects import Limit
+from wattlaw.analysis.laws.limit_effects import Limit, without_limits
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.charts import Spec
@@ -19,7 +19,6 @@ from wattlaw.report.facets import (
     facet,
     fixed_dataset,
     shorten_middle,
-    without_limits,
 )
 from wattlaw.report.topics.scaling import facets_by_limit
 
@@ -32,7 +31,6 @@ _CV = ["sm_util_cv", "mem_util_cv"]
 
 
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield the range of the mean utilisations over settings."""
     for name, column in (("SM", "sm_util_mean"), ("Memory", "mem_util_mean")):
         shares = findings.settings[column].dropna()
         if len(shares):
@@ -42,21 +40,18 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def mean(findings: Findings) -> Spec | None:
-    """Draw mean SM and memory utilisation against workers, without caps and clocks."""
     note = "Values are means over all samples of a run's training windows."
-    rows = without_limits(fixed_dataset(findings.series)).dropna(subset=_MEAN, how="all")
+    rows = findings.unlimited_series.dropna(subset=_MEAN, how="all")
     return _sm_and_memory(facet(rows, most=2 * MAX_LINES), _MEAN, "", note)
 
 
 def variation_by_limit(findings: Findings, limit: Limit) -> Spec | None:
-    """Draw the CV of both utilisations against workers, by cap or clock."""
     note = "CV is the standard deviation over the mean, over all samples of a run."
     facets = facets_by_limit(findings.series.dropna(subset=_CV, how="all"), limit)
     return _sm_and_memory(facets, _CV, "CV of ", note)
 
 
 def _sm_and_memory(facets: Facets, columns: list[str], of: str, note: str) -> Spec | None:
-    """Draw a column of SM utilisation and one of memory utilisation."""
     if facets.rows.empty:
         return None
     quantities = [
@@ -67,11 +62,10 @@ def _sm_and_memory(facets: Facets, columns: list[str], of: str, note: str) -> Sp
 
 
 def joint(findings: Findings) -> Spec | None:
-    """Draw joint memory and SM utilisation at the two worker counts of ``compared_counts``."""
     if findings.joint is None or findings.joint.empty:
         return None
-    rows = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]
-    rows = without_limits(fixed_dataset(rows))
+    series = findings.series[findings.series["run_id"].isin(findings.joint["run_id"])]
+    rows = without_limits(fixed_dataset(series), ["family"])
     if rows.empty:
         return None
     facets = facet(rows, PANEL_COLUMNS, (), one_panel=False)
@@ -92,22 +86,25 @@ def joint(findings: Findings) -> Spec | None:
 
 
 def _heat_map(counts: pd.DataFrame, title: str) -> Spec:
-    """Return each bin's share of the samples as its colour."""
     table, step = counts.groupby(["sm_bin", "mem_bin"])["samples"].sum().reset_index(), 100 / BINS
     table = table.assign(
-        sm=table["sm_bin"] * step, memory=table["mem_bin"] * step,
-        sm_end=(table["sm_bin"] + 1) * step, memory_end=(table["mem_bin"] + 1) * step,
+        sm=table["sm_bin"] * step,
+        memory=table["mem_bin"] * step,
+        sm_end=(table["sm_bin"] + 1) * step,
+        memory_end=(table["mem_bin"] + 1) * step,
         share=100 * table["samples"] / table["samples"].sum(),
-    )  # fmt: skip
+    )
     scale = {"domain": [0, 100], "nice": False}
     ticks = {"values": [0, 25, 50, 75, 100]}
     colours = {
         "scheme": "viridis", "type": "log", "domain": [0.01, 100], "reverse": True, "clamp": True
     }  # fmt: skip
     legend = {
-        "orient": "bottom", "gradientLength": 260, "values": [0.01, 0.1, 1, 10, 100],
+        "orient": "bottom",
+        "gradientLength": 260,
+        "values": [0.01, 0.1, 1, 10, 100],
         "format": "~g",
-    }  # fmt: skip
+    }
     share = charts.field("share", title="share of samples (%)")
     encoding: Spec = {
         "x": charts.field("sm", title="SM utilisation (%)", scale=scale, axis=ticks),

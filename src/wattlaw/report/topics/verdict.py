@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -18,6 +18,7 @@ from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
 from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.report.topics.scaling import TIME
+from wattlaw.study.labels import group_label
 from wattlaw.study.question import Question
 from wattlaw.study.sources import MEASURED
 
@@ -50,14 +51,7 @@ _KINDS: dict[str, tuple[str, str, int]] = {
 _MAX_SETTINGS, _MAX_PANELS = 150, 6
 
 
-class _Row(NamedTuple):
-    advice: Advice
-    option: Option
-    roles: tuple[str, ...]
-
-
 def sentences(findings: Findings) -> Iterator[str]:
-    """Yield the recommendation of a single workload; of several, what the table shows."""
     if findings.runs.empty:
         yield "No run is done, so there is no result yet."
     if len(findings.advice) == 1:
@@ -74,112 +68,103 @@ def sentences(findings: Findings) -> Iterator[str]:
 
 
 def table(findings: Findings) -> tables.Table | None:
-    """Return a row for each of several workloads; or the settings to compare, of a single one."""
     advices = findings.advice
     if len(advices) == 1:
         return settings(advices[0])
-    rows = [_Row(advice, advice.recommended, ()) for advice in advices if advice.recommended]
+    rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
 
-    def run_on(row: _Row) -> str:
-        label = row.advice.label(row.option)
-        return label if row.advice.clearly_best else f"{label} ({UNCLEAR})"
-
-    def change(row: _Row) -> str:
-        changes = fmt.no_breaks(text.changes(row.advice, ("energy", "time")))
+    def change(advice: Advice) -> str:
+        changes = fmt.no_breaks(text.changes(advice, ("energy", "time")))
         return changes.replace(",\u00a0", ", ") or "is the baseline"
 
-    def probability(row: _Row) -> str | None:
-        if row.advice.probability is None:
+    def probability(advice: Advice) -> str | None:
+        if advice.probability is None:
             return None
-        ties = sum(not tie.is_better for tie in row.advice.ties)
+        ties = sum(not tie.is_better for tie in advice.ties)
         tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
-        return text.percent(row.advice.probability) + tied
+        return text.percent(advice.probability) + tied
 
-    def next_run(row: _Row) -> str:
-        run = row.advice.next_measurement
+    def next_run(advice: Advice, option: Option) -> str:
+        run = advice.next_measurement
         if run is None:
             return "nothing: certain enough"
-        is_same = run.option.setting == row.option.setting
-        what = "this setting" if is_same else row.advice.label(run.option)
+        is_same = run.option.columns == option.columns
+        what = "this setting" if is_same else run.option.label
         return f"{what} again" if run.is_repeat else what
 
     columns = [
-        tables.text("workload", lambda row: row.advice.workload),
-        tables.text("run on", run_on),
+        tables.text("workload", lambda row: row[0].workload),
         tables.text(
-            LARGER_BATCH,
-            lambda row: row.advice.any_batch and row.advice.label(row.advice.any_batch),
+            "run on", lambda row: row[1].label + ("" if row[0].clearly_best else f" ({UNCLEAR})")
         ),
+        tables.text(LARGER_BATCH, lambda row: row[0].any_batch and row[0].any_batch.label),
         *_amounts(rows),
-        tables.text("against the baseline", change),
-        tables.Column("sure", probability),
-        tables.text("measure next", next_run),
-        tables.text("known by", lambda row: _known_by(row.option)),
+        tables.text("against the baseline", lambda row: change(row[0])),
+        tables.Column("sure", lambda row: probability(row[0])),
+        tables.text("measure next", lambda row: next_run(*row)),
+        tables.text("known by", lambda row: _known_by(row[1])),
     ]
     note = (
         "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
         f"within {fmt.percent(Question().tolerance, 2)} of the best setting."
     )
-    return tables.build("recommended", "What to run, by workload", columns, rows, note=note,
-                        command=_COMMAND)  # fmt: skip
+    return tables.build(
+        "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
+    )
 
 
 def settings(advice: Advice) -> tables.Table | None:
-    """Return the recommended setting, the baseline, what ties, and the Pareto front."""
-    roles: dict[int, list[str]] = {}
-    options: dict[int, Option] = {}
-    named = (
-        ("recommended" if advice.clearly_best else UNCLEAR, [advice.recommended]),
-        ("baseline", [advice.baseline]),
-        (LARGER_BATCH, [advice.any_batch]),
-        ("ties", [tie.option for tie in advice.ties if not tie.is_better]),
-        ("probably better", [tie.option for tie in advice.ties if tie.is_better]),
-        ("Pareto front", advice.pareto),
-    )  # fmt: skip
-    for role, of_role in named:
-        for option in of_role:
-            if option is not None:
-                key = next((i for i, other in options.items() if other == option), len(options))
-                options[key] = option
-                roles.setdefault(key, []).append(role)
-    rows = [_Row(advice, option, tuple(roles[key])) for key, option in options.items()]
+    named = [
+        ("recommended" if advice.clearly_best else UNCLEAR, advice.recommended),
+        ("baseline", advice.baseline),
+        (LARGER_BATCH, advice.any_batch),
+        *(("ties", tie.option) for tie in advice.ties if not tie.is_better),
+        *(("probably better", tie.option) for tie in advice.ties if tie.is_better),
+        *(("Pareto front", option) for option in advice.pareto),
+    ]
+    options: list[Option] = []
+    for _, option in named:
+        if option is not None and option not in options:
+            options.append(option)
+    rows = [(advice, option) for option in options]
     columns = [
-        tables.text("setting", lambda row: row.advice.label(row.option)),
-        tables.text("is", lambda row: ", ".join(row.roles)),
+        tables.text("setting", lambda row: row[1].label),
+        tables.text("is", lambda row: ", ".join(role for role, of in named if of == row[1])),
         *_amounts(rows),
-        tables.text("known by", lambda row: _known_by(row.option)),
+        tables.text("known by", lambda row: _known_by(row[1])),
     ]
     return tables.build("settings_compared", "The settings to compare", columns, rows,
                         max_rows=MAX_ROWS, command=f"{_COMMAND} --json")  # fmt: skip
 
 
 def caveats(findings: Findings) -> list[str]:
-    """Return the warnings of the advice and what limits the trust in the results."""
     merged = text.merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
 
-def _amounts(rows: list[_Row]) -> list[tables.Column]:
-    units = {row.advice.unit for row in rows}
+def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
+    units = {advice.unit for advice, _ in rows}
     unit = units.pop() if len(units) == 1 else ""
     of = {"epoch": " of training", "run": " of a run", "": ""}.get(unit, f" of a {unit}")
-    currency = next((row.advice.footprint.currency for row in rows if row.advice.footprint), None)
+    footprints = [advice.footprint for advice, _ in rows if advice.footprint]
+    cost = f"cost ({footprints[0].currency})" if footprints else "cost"
 
     def amount(noun: str, units: fmt.Units, name: str) -> tables.Column:
-        return tables.in_unit(f"{noun}{of}", rows, lambda row: getattr(row.option, name), units)
+        return tables.in_unit(f"{noun}{of}", rows, lambda row: getattr(row[1], name), units)
+
+    def mean(heading: str, name: str) -> tables.Column:
+        def shown(row: tuple[Advice, Option]) -> str | None:
+            quantity = getattr(row[1], name)
+            return quantity and fmt.number(quantity.mean)
+
+        return tables.Column(heading, shown)
 
     columns = [amount("time", fmt.TIME_UNITS, "train_time_s")]
-    if any(row.option.energy_j for row in rows):
+    if any(option.energy_j for _, option in rows):
         columns.append(amount("energy", fmt.ENERGY_UNITS, "train_energy_j"))
-    noun = text.hours(rows[0].advice, rows[0].option)[1] if rows else ""
-    return [
-        *columns,
-        tables.number(f"{noun}{of}", lambda row: text.hours(row.advice, row.option)[0]),
-        tables.Column(f"cost ({currency})" if currency else "cost",
-                      lambda row: row.option.cost and fmt.number(row.option.cost.mean)),
-        tables.Column("kg CO2e", lambda row: row.option.co2_kg
-                      and fmt.number(row.option.co2_kg.mean)),
-    ]  # fmt: skip
+    noun = text.hours(*rows[0])[1] if rows else ""
+    hours = tables.number(f"{noun}{of}", lambda row: text.hours(*row)[0])
+    return [*columns, hours, mean(cost, "cost"), mean("kg CO2e", "co2_kg")]
 
 
 def _known_by(option: Option) -> str:
@@ -190,14 +175,14 @@ def _known_by(option: Option) -> str:
 
 
 def pareto(findings: Findings) -> Spec | None:
-    """Draw energy (without any, GPU-hours) against time of all settings, and what to run."""
     advices = [advice for advice in findings.advice if advice.pareto]
     if not advices:
         return None
     shown = advices[:_MAX_PANELS]
     names = unique_labels([advice.workload for advice in shown], 36)
-    energies = [option.energy_j.mean for advice in shown for option in advice.pareto
-                if option.energy_j]  # fmt: skip
+    energies = [
+        option.energy_j.mean for advice in shown for option in advice.pareto if option.energy_j
+    ]
     several = len({advice.unit for advice in shown}) > 1
     joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.JOULE_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
@@ -207,11 +192,11 @@ def pareto(findings: Findings) -> Spec | None:
     panels = []
     for advice, points in zip(shown, of_workloads, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
-        if not _has_energy(advice):
+        if not any(option.energy_j for option in advice.pareto):
             hours = "hours per {} (h)" if _hour_s(advice) > 1 else "seconds per {} (s)"
             spent = f"{advice.worker}-{hours.format(advice.unit)}"
         best = advice.recommended
-        subtitle = shorten_middle(advice.label(best) if best else "nothing recommended")
+        subtitle = shorten_middle(best.label if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
         layers = _layers(points, kinds, spent, advice.unit)
         panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
@@ -222,20 +207,15 @@ def pareto(findings: Findings) -> Spec | None:
     return charts.figure(panels, columns, notes, columns * (width + 60))
 
 
-def _has_energy(advice: Advice) -> bool:
-    return any(option.energy_j for option in advice.pareto)
-
-
 def _hour_s(advice: Advice) -> float:
     """Return the seconds in the unit of GPU-time: an hour, or a second of samples and steps."""
     return 1.0 if advice.unit in ("sample", "step") else HOUR_S
 
 
 def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
-    """Return time and energy (or GPU-hours) of settings, in the order of their importance."""
     runs = comparable_runs(findings.runs, advice.workload).rows
     spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
-    if _has_energy(advice):
+    if any(option.energy_j for option in advice.pareto):
         spent = runs["energy_j"] / joules
     runs = runs.assign(time=runs["time_s"], energy=spent).dropna(subset="energy")
     means = runs.groupby(list(SETTINGS), dropna=False)[["time", "energy"]].mean().reset_index()
@@ -243,7 +223,7 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
     settings: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
     is_left_out = means["global_batch"].isin(advice.batches_left_out)
     means = means[["time", "energy"]].assign(
-        setting=[fmt.group_label(setting) for setting in settings],
+        setting=[group_label(setting) for setting in settings],
         line=is_left_out.map({True: _LEFT_OUT, False: _SETTING}),
     )
     best, base = advice.recommended, advice.baseline
@@ -255,11 +235,11 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
     rows = []
     for option, kind in chosen:
         quantity = option.time_s.times(option.gpus / _hour_s(advice))
-        if _has_energy(advice):
+        if any(option.energy_j for option in advice.pareto):
             if option.energy_j is None:
                 continue
             quantity = option.energy_j.times(1 / joules)
-        row: dict[str, Any] = {"line": kind, "setting": advice.label(option)}
+        row: dict[str, Any] = {"line": kind, "setting": option.label}
         for name, value in (("time", option.time_s), ("energy", quantity)):
             low, high = (math.nan if end is None else end for end in (value.low, value.high))
             row |= {name: value.mean, f"{name}_low": low, f"{name}_high": high}
@@ -270,7 +250,6 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
 def _layers(
     table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, of: str
 ) -> list[Spec]:
-    """Return the layers of a panel; ``kinds`` are those of the legend."""
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
@@ -280,11 +259,13 @@ def _layers(
     legend = {"title": None, "orient": "bottom", "columns": 5}
     colour, shape = (
         charts.field(
-            "line", "nominal", legend=legend,
+            "line",
+            "nominal",
+            legend=legend,
             scale={"domain": list(kinds), "range": [look[at] for look in kinds.values()]},
         )
         for at in (0, 1)
-    )  # fmt: skip
+    )
     styles = {"color": colour, "shape": shape}
     front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
     predicted = table[table["line"] == _PREDICTED]

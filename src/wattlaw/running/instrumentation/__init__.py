@@ -15,9 +15,8 @@ _HOOK = Path(__file__).parent / "hook"
 def instrumented_environment(environment: Mapping[str, str], folder: Path) -> dict[str, str]:
     """Create the folder of the records; return the environment in which a command fills it.
 
-    ``folder`` is empty or missing; only this user can read it. On several nodes, it is on a file
-    system that they share. The hook's folder is the first of PYTHONPATH. Python processes that
-    ignore it (``-I``, ``-E``, ``-S``) are not instrumented.
+    On several nodes, it is on a file system that they share. The hook's folder is the first of
+    PYTHONPATH. Python processes that ignore it (``-I``, ``-E``, ``-S``) are not instrumented.
     """
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = os.pathsep.join(filter(None, [str(_HOOK), environment.get("PYTHONPATH")]))

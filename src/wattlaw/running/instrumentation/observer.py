@@ -38,7 +38,6 @@ _NO_END = (
     "the records stop before the process ended, since it was killed or could not write; later "
     "steps are not counted"
 )
-_TOO_FAR = "lines of the output are too many steps apart; the times between them are unknown"
 #: What the output cannot show.
 _OF_PROCESSES = (
     *TRAINING_FACTS, "instrumented", "world_size", "workers_work_together", "steps_by_samples",
@@ -47,10 +46,8 @@ _OF_PROCESSES = (
 
 @dataclass
 class StepObserver:
-    """Sees the steps of a command: those that its processes record, or that its output shows.
-
-    ``folder`` is that of ``instrumented_environment``. With ``progress``, a reader that gets the
-    command's output, its steps are taken, not the recorded ones.
+    """Sees the steps of a command: those that its processes record in ``folder`` or, with
+    ``progress``, those that its output shows.
     """
 
     folder: Path
@@ -67,7 +64,6 @@ class StepObserver:
             piece = piece[os.write(_STDOUT, piece) :]
 
     def is_complete(self) -> bool:
-        """Say whether every rank has the steps of the limit, so that the command can be ended."""
         if not self.part.is_limited:
             return False
         processes = [self.progress.process()] if self.progress else self._recorded.read()
@@ -77,7 +73,7 @@ class StepObserver:
         return wrong_ranks(self._recorded.read(), launched)
 
     def summary(self) -> StepSummary:
-        processes = self._recorded.read()
+        processes, progress = self._recorded.read(), self.progress
         summary = summarise(processes, self.part)
         notes = [*summary.notes, *self._recorded.problems()]
         if not self.part.is_limited:  # with a limit, they are ended before their end
@@ -88,19 +84,12 @@ class StepObserver:
             ]
         if summary.workers_work_together is False:
             notes.append(_NOT_TOGETHER)
-        if self.progress is not None:
-            notes += [self.progress.problem] if self.progress.problem else []
-            if not self.progress.marks:
-                notes.append("no line of the output matches the progress pattern")
-            shown = summarise([self.progress.process()], self.part)
-            notes += [_TOO_FAR] if self.progress.has_gaps else []
-            summary = replace(
-                shown,
-                **{name: getattr(summary, name) for name in _OF_PROCESSES},
-                steps=self.progress.total_steps(),
-                samples_seen=self.progress.total_samples(),
-            )
-            notes += shown.notes
+        if progress is not None:
+            shown = summarise([progress.process()], self.part)
+            of_processes = {name: getattr(summary, name) for name in _OF_PROCESSES}
+            steps, samples_seen = progress.total_steps(), progress.total_samples()
+            summary = replace(shown, **of_processes, steps=steps, samples_seen=samples_seen)
+            notes += [*progress.problems(), *shown.notes]
         elif self.part.is_limited and not summary.instrumented:
             notes.append(_NOT_RECORDED)
         return replace(summary, notes=tuple(dict.fromkeys(notes)))
@@ -110,8 +99,7 @@ class StepObserver:
         if self.progress is not None:
             windows += self.progress.epoch_windows()
             if windows:
-                last = {name: self.progress.last(name) for name in ("loss", "metric")}
-                windows[-1] |= last
+                windows[-1] |= {name: self.progress.last(name) for name in ("loss", "metric")}
         return windows
 
 

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import groupby, pairwise
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput
 from wattlaw.running.instrumentation.records import ProcessSteps
-from wattlaw.running.steps import Floats
 from wattlaw.study.command import LogProgress
 
 _MOST_LINE_BYTES = 4096
@@ -26,14 +25,12 @@ _MATCH_S = 0.5
 
 
 class _TooSlow(Exception):
-    """The pattern took too long on a line."""
+    pass
 
 
 @dataclass(frozen=True)
 class Mark:
-    """One line that shows progress, with the time at which it was read."""
-
-    time_s: float
+    time_s: float  # at which its line was read
     epoch: int | None = None
     step: int | None = None
     samples: int | None = None
@@ -42,7 +39,6 @@ class Mark:
 
 
 def progress_pattern(text: str) -> re.Pattern[str]:
-    """Return the pattern of ``--progress``; ``BadInput`` where it breaks the rules of a study's."""
     try:
         return re.compile(LogProgress(pattern=text).pattern)
     except ValidationError as error:
@@ -64,7 +60,6 @@ class ProgressReader:
     _rest: bytes = b""
 
     def feed(self, piece: bytes, time_s: float) -> None:
-        """Search the lines that a piece of output completes, which was read at ``time_s``."""
         lines = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()[:_MOST_LINE_BYTES]
         if self.problem is not None or not lines:
@@ -82,38 +77,42 @@ class ProgressReader:
     def process(self) -> ProcessSteps:
         """Return the steps as those of one process.
 
-        The time between two lines is shared by their steps alike. ``samples`` are counted from the
-        start, as steps are. Where the number of steps goes back, as at the start of an epoch that
-        counts anew, the steps in between are unknown: they are one step of unknown end (NaN). So
-        are those between lines after ``_MAX_BETWEEN`` such steps in all.
+        The steps between two lines share the time alike. Where the number of steps goes back, as in
+        an epoch that counts anew, the steps in between are one step of unknown end (NaN). So are
+        those between lines after ``_MAX_BETWEEN`` such steps in all.
         """
+        with_step = (mark for mark in self.marks if mark.step is not None)
+        marks = [next(equal) for _, equal in groupby(with_step, lambda mark: mark.step)]
         between = 0
-        ends: list[Floats] = [np.empty(0)]
-        samples: list[Floats] = [np.empty(0)]
-        before: Mark | None = None
-        for mark in self._step_marks():
-            count = 1 if before is None else (mark.step or 0) - (before.step or 0)
-            if before is None:
-                ends.append(np.array([mark.time_s]))
-                samples.append(np.array([np.nan]))
-            elif count < 0 or between + count > _MAX_BETWEEN:
+        ends = [np.array([mark.time_s for mark in marks[:1]])]
+        samples = [np.full(len(marks[:1]), np.nan)]
+        for before, mark in pairwise(marks):
+            count = (mark.step or 0) - (before.step or 0)
+            if count < 0 or between + count > _MAX_BETWEEN:
                 self.has_gaps = self.has_gaps or count > 0
                 ends.append(np.array([np.nan, mark.time_s]))
                 samples.append(np.array([np.nan, np.nan]))
-            elif count:
-                between += count
-                ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
-                is_known = None not in (before.samples, mark.samples)
-                between_lines = (mark.samples or 0) - (before.samples or 0)
-                per_step = between_lines / count if is_known and between_lines >= 0 else np.nan
-                samples.append(np.full(count, per_step))
-            if count:
-                before = mark
+                continue
+            between += count
+            ends.append(np.linspace(before.time_s, mark.time_s, count + 1)[1:])
+            more = (mark.samples or 0) - (before.samples or 0)
+            is_known = None not in (before.samples, mark.samples) and more >= 0
+            samples.append(np.full(count, more / count if is_known else np.nan))
         return ProcessSteps("", 0, np.concatenate(ends), np.concatenate(samples))
+
+    def problems(self) -> list[str]:
+        notes = [] if self.problem is None else [self.problem]
+        if not self.marks:
+            notes.append("no line of the output matches the progress pattern")
+        if self.has_gaps:
+            notes.append(
+                "lines of the output are too many steps apart; the times between them are unknown"
+            )
+        return notes
 
     def total_steps(self) -> int | None:
         """Return the number of steps; None where it goes back. The first may have the number 0."""
-        numbers = [mark.step or 0 for mark in self._step_marks()]
+        numbers = [mark.step or 0 for mark in self.marks if mark.step is not None]
         if not numbers or numbers != sorted(numbers):
             return None
         return max(numbers[-1], numbers[-1] - numbers[0] + 1)
@@ -129,24 +128,17 @@ class ProgressReader:
         """
         if "step" in self.pattern.groupindex:
             return []
-        marks = [
-            mark
-            for i, mark in enumerate(self.marks)
-            if not i or mark.epoch != self.marks[i - 1].epoch
-        ]
+        firsts = [next(marks) for _, marks in groupby(self.marks, lambda mark: mark.epoch)]
         return [
             {
                 "epoch": number,
                 "phase": "train",
-                "warmup": number == 0 and len(marks) > 2,
+                "warmup": number == 0 and len(firsts) > 2,
                 "start_ns": int(begin.time_s * 1e9),
                 "duration_s": end.time_s - begin.time_s,
             }
-            for number, (begin, end) in enumerate(pairwise(marks))
+            for number, (begin, end) in enumerate(pairwise(firsts))
         ]
-
-    def _step_marks(self) -> list[Mark]:
-        return [mark for mark in self.marks if mark.step is not None]
 
     def last(self, name: str) -> float | None:
         values = (getattr(mark, name) for mark in reversed(self.marks))
@@ -154,7 +146,6 @@ class ProgressReader:
 
 
 def _mark(match: re.Match[str], time_s: float) -> Mark | None:
-    """Return the mark of a line; None if its step or epoch is no number."""
     values: dict[str, float] = {}
     for name, text in match.groupdict().items():
         try:

@@ -15,7 +15,7 @@ from wattlaw.running.steps import Floats, Mask
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
-_MAX_NUMBER, _MAX_OPTIMIZERS = 2**62, 10_000
+_MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS = 2**62, 10_000, 20
 #: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
 #: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
 #: so that a damaged one loses less.
@@ -33,21 +33,22 @@ _MIXED = ("several_loaders", "fed_steps")
 _ALTERNATE = 1.5
 #: Steps from which the mean number of batches per step shows gradient accumulation.
 _ENOUGH_STEPS = 10
+#: Columns of the steps of an optimizer: the end in microseconds, the samples, the wait for them in
+#: seconds, and 1 for a step with an evaluation before it. NaN is unknown.
+_END_US, _SAMPLES, _WAIT_S, _EVALUATED = range(4)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFacts:
     """What a process shows of the training; None where it has not shown a value.
 
-    ``backend`` is that of the process group that it has joined. ``parallelism`` is ``none``,
-    ``ddp``, ``fsdp``, ``deepspeed``, ``tensor`` or ``pipeline``, ``precision`` that of the
-    computation (``fp32``, ``tf32``, ``bf16``, ``fp16``, ``fp64``). ``gradient_accumulation`` counts
+    ``backend`` is that of the process group that it has joined, ``gradient_accumulation`` counts
     batches per step.
     """
 
     backend: str | None = None
-    parallelism: str | None = None
-    precision: str | None = None
+    parallelism: str | None = None  # none, ddp, fsdp, deepspeed, tensor or pipeline
+    precision: str | None = None  # of the computation: fp32, tf32, bf16, fp16, fp64
     parameters: int | None = None
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
@@ -60,12 +61,10 @@ class ProcessSteps(TrainingFacts):
 
     Times are seconds since 1970. ``step_end_s`` is NaN where lost; on CUDA it is when the GPU ended
     the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
-    and waits for the data loader are those of this process, NaN if unknown. ``is_mixed`` states
-    that they are not those of a batch: most steps take batches of several loaders, of which one
-    counts, or optimizers take batches in turn. ``evaluated`` states
-    whether an evaluation lies between the step before and this one. ``rank`` is of the process
-    group or, without one, of the launcher; ``env_world_size`` and ``local_world_size`` are of its
-    environment variables. ``launched_rank`` is the rank of wattlaw from which the process descends.
+    and waits for the data loader are those of this process, NaN if unknown; not of a batch if
+    ``is_mixed``: most steps take batches of several loaders, or optimizers take them in turn.
+    ``evaluated`` states whether an evaluation lies between the step before and this one. ``rank``
+    is of the process group or, without one, of the launcher.
     """
 
     host: str
@@ -74,9 +73,9 @@ class ProcessSteps(TrainingFacts):
     samples_per_step: Floats
     rank: int | None = None
     world_size: int | None = None
-    env_world_size: int | None = None
+    env_world_size: int | None = None  # of environment variables, as the next one
     local_world_size: int | None = None
-    launched_rank: int | None = None
+    launched_rank: int | None = None  # of wattlaw, from which the process descends
     is_ended: bool = False
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None
@@ -101,15 +100,13 @@ class StepsFolder:
         self._lost = _LostSteps()
 
     def read(self) -> list[ProcessSteps]:
-        """Return all training processes so far, by host and pid."""
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._folder))[: 2 * _MAX_FILES]:  # noqa: PTH208
                 if _NAME.fullmatch(name) and len(self._files) < _MAX_FILES:
                     self._files.setdefault(name, _File(self._folder / name, self._lost))
         for file in self._files.values():
             file.read_new_lines()
-        processes = [file.process() for file in self._files.values()]
-        known = [process for process in processes if process is not None]
+        known = filter(None, (file.process() for file in self._files.values()))
         return sorted(known, key=lambda process: (process.host, process.pid))
 
     def problems(self) -> list[str]:
@@ -123,50 +120,42 @@ class StepsFolder:
 
 @dataclass
 class _LostSteps:
-    """The number of steps without a record, and of gaps, of all files together."""
-
     count: int = 0
     gaps: int = 0
 
     def add(self, steps: int) -> None:
-        """Count lost steps; an exception means that a record claims too many."""
         if not 0 <= steps <= _MAX_LOST_STEPS - self.count or self.gaps + (steps > 0) > _MAX_GAPS:
-            raise ValueError
+            raise ValueError  # a record claims too many
         self.count += steps
         self.gaps += steps > 0
 
 
 @dataclass
 class _Optimizer:
-    ends_us: list[Floats] = field(default_factory=list)
-    samples: list[Floats] = field(default_factory=list)
-    waits_s: list[Floats] = field(default_factory=list)
-    evaluated: list[Mask] = field(default_factory=list)
+    blocks: list[Floats] = field(default_factory=list)  # steps in the columns above
     steps: int = 0
     end_us: float = 0.0  # of the last step
     device_us: list[Floats] = field(default_factory=list)
     device_steps: int = 0  # with a duration; -1 after a gap
     device_end_us: float = 0.0  # since the first step
-    first_us: float = np.nan  # of the first step, by the GPU
+    first_us: float = np.nan  # the end of the first step, by the GPU
 
-    def ends(self) -> Floats:
-        """Return the ends of all steps in microseconds; by the GPU as far as it has said."""
-        ends_us = np.concatenate([np.empty(0), *self.ends_us])
-        count = min(self.device_steps, len(ends_us) - 1)
-        if count < 1:
-            return ends_us
-        by_device = self.first_us + np.cumsum(np.concatenate([[0.0], *self.device_us]))[: count + 1]
-        rest = by_device[-1] + ends_us[count + 1 :] - ends_us[count]
-        return np.concatenate([by_device, rest])
+    def table(self) -> Floats:
+        table = np.concatenate([np.empty((0, 4)), *self.blocks])
+        known = 1 + min(self.device_steps, len(table) - 1)
+        if known > 1:
+            since_first_us = np.cumsum(np.concatenate([[0.0], *self.device_us]))[:known]
+            ends_us = self.first_us + since_first_us
+            table[known:, _END_US] += ends_us[-1] - table[known - 1, _END_US]
+            table[:known, _END_US] = ends_us
+        return table
 
 
 class _File:
-    """The file of one process."""
-
     def __init__(self, path: Path, lost: _LostSteps) -> None:
         self._path, self._offset, self._lost = path, 0, lost
         self._facts: dict[str, Any] = {}
-        self._problems: list[str] = []
+        self._problems: dict[str, None] = {}
         self._optimizers: dict[int, _Optimizer] = {}
         self._base_ns: int | None = None
         self._is_ended = False
@@ -188,8 +177,8 @@ class _File:
                 self._problem("a line cannot be read")
 
     def _problem(self, text: str) -> None:
-        if text not in self._problems and len(self._problems) < 20:
-            self._problems.append(text)
+        if len(self._problems) < _MAX_PROBLEMS:
+            self._problems[text] = None
 
     def _take(self, record: Any) -> None:
         """Take a record; an exception means that it is invalid."""
@@ -199,52 +188,51 @@ class _File:
         elif kind == "device":
             self._take_device(record)
         elif kind in ("process", "facts"):
-            for name in _TEXTS:
-                if isinstance(value := record.get(name), str):
-                    self._facts[name] = value[:200]
-            for name in _NUMBERS:
-                if record.get(name) is not None:
-                    number = _integer(record[name])
-                    before = self._facts.get(name, 0) if name == "peak_memory_bytes" else 0
-                    self._facts[name] = max(number, before)
+            self._take_facts(record)
             if kind == "process":
                 self._base_ns = _integer(record["base_ns"])
             else:
                 self._facts["batches"] = _integer(record["batches"])
-                for name in _MIXED:
-                    self._facts[name] = _integer(record.get(name, 0))
-                self._facts["batches_at_step"] = max(
-                    (own.steps for own in self._optimizers.values()), default=0
-                )
+                self._facts |= {name: _integer(record.get(name, 0)) for name in _MIXED}
+                self._facts["batches_at_step"] = self._most_steps()
         elif kind == "problem":
             self._problem(f"{record['part']}: {record['error']}"[:400])
         elif kind == "end":
             self._is_ended = True
 
+    def _take_facts(self, record: dict[str, Any]) -> None:
+        for name in _TEXTS:
+            if isinstance(value := record.get(name), str):
+                self._facts[name] = value[:200]
+        for name in _NUMBERS:
+            if record.get(name) is not None:
+                number = _integer(record[name])
+                before = self._facts.get(name, 0) if name == "peak_memory_bytes" else 0
+                self._facts[name] = max(number, before)
+
     def _take_steps(self, record: dict[str, Any]) -> None:
         own = self._optimizer(record)
-        ends_us = np.cumsum(_numbers(record["us"]))
+        ends_us, waits_us = np.cumsum(_numbers(record["us"])), _numbers(record["waits_us"])
         samples = record["samples"]
         counts = samples if isinstance(samples, list) else [samples] * len(ends_us)
         counted = np.array([np.nan if n is None else _integer(n) for n in counts], float)
-        waits_us = _numbers(record["waits_us"])
         evaluations = [_integer(number) for number in record.get("evaluations", [])]
         lost = _integer(record["first"]) - own.steps
-        lengths = {len(ends_us), len(counted), len(waits_us)}
         is_in_time = own.end_us <= ends_us[0] and ends_us[-1] <= _MAX_US >= waits_us.max()
-        if len(lengths) > 1 or not is_in_time or np.nan_to_num(counted).max() > _MAX_SAMPLES:
+        if not len(ends_us) == len(counted) == len(waits_us) or not is_in_time:
+            raise ValueError
+        if np.nan_to_num(counted).max() > _MAX_SAMPLES:
             raise ValueError
         self._lost.add(lost)
         if lost:
             self._problem(f"the times of {lost} steps are lost")
+        block = np.full((lost + len(ends_us), 4), np.nan)
+        block[lost:, _END_US], block[lost:, _SAMPLES] = ends_us, counted
+        block[lost:, _WAIT_S] = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
+        block[:, _EVALUATED] = np.isin(own.steps + np.arange(len(block)), evaluations)
+        own.blocks.append(block)
         own.end_us = float(ends_us[-1])
-        own.ends_us += [np.full(lost, np.nan), ends_us]
-        own.samples += [np.full(lost, np.nan), counted]
-        waits_s = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
-        own.waits_s += [np.full(lost, np.nan), waits_s]
-        numbers = np.arange(own.steps, own.steps + lost + len(ends_us))
-        own.evaluated.append(np.isin(numbers, evaluations))
-        own.steps += lost + len(ends_us)
+        own.steps += len(block)
 
     def _take_device(self, record: dict[str, Any]) -> None:
         own = self._optimizer(record)
@@ -270,20 +258,23 @@ class _File:
             raise ValueError
         return self._optimizers.setdefault(index, _Optimizer())
 
+    def _most_steps(self) -> int:
+        return max((own.steps for own in self._optimizers.values()), default=0)
+
     def process(self) -> ProcessSteps | None:
         facts = dict(self._facts)
         if self._base_ns is None or not {"host", "pid"} <= facts.keys():
             return None
-        ends_us, samples, waits_s, evaluated = _main_steps(self._optimizers)
+        table = self._main_steps()
         batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
         per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
-        is_one = len(ends_us) == max((own.steps for own in self._optimizers.values()), default=0)
+        is_one = len(table) == self._most_steps()
         several, fed = (facts.pop(name, 0) for name in _MIXED)
         return ProcessSteps(
-            step_end_s=self._base_ns / 1e9 + ends_us / 1e6,
-            samples_per_step=samples,
-            data_wait_s=waits_s,
-            evaluated=evaluated,
+            step_end_s=self._base_ns / 1e9 + table[:, _END_US] / 1e6,
+            samples_per_step=table[:, _SAMPLES],
+            data_wait_s=table[:, _WAIT_S],
+            evaluated=table[:, _EVALUATED] > 0,
             gradient_accumulation=per_step if per_step > 1 else None,
             is_mixed=2 * several > at_step or (is_one and fed > _ALTERNATE * at_step),
             is_ended=self._is_ended,
@@ -291,30 +282,22 @@ class _File:
             **facts,
         )
 
-
-def _main_steps(optimizers: dict[int, _Optimizer]) -> tuple[Floats, Floats, Floats, Mask]:
-    """Return end, samples, waits for them and evaluations of the steps of a process.
-
-    Of optimizers that step side by side, as of a GAN, the one with the most steps counts, the first
-    of equals. Optimizers that follow each other add up.
-    """
-    chosen: list[tuple[Floats, _Optimizer]] = []
-    until_us = -np.inf  # the last step of those that step side by side
-    for own in sorted(optimizers.values(), key=lambda own: own.ends()[0] if own.steps else np.inf):
-        ends_us = own.ends()
-        if not own.steps or np.isnan(ends_us).all():
-            continue
-        if np.nanmin(ends_us) > until_us:
-            chosen.append((ends_us, own))
-        elif len(ends_us) > len(chosen[-1][0]):
-            chosen[-1] = (ends_us, own)
-        until_us = max(until_us, float(np.nanmax(ends_us)))
-    return (
-        np.concatenate([np.empty(0), *(ends_us for ends_us, _ in chosen)]),
-        np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.samples)]),
-        np.concatenate([np.empty(0), *(part for _, own in chosen for part in own.waits_s)]),
-        np.concatenate([np.empty(0, bool), *(part for _, own in chosen for part in own.evaluated)]),
-    )
+    def _main_steps(self) -> Floats:
+        """Of optimizers that step side by side, as of a GAN, the one with the most steps counts,
+        the first of equals. Optimizers that follow each other add up.
+        """
+        chosen = [np.empty((0, 4))]
+        until_us = -np.inf  # the last step of those that step side by side
+        tables = [own.table() for own in self._optimizers.values()]
+        known = [table for table in tables if not np.isnan(table[:, _END_US]).all()]
+        for table in sorted(known, key=lambda table: table[0, _END_US]):
+            ends_us = table[:, _END_US]
+            if np.nanmin(ends_us) > until_us:
+                chosen.append(table)
+            elif len(table) > len(chosen[-1]):
+                chosen[-1] = table
+            until_us = max(until_us, float(np.nanmax(ends_us)))
+        return np.concatenate(chosen)
 
 
 def _integer(value: Any) -> int:

@@ -8,14 +8,7 @@ from typing import Any, get_args
 import numpy as np
 
 from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
-from wattlaw.running.steps import (
-    Floats,
-    contains_pause,
-    drift,
-    step_time_columns,
-    total_samples,
-    windows_of_runs,
-)
+from wattlaw.running.steps import Floats, Mask, drift, step_time_columns
 from wattlaw.store.record import Parallelism
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -23,6 +16,9 @@ WARMUP_STEPS = 20
 _WARMUP_SHARE = 0.1
 #: Fewer measured steps may all be at the end of an epoch, where batches are smaller.
 _ENOUGH_STEPS = 10
+#: A step of this many medians is long. It contains a pause if it also takes this much longer than
+#: the median, or if it has an evaluation and takes this many medians of the others.
+_LONG, _PAUSE_S, _EVALUATION = 5.0, 0.25, 1.05
 #: Kinds of parallelism in which several ranks compute the same samples.
 _SHARED_SAMPLES = ("tensor", "pipeline")
 TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
@@ -46,7 +42,6 @@ class MeasuredPart:
         return self.steps is not None or self.seconds is not None
 
     def bounds(self, step_end_s: Floats) -> tuple[int, int]:
-        """Return how many steps are warm-up, and with how many the measured part ends."""
         count = len(step_end_s)
         warmup = self.warmup_steps
         if warmup is None:
@@ -62,10 +57,9 @@ class MeasuredPart:
         return min(warmup, count), max(end, min(warmup, count))
 
     def is_complete(self, processes: Sequence[ProcessSteps]) -> bool:
-        """Say whether every rank has the steps of the limit, so that the training can be ended.
+        """Say whether every rank has the steps of the limit.
 
-        The ranks are the processes that take steps; the launcher's environment variables may say
-        that more are to come.
+        The launcher's environment variables may say that more ranks are to come.
         """
         training = [process for process in processes if process.steps]
         expected = 1  # processes that are to be seen here
@@ -89,14 +83,12 @@ class StepSummary(TrainingFacts):
     """The steps of a job: those of one rank, never the sum over ranks; unknown values are None.
 
     The measured steps are those after the warm-up, without pauses: steps that took far longer than
-    the others, such as with an evaluation or a checkpoint. ``samples_measured`` and
-    ``samples_seen`` are of all ranks together. ``drift`` is the relative change of the step time
-    within the measured part, where it is clear. ``windows`` are columns of the warm-up and the
-    measured windows. A window has no pause; it begins with the end of the step before its first
-    one. ``workers_work_together`` is False if several processes trained at the same time and none
-    has joined a process group. The peak memory is the largest of the ranks. ``steps_by_samples``
-    states how many measured steps had a number of samples, of all ranks; it is empty where these
-    are unknown or mixed.
+    the others, such as with an evaluation or a checkpoint. Samples are of all ranks together.
+    ``drift`` is the relative change of the step time, where it is clear. ``windows`` are columns of
+    the warm-up and the measured windows; none has a pause. ``workers_work_together`` is False if
+    several processes trained at the same time and none has joined a process group. The peak memory
+    is the largest of the ranks. ``steps_by_samples`` states how many measured steps had a number of
+    samples, of all ranks; it is empty where these are unknown or mixed.
     """
 
     instrumented: bool = False
@@ -131,17 +123,7 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     if not training:
         return StepSummary(notes=tuple(notes))
     first = min(training, key=lambda p: (p.rank or 0, -p.steps))
-    begin_s, end_s = np.nanmin(first.step_end_s), np.nanmax(first.step_end_s)
-    ranks = [
-        process
-        for process in training
-        if (np.nanmin(process.step_end_s) <= end_s and begin_s <= np.nanmax(process.step_end_s))
-        or (  # the launcher has started both as ranks of one job
-            None not in (process.rank, first.rank)
-            and process.rank != first.rank
-            and process.env_world_size == first.env_world_size is not None
-        )
-    ]
+    ranks = [process for process in training if _are_of_one_job(process, first)]
     if len(ranks) < len(training):
         notes.append(
             f"{len(training) - len(ranks)} of {len(training)} training processes ran at another "
@@ -150,11 +132,9 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     has_joined = any((process.world_size or 1) > 1 for process in ranks)
     together = has_joined if has_joined or len(ranks) > 1 else None
     members = ranks if together else [first]
-    is_complete = len(members) == (first.world_size or 1)
-    if first.parallelism in _SHARED_SAMPLES or not is_complete:
+    samples = _sum_over_ranks(members, first.steps, "samples_per_step")
+    if first.parallelism in _SHARED_SAMPLES or len(members) != (first.world_size or 1):
         samples = np.full(first.steps, np.nan)
-    else:
-        samples = _sum_over_ranks(members, first.steps, "samples_per_step")
     waits_s = _sum_over_ranks(members, first.steps, "data_wait_s") / len(members)
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
@@ -169,7 +149,7 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         instrumented=True,
         steps=first.steps,
         world_size=first.world_size or 1,
-        samples_seen=total_samples(samples[:common]),
+        samples_seen=_total(samples[:common]),
         **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
         **_measured(first, samples, waits_s, part, notes),
@@ -178,48 +158,12 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     )
 
 
-def _measured(
-    process: ProcessSteps, samples: Floats, waits_s: Floats, part: MeasuredPart, notes: list[str]
-) -> dict[str, Any]:
-    """Return the fields of ``StepSummary`` about the measured part; add notes about it."""
-    step_end_s, evaluated = process.step_end_s, process.evaluated
-    warmup, end = part.bounds(step_end_s)
-    durations_s = np.diff(step_end_s)  # durations_s[i] is of step i + 1
-    steady_s = durations_s[warmup - 1 : end - 1]
-    known_s = steady_s[np.isfinite(steady_s)]
-    is_known = np.isfinite(durations_s[: warmup - 1])
-    windows = windows_of_runs(is_known, 1, step_end_s, samples, waits_s, warmup=True)
-    if not len(known_s):
-        notes.append(f"all of {len(step_end_s)} steps are warm-up; a run of more steps is needed")
-        return {"windows": tuple(windows)}
-    if part.steps is not None and end - warmup < part.steps:
-        notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
-    is_pause = contains_pause(steady_s, None if evaluated is None else evaluated[warmup:end])
-    pause_s = float(steady_s[is_pause].sum())
-    if is_pause.any():
-        # Trainers fetch batches ahead, and a pause often begins an epoch: a batch that was fetched
-        # in a step with a pause may belong to the next one. So each step gets the mean.
-        samples = samples.copy()
-        samples[warmup:end] = samples[warmup:end].mean()
-        notes.append(
-            f"{int(is_pause.sum())} of {len(steady_s)} steps contain a pause, {pause_s:.1f} s in "
-            "all, such as an evaluation or a checkpoint; they are left out"
-        )
-    is_steady = np.isfinite(steady_s) & ~is_pause
-    change = drift(steady_s[is_steady])
-    if change is not None:
-        notes.append(f"the step time changes by {change:+.0%} within the measured steps")
-    measured = windows_of_runs(is_steady, warmup, step_end_s, samples, waits_s, warmup=False)
-    counts = [window["samples"] for window in measured]
-    return {
-        "windows": (*windows, *measured),
-        "steps_measured": int(is_steady.sum()),
-        "samples_measured": None if None in counts else sum(n or 0 for n in counts),
-        **step_time_columns(steady_s[is_steady]),
-        "pauses": int(is_pause.sum()),
-        "pause_s": pause_s,
-        "drift": change,
-    }
+def _are_of_one_job(process: ProcessSteps, first: ProcessSteps) -> bool:
+    begin_s, end_s = np.nanmin(first.step_end_s), np.nanmax(first.step_end_s)
+    if np.nanmin(process.step_end_s) <= end_s and begin_s <= np.nanmax(process.step_end_s):
+        return True
+    are_ranks = None not in (process.rank, first.rank) and process.rank != first.rank
+    return are_ranks and process.env_world_size == first.env_world_size is not None
 
 
 def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
@@ -231,3 +175,90 @@ def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Flo
             own[: len(values)] = values[:steps]
         total += own
     return total
+
+
+def _measured(
+    process: ProcessSteps, samples: Floats, waits_s: Floats, part: MeasuredPart, notes: list[str]
+) -> dict[str, Any]:
+    end_s = process.step_end_s
+    warmup, end = part.bounds(end_s)
+    steps_s = np.diff(end_s, prepend=np.nan)  # the start of the first one is unknown
+    is_known = np.isfinite(steps_s)
+    is_warmup, is_steady = np.zeros((2, len(end_s)), dtype=bool)
+    is_warmup[:warmup], is_steady[warmup:end] = is_known[:warmup], is_known[warmup:end]
+    if not is_steady.any():
+        notes.append(f"all of {len(end_s)} steps are warm-up; a run of more steps is needed")
+        return {"windows": tuple(_windows(is_warmup, end_s, samples, waits_s, warmup=True))}
+    if part.steps is not None and end - warmup < part.steps:
+        notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
+    is_pause = is_steady & _contains_pause(steps_s, is_steady, process.evaluated)
+    pauses, pause_s = int(is_pause.sum()), float(steps_s[is_pause].sum())
+    if pauses:
+        # Trainers fetch batches ahead, and a pause often begins an epoch: a batch that was fetched
+        # in a step with a pause may belong to the next one. So each step gets the mean.
+        samples = samples.copy()
+        samples[warmup:end] = samples[warmup:end].mean()
+        notes.append(
+            f"{pauses} of {end - warmup} steps contain a pause, {pause_s:.1f} s in "
+            "all, such as an evaluation or a checkpoint; they are left out"
+        )
+    is_steady &= ~is_pause
+    change = drift(steps_s[is_steady])
+    if change is not None:
+        notes.append(f"the step time changes by {change:+.0%} within the measured steps")
+    before = _windows(is_warmup, end_s, samples, waits_s, warmup=True)
+    measured = _windows(is_steady, end_s, samples, waits_s, warmup=False)
+    counts = [window["samples"] for window in measured]
+    return {
+        "windows": (*before, *measured),
+        "steps_measured": int(is_steady.sum()),
+        "samples_measured": None if None in counts else sum(n or 0 for n in counts),
+        **step_time_columns(steps_s[is_steady]),
+        "pauses": pauses,
+        "pause_s": pause_s,
+        "drift": change,
+    }
+
+
+def _contains_pause(steps_s: Floats, is_measured: Mask, evaluated: Mask | None) -> Mask:
+    """Say which steps contain a pause; where most have an evaluation, it is a part of a step."""
+    is_usual = is_measured.copy()
+    if evaluated is not None and evaluated[is_measured].mean() < 0.5:
+        is_usual &= ~evaluated
+    median_s = float(np.median(steps_s[is_usual]))
+    is_long: Mask = steps_s > max(_LONG * median_s, median_s + _PAUSE_S)
+    return is_long | is_measured & ~is_usual & (steps_s > _EVALUATION * median_s)
+
+
+def _windows(
+    is_kept: Mask, step_end_s: Floats, samples: Floats, waits_s: Floats, *, warmup: bool
+) -> list[dict[str, Any]]:
+    """Return the columns of a window for each run of kept steps, which the first step is not.
+
+    A window begins with the end of the step before its first one.
+    """
+    edges = np.flatnonzero(np.diff(is_kept, append=False)) + 1
+    windows = []
+    for begin, end in edges.reshape(-1, 2).tolist():
+        wait_s = waits_s[begin:end].sum()
+        windows.append(
+            {
+                "epoch": None,
+                "phase": "steps",
+                "warmup": warmup,
+                "start_ns": int(step_end_s[begin - 1] * 1e9),
+                "duration_s": float(step_end_s[end - 1] - step_end_s[begin - 1]),
+                "from_step": begin,
+                "steps": end - begin,
+                "samples": _total(samples[begin:end]),
+                "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
+                **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
+            }
+        )
+    return windows
+
+
+def _total(samples: Floats) -> int | None:
+    """Return the sum; None if a value is unknown or no loader gave any."""
+    total = float(samples.sum())
+    return round(total) if np.isfinite(total) and total > 0 else None

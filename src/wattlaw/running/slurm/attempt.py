@@ -4,8 +4,8 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import read_end
@@ -25,7 +25,21 @@ from wattlaw.running.slurm.submission import (
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 
+if TYPE_CHECKING:
+    from wattlaw.running.slurm.slurm_launcher import SlurmLauncher
+
 _LONGEST_INTERVAL_S = 600.0
+_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
+#: States of a job that was ended by something else than the run.
+_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
+_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
+_STATE_REASONS = {
+    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
+    "launch.slurm.time or launch.slurm.warn_s",
+    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
+}
+_CANCELLED = "cancelled by 'wattlaw cancel'"
+_LAST_LINES, _LONGEST = 50, 200
 
 
 class QueuePoller:
@@ -37,19 +51,15 @@ class QueuePoller:
 
     def __init__(self, tag: str, poll_s: float) -> None:
         self.tag, self._poll_s = tag, poll_s
-        #: How often the queue has been read.
-        self.number = 0
+        self.number = 0  # how often the queue has been read
+        self.error: str | None = None  # of the last poll
         self._jobs: dict[str, Job] = {}
-        self._next_s, self._interval_s = 0.0, poll_s
-        self._failures = 0
-        #: The error of the last poll, None if it succeeded.
-        self.error: str | None = None
-        #: Jobs whose accounts are requested with the next poll.
+        self._next_s, self._interval_s, self._failures = 0.0, poll_s, 0
+        #: Jobs whose accounts are requested with the next poll, and the accounts of those that have
+        #: been requested; None without one.
         self.unexplained: set[str] = set()
+        self.accounts: dict[str, Account | None] = {}
         self._polls_accounts = False
-        self.accounts: dict[str, Account] = {}
-        #: Jobs whose accounts have been requested, with or without a result.
-        self.explained: set[str] = set()
 
     def poll(self) -> None:
         if time.monotonic() < self._next_s:
@@ -58,8 +68,8 @@ class QueuePoller:
         if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
             job_ids = sorted(self.unexplained)
             with contextlib.suppress(Unreachable):
-                self.accounts |= {account.id: account for account in commands.accounts(job_ids)}
-                self.explained |= set(job_ids)
+                found = {account.id: account for account in commands.accounts(job_ids)}
+                self.accounts |= {job_id: found.get(job_id) for job_id in job_ids}
                 self.unexplained.clear()
             self._next_s = time.monotonic() + self._poll_s
             return
@@ -78,7 +88,6 @@ class QueuePoller:
         self._next_s = time.monotonic() + self._interval_s
 
     def job(self, run_id: str) -> Job | None:
-        """Return the last known state of a run's job; an active job precedes an ended one."""
         return self._jobs.get(run_id)
 
     @property
@@ -105,40 +114,21 @@ def queue_message(jobs: Iterable[Job]) -> str | None:
     return f"Slurm: {counts}{reason}"
 
 
-_CANCEL_TIMEOUT_S, _CANCEL_POLL_S = 60.0, 1.0
-#: States of a job that was ended by something else than the run.
-_LOST_STATES = {"NODE_FAIL", "BOOT_FAIL", "PREEMPTED", "REVOKED"}
-_TIMEOUT_STATES = ("TIMEOUT", "DEADLINE")
-_STATE_REASONS = {
-    "TIMEOUT": "reached its time limit before it saved a checkpoint; increase "
-    "launch.slurm.time or launch.slurm.warn_s",
-    "OUT_OF_MEMORY": "ran out of memory on its nodes; request more (launch.slurm.options: mem)",
-}
-_CANCELLED = "cancelled by 'wattlaw cancel'"
-_LAST_LINES, _LONGEST = 50, 200
-
-
-@dataclass
 class SlurmAttempt:
     """A run whose job is queued, running, or has ended.
 
-    The job writes the run's record. This class writes it only for a job that could not: one that
-    was cancelled or lost.
+    The job writes the run's record; this class does for a job that was cancelled or lost.
     """
 
-    _record: RunRecord
-    _folder: RunFolder
-    _job_id: str | None  # None if only the job's name is known
-    _poller: QueuePoller
-    _settle_s: float  # until a file that is written on one node is visible on another
-    _submit: Callable[[RunRecord, RunFolder], str]  # submits the run again
-    _is_cancelled: Callable[[], bool]  # whether the store was cancelled since the campaign began
-    _over_since_s: float | None = None
-    _resubmission: RunRecord | None = None  # waits for resources
-    _ended: Ended | None = None
-
-    def __post_init__(self) -> None:
-        self._seen = self._poller.number
+    def __init__(
+        self, launcher: "SlurmLauncher", record: RunRecord, folder: RunFolder, job_id: str | None
+    ) -> None:
+        self._launcher, self._poller, self._seen = launcher, launcher.poller, launcher.poller.number
+        self._record, self._folder = record, folder
+        self._job_id = job_id  # None if only the job's name is known
+        self._over_since_s: float | None = None
+        self._resubmission: RunRecord | None = None  # waits for resources
+        self._ended: Ended | None = None
 
     def poll(self) -> Ended | None:
         self._poller.poll()
@@ -152,7 +142,6 @@ class SlurmAttempt:
         return self._ended
 
     def stop(self) -> None:
-        """Cancel the job, wait until Slurm has ended it, and record the cancellation."""
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
@@ -172,25 +161,26 @@ class SlurmAttempt:
         self._ended = Ended(record.reason, record=record)
 
     def _advance(self) -> RunRecord | None:
+        """Return the record of a run that has ended; submit the job of a lost run again."""
         job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
             self._job_id, self._over_since_s, self._resubmission = job.id, None, None
             return None
         if self._resubmission is not None:
             return self._resubmit(self._resubmission)
-        if job is not None and self._job_id not in (None, job.id):
-            job = None  # a job of an earlier attempt
         record = self._folder.read()
         if record is None or record.status in ENDED:
             return record
-        if job is None and self._job_id is not None and self._job_id not in self._poller.explained:
-            self._poller.unexplained.add(self._job_id)
+        if job is not None and self._job_id not in (None, job.id):
+            job = None  # a job of an earlier attempt
+        job_id, poller = self._job_id, self._poller
+        if job is None and job_id is not None and job_id not in poller.accounts:
+            poller.unexplained.add(job_id)
             return None
         self._over_since_s = self._over_since_s or time.monotonic()
-        if time.monotonic() - self._over_since_s < self._settle_s:
-            return None  # files that the job wrote at its end may not be visible yet
-        if job is None and self._job_id in self._poller.accounts:
-            account = self._poller.accounts[self._job_id]
+        if time.monotonic() - self._over_since_s < self._launcher.settle_s:
+            return None  # files of the job may not be visible yet
+        if job is None and (account := self._poller.accounts.get(self._job_id or "")) is not None:
             job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
 
@@ -203,19 +193,24 @@ class SlurmAttempt:
             return self._failed(record, gone, interrupted=True)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
-        name = f"job {job.id}"
+        name, is_timeout = f"job {job.id}", job.state in _TIMEOUT_STATES
         if job.state == "CANCELLED":
-            by_store = self._is_cancelled()
+            by_store = self._launcher.is_cancelled()
             cancelled = _CANCELLED if by_store else f"{name} was cancelled"
             return self._failed(record, cancelled, interrupted=by_store)
-        if job.state in _LOST_STATES or (was_interrupted and job.state not in _TIMEOUT_STATES):
-            state = "interrupted" if was_interrupted else job.state
-            return self._continue_in_new_job(record, f"{name}: {state}")
-        if job.state in _TIMEOUT_STATES and has_progress(self._folder, record.attempts):
-            return self._continue_in_new_job(record, f"{name}: time limit reached")
-        reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
-        reason = reason or f"ended {job.state} with exit code {job.exit_code}"
-        return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
+        why = None
+        if job.state in _LOST_STATES or (was_interrupted and not is_timeout):
+            why = "interrupted" if was_interrupted else job.state
+        elif is_timeout and has_progress(self._folder, record.attempts):
+            why = "time limit reached"
+        if why is None:
+            reason = _STATE_REASONS.get(job.state) or REASONS.get(job.exit_code or 0)
+            reason = reason or f"ended {job.state} with exit code {job.exit_code}"
+            return self._failed(record, f"{name}: {reason}; {self._last_log_line()}")
+        if record.status == "running":
+            record = interrupted(record, self._folder, f"{name}: {why}")
+            self._folder.write(record)
+        return record if record.status == "failed" else self._resubmit(record)
 
     def _last_log_line(self) -> str:
         try:
@@ -229,17 +224,10 @@ class SlurmAttempt:
         last = printed[-1][:_LONGEST] if printed else "the log is empty"
         return f"{last} (log: {self._folder.log_path})"
 
-    def _continue_in_new_job(self, record: RunRecord, reason: str) -> RunRecord | None:
-        if record.status == "running":
-            record = interrupted(record, self._folder, reason)
-            self._folder.write(record)
-            if record.status == "failed":
-                return record
-        return self._resubmit(record)
-
     def _resubmit(self, record: RunRecord) -> RunRecord | None:
         try:
-            self._job_id, self._resubmission = self._submit(record, self._folder), None
+            self._job_id = self._launcher.submit_again(record, self._folder)
+            self._resubmission = None
         except ResourcesBusy:
             self._resubmission = record
         except Unreachable:  # if Slurm has accepted the job, the queue will show its name

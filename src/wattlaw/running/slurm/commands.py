@@ -5,7 +5,7 @@ Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
 
 import re
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
@@ -16,8 +16,6 @@ from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.launcher import ResourcesBusy
 
 _TIMEOUT_S = 90
-#: For what is good to know before a study starts, no more.
-_SINFO_TIMEOUT_S = 10
 #: Error messages for a controller that is down or too busy.
 _UNREACHABLE = (
     "unable to contact slurm controller|unable to establish controller machine|socket timed out|"
@@ -33,11 +31,8 @@ FINAL = {
 }
 _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
 _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
-
 #: Larger values mean unknown (NO_VAL64) or are damaged. The time is in the year 9999.
 _MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
-
-
 #: Variables that Slurm's commands read as options ("Input environment variables" in their manual
 #: pages) begin so; SLURM_CONF says where Slurm is configured.
 _INPUTS = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_")
@@ -50,30 +45,12 @@ _DEFAULTS = frozenset(
 )
 
 
-def without_options(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without the options that it has for Slurm's commands.
-
-    An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
-    ours requests, and what we see of the queue.
-    """
-    is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
-    return {
-        name: value
-        for name, value in environ.items()
-        if not name.startswith(_INPUTS)
-        or name.startswith(_KEPT)
-        or (name in _DEFAULTS and not is_in_job)
-    }
-
-
 class Unreachable(WattlawError):
     """Slurm's controller does not respond; it may later."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """One job of the queue."""
-
     id: str
     state: str
     name: str
@@ -92,7 +69,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Account:
-    """One job, or step of a job, of the accounting."""
+    """One job, or step of a job, of the accounting; times are seconds since 1970."""
 
     id: str
     state: str
@@ -120,17 +97,17 @@ def submit(arguments: Sequence[str]) -> str:
 def queue() -> list[Job]:
     """Return all jobs of this user, including those that have just ended (``MinJobAge``)."""
     columns = ",".join(f"{name}:{width}" for name, width in _COLUMNS.items())
-    output = _run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"])
-    return parse_jobs(output)
+    return parse_jobs(_run(["squeue", "--me", "--noheader", "--states=all", f"--Format={columns}"]))
 
 
 def parse_jobs(output: str) -> list[Job]:
     jobs = []
     ends = list(accumulate(_COLUMNS.values(), initial=0))
     for line in output.splitlines():
-        job_id, state, code, *names = (line[start:end].strip() for start, end in pairwise(ends))
+        cells = (line[start:end].strip() for start, end in pairwise(ends))
+        job_id, state, code, name, reason = cells
         if job_id:
-            jobs.append(Job(job_id, state, names[0], names[1], *_parse_exit(code)))
+            jobs.append(Job(job_id, state, name, reason, *_parse_exit(code)))
     return jobs
 
 
@@ -160,7 +137,6 @@ def accounts(job_ids: Sequence[str]) -> list[Account]:
 
 
 def parse_accounts(output: str) -> list[Account]:
-    """Return the rows of ``sacct --parsable2``; times are in seconds since 1970."""
     accounts = []
     for line in output.splitlines():
         fields = line.split("|")
@@ -181,46 +157,6 @@ def hostnames(node_list: str) -> tuple[str, ...]:
         return ()
 
 
-def gres_lists(partition: str | None = None) -> list[str]:
-    """Return the generic resources of each kind of node, as ``gpu:a100:4(S:0-1),nvme:1``."""
-    line = ["sinfo", "--noheader", "--format=%G"]
-    line += [f"--partition={partition}"] if partition else []
-    return _run(line, _SINFO_TIMEOUT_S).splitlines()
-
-
-def configuration() -> dict[str, str]:
-    rows = _run(["scontrol", "show", "config"], _SINFO_TIMEOUT_S).splitlines()
-    pairs = (row.partition("=") for row in rows)
-    return {name.strip(): value.strip() for name, _, value in pairs}
-
-
-def partitions(name: str | None = None) -> list[dict[str, str]]:
-    """Return the settings of a partition, without a name of the default one."""
-    line = ["scontrol", "--oneliner", "show", "partition", *([name] if name else [])]
-    rows = _run(line, _SINFO_TIMEOUT_S).splitlines()
-    found = [dict(word.split("=", 1) for word in row.split() if "=" in word) for row in rows]
-    return found if name else [row for row in found if row.get("Default") == "YES"]
-
-
-def parse_gres(text: str, gres: str) -> int:
-    """Return how many of a generic resource a list has, as ``gpu:a100:4(S:0-1),nvme:1``."""
-    return sum(count for name, count in _items(text) if f"{name}:".startswith(f"{gres}:"))
-
-
-def gres_types(text: str, gres: str) -> set[str]:
-    names = (name for name, _ in _items(text) if f"{name}:".startswith(f"{gres}:"))
-    return {name.partition(":")[2] for name in names}
-
-
-def _items(text: str) -> Iterator[tuple[str, int]]:
-    for item in re.sub(r"\([^)]*\)", "", text).split(","):
-        name, _, count = item.strip().rpartition(":")
-        if re.fullmatch("[0-9]{1,6}", count):
-            yield name, int(count)
-        else:
-            yield item.strip(), 1
-
-
 def version() -> str | None:
     try:
         return _run(["srun", "--version"]).split()[-1]
@@ -228,24 +164,39 @@ def version() -> str | None:
         return None
 
 
-def _run(line: list[str], timeout_s: float = _TIMEOUT_S) -> str:
+def without_options(environ: Mapping[str, str]) -> dict[str, str]:
+    """An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
+    ours requests, and what we see of the queue.
+    """
+    is_in_job = "SLURM_JOB_ID" in environ or "SLURM_JOBID" in environ
+    return {
+        name: value
+        for name, value in environ.items()
+        if not name.startswith(_INPUTS)
+        or name.startswith(_KEPT)
+        or (name in _DEFAULTS and not is_in_job)
+    }
+
+
+def _run(line: list[str]) -> str:
     environment = without_options(user_environment()) | {"SLURM_TIME_FORMAT": "%s"}
     try:
-        done = run_captured(line, timeout_s, environment)
+        done = run_captured(line, _TIMEOUT_S, environment)
     except FileNotFoundError:
         raise NotAvailable(f"{line[0]}: command not found; Slurm is needed here") from None
     except subprocess.TimeoutExpired:
-        raise Unreachable(f"{line[0]}: no response within {timeout_s:g} s") from None
+        raise Unreachable(f"{line[0]}: no response within {_TIMEOUT_S} s") from None
     if done.returncode == 0:
         return done.stdout
     errors = [error.removeprefix(f"{line[0]}: ") for error in done.stderr.splitlines()]
     errors = list(dict.fromkeys(collapse_whitespace(error) for error in errors if error.strip()))
     message = "; ".join(errors).replace("error: ", "")[:500] or f"exit code {done.returncode}"
+    message = f"{line[0]}: {message}"
     if re.search(_UNREACHABLE, message.lower()):
-        raise Unreachable(f"{line[0]}: {message}")
+        raise Unreachable(message)
     if re.search(_JOB_LIMIT, message.lower()):
-        raise ResourcesBusy(f"{line[0]}: {message}")
-    raise NotAvailable(f"{line[0]}: {message}")
+        raise ResourcesBusy(message)
+    raise NotAvailable(message)
 
 
 def _parse_exit(text: str) -> tuple[int | None, int | None]:

@@ -47,8 +47,6 @@ _GRACE_S = 20.0
 
 
 class _Signals:
-    """Signals that Slurm has sent: SIGUSR1 gives ``notice``, SIGTERM gives ``terminate``."""
-
     def __init__(self) -> None:
         self.notice, self.terminate = "WATTLAW_WARNED" in os.environ, False  # see the batch script
         signal.signal(signal.SIGUSR1, self._receive)
@@ -60,7 +58,6 @@ class _Signals:
 
 
 def main() -> int:
-    """Drive an attempt to its end; the exit code is one of ``codes``."""
     signals = _Signals()
     isolate()
     folder = RunFolder(Path(sys.argv[1]))
@@ -102,11 +99,10 @@ class _Driver:
                 f"{old.spec.nodes} are needed"
             )
         record = self._begin(old)
+        self._folder.write(record)
         if record.status == "failed":
-            self._folder.write(record)
             return 0
         live = self._folder.live(record.attempts)
-        self._folder.write(record)
         live.mkdir(parents=True, exist_ok=True)
         print(log_head(record), end="", flush=True)
         code, stop_reason = self._run(record, live)
@@ -120,33 +116,37 @@ class _Driver:
             return DISK_FULL
 
     def _begin(self, old: RunRecord) -> RunRecord:
-        """Return the record of this attempt; an earlier one without an end was interrupted."""
         record = old
-        if old.status == "running":
+        if old.status == "running":  # an attempt without an end was interrupted
             stopped = _read_json(self._folder.live(old.attempts) / "interrupted.json")
             reason = str(stopped.get("reason", "the job was requeued"))
             record = interrupted(old, self._folder, reason)
             if record.status == "failed":
                 return record
-        started_at = (record.interruptions and old.started_at) or now()
-        changes: dict[str, object] = {"status": "running", "reason": None, "interrupted": False}
-        changes |= {"attempts": old.attempts + 1, "site": self._site()}
-        changes |= {"started_at": started_at, "finished_at": None}
-        return record.model_copy(update=changes)
-
-    def _site(self) -> Site:
-        environ = os.environ
-        return Site(
+        of_job = {
+            "cluster": "SLURM_CLUSTER_NAME",
+            "job_id": "SLURM_JOB_ID",
+            "partition": "SLURM_JOB_PARTITION",
+            "account": "SLURM_JOB_ACCOUNT",
+            "qos": "SLURM_JOB_QOS",
+        }
+        site = Site(
             scheduler="slurm",
             version=commands.version(),
-            cluster=environ.get("SLURM_CLUSTER_NAME"),
-            job_id=environ.get("SLURM_JOB_ID"),
-            partition=environ.get("SLURM_JOB_PARTITION"),
-            account=environ.get("SLURM_JOB_ACCOUNT"),
-            qos=environ.get("SLURM_JOB_QOS"),
             nodes=self._nodes,
             submitted_at=self._submission.at,
+            **{name: os.environ.get(variable) for name, variable in of_job.items()},
         )
+        changes: dict[str, object] = {
+            "status": "running",
+            "reason": None,
+            "interrupted": False,
+            "attempts": old.attempts + 1,
+            "site": site,
+            "started_at": (record.interruptions and old.started_at) or now(),
+            "finished_at": None,
+        }
+        return record.model_copy(update=changes)
 
     def _run(self, record: RunRecord, live: Path) -> tuple[int, str | None]:
         """Run a node agent on each node; return srun's code, and why it was stopped if it was."""
@@ -176,38 +176,30 @@ class _Driver:
                     process.kill()
 
     def _srun(self, record: RunRecord) -> list[str]:
-        spec = record.spec
-        workers = spec.setting.gpus // spec.nodes
-        line = ["srun", f"--nodes={spec.nodes}", f"--ntasks={spec.nodes}", "--ntasks-per-node=1"]
-        line += ["--mpi=none", "--kill-on-bad-exit=0", f"--wait={_SRUN_WAIT_S}"]
-        if self._slurm.cpus_per_worker is not None:
-            line.append(f"--cpus-per-task={self._slurm.cpus_per_worker * workers}")
+        nodes, workers = record.spec.nodes, record.spec.setting.gpus // record.spec.nodes
+        cores = self._slurm.cpus_per_worker
         address, suffix = socket.gethostname(), self._slurm.host_suffix
         if suffix:
             address = address.partition(".")[0] + suffix
-        with socket.socket() as first, socket.socket() as second:
-            for free in (first, second):
-                free.bind(("", 0))
-            port, clock_port = (free.getsockname()[1] for free in (first, second))
-        line += isolated_python(
-            "-m", "wattlaw.running.slurm.node", str(self._folder.path.resolve())
-        )
-        line += [str(record.attempts), "--workers", str(workers), "--nodes", str(spec.nodes)]
+        with socket.socket() as free:
+            free.bind(("", 0))
+            port = free.getsockname()[1]
+        node = isolated_python("-m", "wattlaw.running.slurm.node", str(self._folder.path.resolve()))
         return [
-            *(*line, "--address", address),
-            *("--port", str(port), "--clock-port", str(clock_port)),
+            *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
+            *("--mpi=none", "--kill-on-bad-exit=0", f"--wait={_SRUN_WAIT_S}"),
+            *([] if cores is None else [f"--cpus-per-task={cores * workers}"]),
+            *(*node, str(record.attempts), "--workers", str(workers), "--nodes", str(nodes)),
+            *("--address", address, "--port", str(port)),
         ]
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
-        """Store an attempt, or record its failure or interruption; return the exit code.
-
-        srun may return 0 although its tasks were killed, so that only the nodes' files count.
-        """
+        """Return the exit code. srun may return 0 although its tasks were killed: files count."""
         refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
-        refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
         if refused or reason is not None:
             # A limit that cannot be set skips the run; packages that are missing fail it.
             is_failed = not refused or any(one.get("status") == "failed" for one in refused)
+            refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
             self._end(record, "failed" if is_failed else "skipped", refusals or reason or "")
             return 0
         codes = self._node_codes(live)
@@ -270,10 +262,12 @@ class _Driver:
         except Exception as error:  # the run fails, not the driver
             self._end(record, "failed", f"could not be finished: {one_line(error)}")
             return
-        files = {name: _read_json(begun_path(live, name)) for name in self._nodes}
-        topology = {n: str(file["topology"]) for n, file in files.items() if file.get("topology")}
-        site = (record.site or self._site()).model_copy(update={"topology": topology})
-        after = after.model_copy(update={"site": site, "finished_at": now()})
+        changes: dict[str, object] = {"finished_at": now()}
+        if after.site is not None:
+            files = {name: _read_json(begun_path(live, name)) for name in self._nodes}
+            known = {n: str(file["topology"]) for n, file in files.items() if file.get("topology")}
+            changes["site"] = after.site.model_copy(update={"topology": known})
+        after = after.model_copy(update=changes)
         self._write(after)
         if after.status == "done":
             self._folder.remove_live_files()
@@ -282,14 +276,11 @@ class _Driver:
         self._write(failed(record, reason, status, finished_at=now()))
 
     def _write(self, record: RunRecord) -> None:
-        """Replace the record, unless a later attempt has begun.
-
-        After the loss of a node's daemon, Slurm may restart a job while the old one is active.
-        """
         self._check_is_last(record)
         self._folder.write(record)
 
     def _check_is_last(self, record: RunRecord) -> None:
+        """After the loss of a node's daemon, Slurm may restart a job while one is active."""
         stored = self._folder.read()
         if stored is not None and stored.attempts != record.attempts:
             raise BadInput(

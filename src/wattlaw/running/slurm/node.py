@@ -48,7 +48,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
     parser.add_argument("--address", required=True)
-    for name in ("--workers", "--nodes", "--port", "--clock-port"):
+    for name in ("--workers", "--nodes", "--port"):
         parser.add_argument(name, type=int, required=True)
     options = parser.parse_args()
     isolate()
@@ -82,30 +82,29 @@ def main() -> int:
         refused = {"reason": f"{node}: {error} ({sys.executable})", "status": "failed"}
         write_text(live / f"refused.{node}.json", json.dumps(refused))
         return os.EX_UNAVAILABLE
-    if (cores := processes.cores()) < options.workers:
-        note = f"{node}: the job has {plural(cores, 'core')} for {options.workers} workers"
+    launch, workers = submission.launch, options.workers
+    if (cores := processes.cores()) < workers:
+        note = f"{node}: the job has {plural(cores, 'core')} for {workers} workers"
         advice = f"{note}; set launch.slurm.cpus_per_worker"
         write_text(live / f"notes.{node}.cores.json", json.dumps([advice]))
-    _set_environment(submission.launch, options.workers)
-    place = Node(number, options.nodes, options.address, options.port, options.clock_port)
+    _set_environment(launch, workers)
+    place = Node(number, options.nodes, options.address, options.port)
     if options.nodes == 1:
         place = Node()
         os.environ |= Rendezvous().environment  # until this process ends
     try:
-        with _limited(record.spec.setting, submission.launch, live, node):
-            return run_agent(folder, options.attempt, options.workers, place)
+        with _limited(record.spec.setting, launch, live, node):
+            return run_agent(folder, options.attempt, workers, place)
     except NotAvailable as error:
         reason = f"{node}: {one_line(error)}"
-        if submission.launch.slurm.limits == "own" and isinstance(error, NotPermitted):
+        if launch.slurm.limits == "own" and isinstance(error, NotPermitted):
             reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
         write_text(live / f"refused.{node}.json", json.dumps({"reason": reason}))
         return os.EX_UNAVAILABLE
 
 
 def _set_environment(launch: Launch, workers: int) -> None:
-    """Set the environment of the workers.
-
-    Threads are a worker's share of the cores of the job, or of a full node if the site does not
+    """Threads are a worker's share of the cores of the job, or of a full node if the site does not
     assign cores, so that runs with one and with several workers are comparable.
     """
     cores = processes.cores()

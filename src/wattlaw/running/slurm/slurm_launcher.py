@@ -7,6 +7,7 @@ another login node, recognises the jobs by their names and by the files in the r
 import contextlib
 import shlex
 import shutil
+import sys
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime
@@ -16,12 +17,11 @@ from typing import BinaryIO, Self
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import locked, open_regular
-from wattlaw.running.boards import too_large_reason
+from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.running.launcher import Allocation, Launcher, ResourcesBusy
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.attempt import QueuePoller, SlurmAttempt
 from wattlaw.running.slurm.commands import Account, Job, Unreachable
-from wattlaw.running.slurm.nodes import Nodes
 from wattlaw.running.slurm.submission import (
     ENDED,
     Submission,
@@ -41,11 +41,17 @@ from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun
+from wattlaw.workloads import catalogue
+
+#: After this many refused jobs in a row no more jobs are submitted.
+_MOST_REFUSALS = 3
+#: The most job ids in one command line.
+_BATCH = 1000
+_SOURCE = "sacct ConsumedEnergyRaw"
+_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
 
 
 class SlurmQueue:
-    """The queue of Slurm, by ``squeue`` and ``scancel``."""
-
     def jobs(self, store: Store) -> dict[str, Job]:
         tag = existing_tag(store.path)
         if tag is None:
@@ -65,20 +71,13 @@ class SlurmQueue:
         return shlex.join(["sbatch", *arguments])
 
 
-#: After this many refused jobs in a row no more jobs are submitted.
-_MOST_REFUSALS = 3
-
-
 class SlurmLauncher(Launcher):
-    """Submits the runs of one store as jobs, and polls Slurm for all of them together.
-
-    The folder of the store is one that all nodes share.
-    """
-
     queue = SlurmQueue()
 
     def __init__(self, launch: Launch, store: Path) -> None:
-        self._launch, self._store, self._nodes = launch, store, Nodes(launch)
+        self._launch, self._store = launch, store
+        #: Until a file that is written on one node is visible on another.
+        self.settle_s = launch.slurm.settle_s
         self._turn: BinaryIO | None = None
         self._turn_tried_at = 0
         #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
@@ -90,7 +89,7 @@ class SlurmLauncher(Launcher):
         self._refused_in_a_row = 0
 
     @cached_property
-    def _poller(self) -> QueuePoller:
+    def poller(self) -> QueuePoller:
         return QueuePoller(store_tag(self._store), self._launch.slurm.poll_s)
 
     @classmethod
@@ -111,9 +110,9 @@ class SlurmLauncher(Launcher):
             )
         Store(store).create()
         launcher = cls(launch, store)
-        launcher._poller.poll()
-        if not launcher._poller.is_fresh:
-            raise NotAvailable(f"{launcher._poller.error}; is this a login node of the cluster?")
+        launcher.poller.poll()
+        if not launcher.poller.is_fresh:
+            raise NotAvailable(f"{launcher.poller.error}; is this a login node of the cluster?")
         return launcher
 
     @classmethod
@@ -133,45 +132,56 @@ class SlurmLauncher(Launcher):
             return f"launch_with {workload.launch_with} works on one node, not {spec.nodes}"
         if spec.nodes > 1 and workload.progress is not None:
             return f"progress is read on one node, not {spec.nodes}"
-        return too_large_reason(spec, self._nodes.boards)
+        return too_large_reason(spec, self._boards)
 
     def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        return self._nodes.warnings(specs)
+        return memory_warnings(specs, self._boards)
 
     def missing(self, study: Study) -> list[str]:
-        return self._nodes.missing(study)
+        """Return what the jobs lack if they run this Python, in the environment that it has now."""
+        slurm, found = study.launch.slurm, list[str]()
+        if slurm.setup or slurm.python not in (None, sys.executable):
+            return found
+        for workload in study.workloads:
+            try:
+                catalogue.check_installed(workload)
+            except NotAvailable as error:
+                found.append(f"{error} ({sys.executable})")
+        return found
+
+    @cached_property
+    def _boards(self) -> list[Board]:
+        """The board that the study's label or else the type in ``gres`` names; empty without."""
+        names = (self._launch.hardware or "", (self._launch.slurm.gres or "").partition(":")[2])
+        return list(filter(None, map(named_board, filter(None, names))))[:1]
 
     def allocate(self, spec: RunSpec) -> Allocation | None:  # noqa: ARG002 - each takes one job's room
-        """Return an allocation while fewer than ``max_queued`` jobs are in the queue.
+        """One campaign at a time submits jobs for a store, so that ``max_queued`` is kept.
 
-        One campaign at a time submits jobs for a store, so that the limit is kept. Raises
-        ``NotAvailable`` if the site has refused several jobs in a row.
+        Raises ``NotAvailable`` if the site has refused several jobs in a row.
         """
         if self._refused_in_a_row >= _MOST_REFUSALS:
             raise NotAvailable(
                 f"sbatch has refused {_MOST_REFUSALS} jobs in a row, the others were not tried; "
                 f"see 'wattlaw status {self._store}' and correct launch.slurm"
             )
-        self._poller.poll()
-        if self._poller.number != self._submitted_at:
-            self._submitted_at, self._submitted, self._is_full = self._poller.number, 0, False
-        if not self._poller.is_fresh or self._is_full or not self._has_turn():
+        self.poller.poll()
+        if self.poller.number != self._submitted_at:
+            self._submitted_at, self._submitted, self._is_full = self.poller.number, 0, False
+        if not self.poller.is_fresh or self._is_full or not self._has_turn():
             return None
-        in_queue = len(self._poller.active()) + self._submitted
+        in_queue = len(self.poller.active()) + self._submitted
         return Allocation() if in_queue < self._launch.slurm.max_queued else None
 
     def start(self, record: RunRecord, folder: RunFolder, allocation: Allocation) -> SlurmAttempt:
-        """Submit a run's job; raise ``BadInput`` if the site refuses it.
-
-        Raises ``ResourcesBusy`` if Slurm does not respond or accepts no more jobs of this user now.
-        """
+        """Raises ``BadInput`` if the site refuses the job, ``ResourcesBusy`` if it may be later."""
         allocation.release()
-        if self._unconfirmed.get(record.run_id) == self._poller.number:
+        if self._unconfirmed.get(record.run_id) == self.poller.number:
             raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
         try:
             job_id = self.submit(record, folder)
         except Unreachable as error:
-            self._unconfirmed[record.run_id] = self._poller.number
+            self._unconfirmed[record.run_id] = self.poller.number
             self._is_full = True
             raise ResourcesBusy(str(error)) from None
         except ResourcesBusy:
@@ -189,28 +199,28 @@ class SlurmLauncher(Launcher):
         submission.write(folder)
         write_script(folder, self._launch)
         claim_path(folder).unlink(missing_ok=True)
-        name = job_name(self._poller.tag, record.run_id)
+        name = job_name(self.poller.tag, record.run_id)
         job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
         submission.model_copy(update={"job_id": job_id}).write(folder)
         return job_id
 
     def detached_run_ids(self) -> Collection[str]:
-        self._poller.poll()
-        return self._poller.active().keys() - self._watched
+        self.poller.poll()
+        return self.poller.active().keys() - self._watched
 
     def reattach(self, record: RunRecord, folder: RunFolder) -> SlurmAttempt | None:
         if record.status in ENDED:
             Submission.path(folder).unlink(missing_ok=True)  # of an ended job
             return None
         submission = read_submission(folder)
-        job = self._poller.job(record.run_id)
+        job = self.poller.job(record.run_id)
         if submission is None or (submission.job_id is None and job is None):
             return None  # an earlier campaign ended before it had submitted the job
         return self._attempt(record, folder, submission.job_id or (job.id if job else None))
 
     def status_message(self) -> str | None:
-        return self._poller.status_message()
+        return self.poller.status_message()
 
     def close(self) -> None:
         """Let other campaigns submit jobs, and record the scheduler energy of done runs."""
@@ -222,37 +232,25 @@ class SlurmLauncher(Launcher):
 
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
-        return SlurmAttempt(
-            record,
-            folder,
-            job_id,
-            self._poller,
-            self._launch.slurm.settle_s,
-            self._submit_again,
-            lambda: Store(self._store).was_cancelled_since(self._cancelled_before),
-        )
+        return SlurmAttempt(self, record, folder, job_id)
 
-    def _submit_again(self, record: RunRecord, folder: RunFolder) -> str:
+    def submit_again(self, record: RunRecord, folder: RunFolder) -> str:
         if self.allocate(record.spec) is None:
             raise ResourcesBusy("the queue is full")
         return self.submit(record, folder)
 
+    def is_cancelled(self) -> bool:
+        return Store(self._store).was_cancelled_since(self._cancelled_before)
+
     def _has_turn(self) -> bool:
-        """Say whether this campaign is the one that submits jobs for the store."""
-        if self._turn is None and self._turn_tried_at != self._poller.number:
-            self._turn_tried_at = self._poller.number
+        if self._turn is None and self._turn_tried_at != self.poller.number:
+            self._turn_tried_at = self.poller.number
             file = open_regular(self._store / "slurm-turn", append=True)
             if not locked(file):
                 file.close()
                 return False
             self._turn = file
         return self._turn is not None
-
-
-#: The most job ids in one command line.
-_BATCH = 1000
-_SOURCE = "sacct ConsumedEnergyRaw"
-_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
 
 
 def record_energies(store: Store) -> int:
@@ -267,27 +265,23 @@ def record_energies(store: Store) -> int:
     job_ids, accounts = sorted(missing), list[Account]()
     for first in range(0, len(job_ids), _BATCH):
         accounts += commands.accounts(job_ids[first : first + _BATCH])
-    recorded = 0
-    for job_id, account in energy_accounts(accounts).items():
-        if job_id in missing:
-            record, site = missing[job_id]
-            period = {"energy_start_at": account.start_s, "energy_end_at": account.end_s}
-            changes: dict[str, object] = {
-                name: None if time_s is None else datetime.fromtimestamp(time_s, UTC)
-                for name, time_s in period.items()
-            }
-            changes |= {"energy_j": account.energy_j, "energy_source": _SOURCE}
-            site = site.model_copy(update=changes | {"energy_scope": _SCOPE})
-            store.folder(record.run_id).write(record.model_copy(update={"site": site}))
-            recorded += 1
-    return recorded
+    found = {job_id: of for job_id, of in energy_accounts(accounts).items() if job_id in missing}
+    for job_id, account in found.items():
+        record, site = missing[job_id]
+        begin, end = (
+            None if at_s is None else datetime.fromtimestamp(at_s, UTC)
+            for at_s in (account.start_s, account.end_s)
+        )
+        changes = {"energy_j": account.energy_j, "energy_source": _SOURCE, "energy_scope": _SCOPE}
+        times = {"energy_start_at": begin, "energy_end_at": end}
+        site = site.model_copy(update=changes | times)
+        store.folder(record.run_id).write(record.model_copy(update={"site": site}))
+    return len(found)
 
 
 def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
-    """Return the account with the energy of each job.
-
-    This is the job's own row. If only its steps have an energy, it is the greatest of them, since
-    the batch step and the steps within it cover the same time.
+    """The account with the energy of each job: its own row, or else the greatest of its steps,
+    since the batch step and the steps within it cover the same time.
     """
     by_job: dict[str, list[Account]] = defaultdict(list)
     for account in accounts:

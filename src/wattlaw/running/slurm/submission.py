@@ -23,13 +23,9 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec
 
-#: The store does not exist on the node.
-NO_FOLDER = os.EX_NOINPUT
-#: A line of ``launch.slurm.setup`` failed.
-SETUP_FAILED = os.EX_CONFIG
-#: The run was interrupted, and Slurm did not requeue the job.
-INTERRUPTED = os.EX_TEMPFAIL
-
+#: Exit codes of a job: the store does not exist on the node; a line of ``launch.slurm.setup``
+#: failed; the run was interrupted, and Slurm did not requeue the job.
+NO_FOLDER, SETUP_FAILED, INTERRUPTED = os.EX_NOINPUT, os.EX_CONFIG, os.EX_TEMPFAIL
 REASONS = {
     SETUP_FAILED: "a line of launch.slurm.setup failed",
     NO_FOLDER: "the store does not exist on the job's first node; it must be on a file system that "
@@ -40,8 +36,7 @@ REASONS = {
 ENDED = ("done", "failed", "skipped")
 #: A run fails after this many interruptions in a row without a checkpoint.
 MAX_INTERRUPTIONS = 3
-_PREFIX, _DIGITS, _TAG = "wattlaw", 8, "slurm-tag"
-_TRIES = 20
+_DIGITS, _TAG, _TRIES = 8, "slurm-tag", 20
 
 
 class Submission(BaseModel):
@@ -66,7 +61,6 @@ def claim_path(folder: RunFolder) -> Path:
 
 
 def read_submission(folder: RunFolder) -> Submission | None:
-    """Return a run's submission, None without one; raise ``BadInput`` if it is damaged."""
     path = Submission.path(folder)
     try:
         return Submission.model_validate_json(read_text(path))
@@ -76,8 +70,7 @@ def read_submission(folder: RunFolder) -> Submission | None:
         raise BadInput(f"{path}: cannot be read as a run's job; remove it") from None
 
 
-def existing_tag(store: Path) -> str | None:
-    """Return the tag in the names of a store's jobs, None if it never had a job."""
+def existing_tag(store: Path) -> str | None:  # None: it never had a job
     return store_tag(store) if (store / _TAG).exists() else None
 
 
@@ -101,11 +94,10 @@ def store_tag(store: Path) -> str:
 
 
 def job_name(tag: str, run_id: str) -> str:
-    return f"{_PREFIX}-{tag}-{run_id}"
+    return f"wattlaw-{tag}-{run_id}"
 
 
 def run_id_of(name: str, tag: str) -> str | None:
-    """Return the run id in the name of a store's job, None for other jobs."""
     prefix = job_name(tag, "")
     return name.removeprefix(prefix) if name.startswith(prefix) else None
 
@@ -134,7 +126,6 @@ fi
 
 
 def workers_per_node(spec: RunSpec) -> int:
-    """Return the number of workers of each node; raise ``BadInput`` if it is not the same."""
     gpus, nodes = spec.setting.gpus, spec.nodes
     if gpus % nodes:
         raise BadInput(
@@ -145,12 +136,13 @@ def workers_per_node(spec: RunSpec) -> int:
 
 
 def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str) -> list[str]:
-    """Return the arguments of ``sbatch`` for a run; ``BadInput`` if its nodes would be uneven."""
     slurm, workers = launch.slurm, workers_per_node(spec)
-    arguments = [f"--job-name={name}", f"--nodes={spec.nodes}", "--ntasks-per-node=1", "--requeue"]
-    arguments += [f"--signal=B:USR1@{slurm.warn_s}", "--open-mode=append", f"--chdir={Path.cwd()}"]
     log = str(folder.log_path.resolve()).replace("%", "%%")  # not Slurm's replacement symbols
-    arguments.append(f"--output={log}")
+    arguments = [
+        *(f"--job-name={name}", f"--nodes={spec.nodes}", "--ntasks-per-node=1", "--requeue"),
+        *(f"--signal=B:USR1@{slurm.warn_s}", "--open-mode=append", f"--chdir={Path.cwd()}"),
+        f"--output={log}",
+    ]
     if slurm.gres is not None:
         arguments.append(f"--gres={slurm.gres}:{workers}")
     if slurm.cpus_per_worker is not None:
@@ -172,7 +164,6 @@ def sbatch_arguments(spec: RunSpec, folder: RunFolder, launch: Launch, name: str
 
 
 def write_script(folder: RunFolder, launch: Launch) -> None:
-    """Write a run's batch script; a line of ``launch.slurm.setup`` that fails ends the job."""
     setup = "".join(
         _LINE.format(line=line, place=place, failed=SETUP_FAILED)
         for place, line in enumerate(launch.slurm.setup)
@@ -202,11 +193,9 @@ def interrupted(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
         has_progress=has_progress(folder, record.attempts),
     )
     interruptions = (*record.interruptions, interruption)
+    record = record.model_copy(update={"status": "planned", "interruptions": interruptions})
     last = interruptions[-MAX_INTERRUPTIONS:]
-    changes: dict[str, object] = {"status": "planned"}
-    if len(last) == MAX_INTERRUPTIONS and not any(each.has_progress for each in last):
-        reason = (
-            f"interrupted {MAX_INTERRUPTIONS} times in a row without a checkpoint; last: {reason}"
-        )
-        changes = {"status": "failed", "reason": reason, "finished_at": now()}
-    return record.model_copy(update=changes | {"interruptions": interruptions})
+    if len(last) < MAX_INTERRUPTIONS or any(each.has_progress for each in last):
+        return record
+    often = f"interrupted {MAX_INTERRUPTIONS} times in a row without a checkpoint"
+    return failed(record, f"{often}; last: {reason}", finished_at=now())

@@ -27,9 +27,8 @@ from wattlaw.common.files import read_end, write_text
 from wattlaw.common.isolation import isolate, isolated_python
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.measure.devices.meter import Target
-from wattlaw.measure.telemetry.sampler_process import SamplerProcess
+from wattlaw.measure.telemetry.sampler import SamplerProcess
 from wattlaw.running.training import command_rank, failures
-from wattlaw.running.training.clocks import Clocks, Endpoint
 from wattlaw.running.training.command_steps import CommandSteps
 from wattlaw.running.training.environment import (
     AGENT_PID,
@@ -51,6 +50,7 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.command import substitute
 from wattlaw.workloads import catalogue
 
+WORKER = "wattlaw.running.training.worker"
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
 _FORWARD_POLL_S = 0.2
@@ -63,7 +63,10 @@ _ERROR = re.compile(
     re.MULTILINE,
 )
 _LONGEST = 300
-WORKER = "wattlaw.running.training.worker"
+
+
+class _FailedElsewhere(Exception):
+    """The part of another node has failed, and the ranks of this one have ended."""
 
 
 def main() -> int:
@@ -76,115 +79,88 @@ def main() -> int:
     parser.add_argument("--nodes", type=int, default=1)
     parser.add_argument("--address", default="127.0.0.1", help="of the first node")
     parser.add_argument("--port", type=int, help="of the first rank")
-    parser.add_argument("--clock-port", type=int, help="of the first node's agent")
     options = parser.parse_args()
     isolate()
     processes.end_with_parent(options.parent_pid)
-    node = Node(options.node, options.nodes, options.address, options.port, options.clock_port)
+    node = Node(options.node, options.nodes, options.address, options.port)
     return run_agent(RunFolder(options.folder), options.attempt, options.workers, node)
 
 
 def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     """Run this node's part of an attempt; to be called on the main thread.
 
-    SIGUSR1 is forwarded to the workers. The record of the run may appear up to a minute late. In
-    the attempt's live folder this writes ``ended.HOST.json`` with the exit code, after the sampler
-    has ended, and if it failed ``failure.HOST.json`` with the reason. The code is 0 if every worker
-    succeeded or stopped after a preemption notice (``stopped.json``), ``environment.DISK_FULL`` if
-    the disk is too full to write the reason of a failure, otherwise 1.
+    The record of the run may appear up to a minute late. This writes ``ended.HOST.json`` with the
+    exit code, after the sampler has ended, and if it failed ``failure.HOST.json`` with the reason.
+    The code is 0 also if workers stopped after a preemption notice (``stopped.json``), and
+    ``environment.DISK_FULL`` if the disk is too full to write the reason of a failure.
     """
-    live, host, code = folder.live(attempt), host_name(), 1
+    live, code = folder.live(attempt), 1
     os.environ[AGENT_PID] = str(os.getpid())
     try:
         with forward_signals():
-            code = _run(folder, attempt, workers, node)
+            code = _run(_wait_for_record(folder, attempt), folder, workers, node)
     except Exception as error:
         code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
             _log(traceback.format_exc())
     finally:
         try:
-            write_text(live / f"ended.{host}.json", json.dumps({"code": code}))
+            write_text(live / f"ended.{host_name()}.json", json.dumps({"code": code}))
         except OSError as error:
             _log(str(error))
     return code
 
 
-def _run(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
-    record, live = _wait_for_record(folder, attempt), folder.live(attempt)
+def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
+    end_s = time.monotonic() + _LATE_S
+    while True:
+        record = folder.read()
+        if record is not None and record.attempts >= attempt:
+            return record
+        if time.monotonic() > end_s:
+            state = "not there" if record is None else f"the record of attempt {record.attempts}"
+            raise BadInput(f"{folder.record_path}: {state}; needed: the record of {attempt}")
+        time.sleep(0.2)
+
+
+def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
+    live, measure = folder.live(record.attempts), record.spec.measure
     live.mkdir(parents=True, exist_ok=True)
-    measure, is_command = record.spec.measure, record.spec.workload.command is not None
-    run = _run_command if is_command else _run_workers
+    is_command = record.spec.workload.command is not None
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
     sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
-    endpoint = None
-    if node.clock_port is not None:
-        endpoint = Endpoint(node.address, node.clock_port, node.number, node.nodes)
-    clocks = Clocks(endpoint, live)
     with sampling as sampler:
         if is_command:
             sampler.wait_until_ready()  # the command may be one window from its start
+        run = _run_command if is_command else _run_workers
         try:
-            code = run(record, folder, workers, node, clocks)
+            return run(record, folder, workers, node)
         except EndedBySignal as error:
             _log(f"ended by {error}")
-            code = _fail(live, "terminated", f"the node agent was ended by {error}")
+            return _fail(live, "terminated", f"the node agent was ended by {error}")
         except _FailedElsewhere as error:
             _log(str(error))
-            code = _fail(live, "terminated", str(error))
-        return code
+            return _fail(live, "terminated", str(error))
 
 
-class _FailedElsewhere(Exception):
-    """The part of another node has failed, and the ranks of this one have ended."""
-
-
-class _OtherNodes:
-    """Looks for failures of other nodes, which write them to the shared folder."""
-
-    def __init__(self, live: Path, node: Node) -> None:
-        self._live, self._has_others, self._next_s = live, node.nodes > 1, 0.0
-
-    def check(self) -> bool:
-        """Raise ``_FailedElsewhere`` if a node has failed; otherwise return False."""
-        if self._has_others and time.monotonic() > self._next_s:
-            self._next_s = time.monotonic() + _OTHERS_POLL_S
-            names = list[str]()
-            with contextlib.suppress(OSError):  # a moment of a shared file system
-                names = [path.name for path in self._live.iterdir()]
-            for name in names:
-                if name.startswith(("failure.", "refused.")):
-                    raise _FailedElsewhere(f"ended because another node failed ({name})")
-        return False
-
-
-def _run_workers(
-    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
-) -> int:
-    line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
-    live = folder.live(record.attempts)
+def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     if importlib.util.find_spec("torch") is None:
         raise NotAvailable(
             "torch is not installed; the ranks of a workload need it; try: "
             'pip install "wattlaw[train]"'
         )
+    line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
+    live = folder.live(record.attempts)
     # SIGTERM is a notice where Slurm sends it to announce the end.
     signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
-    clocks.compare("begin")
     failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
-    if failed:
-        return _fail(live, *failures.reason_of_ranks(live, failed))
-    clocks.compare("end")
-    return 0
+    return _fail(live, *failures.reason_of_ranks(live, failed)) if failed else 0
 
 
-def _run_command(
-    record: RunRecord, folder: RunFolder, workers: int, node: Node, clocks: Clocks
-) -> int:
-    attempt, live = record.attempts, folder.live(record.attempts)
-    spec, program = record.spec, record.spec.workload.launch_with
+def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
+    live, spec = folder.live(record.attempts), record.spec
+    program = spec.workload.launch_with
     catalogue.check_launch_program(program)
-    line = [*isolated_python("-u", "-m", command_rank.__name__)]
     values: dict[str, object] = {
         **spec.setting.to_record(),
         **spec.measure.model_dump(),
@@ -193,15 +169,15 @@ def _run_command(
         "repeat": spec.repeat,
     }
     words = [substitute(word, values) for word in spec.workload.command or ()]
-    os.environ[RUN_FOLDER], os.environ[ATTEMPT] = str(folder.path.resolve()), str(attempt)
-    code, failed, launcher_code = 0, dict[int, int](), 0
+    os.environ |= {RUN_FOLDER: str(folder.path.resolve()), ATTEMPT: str(record.attempts)}
+    line = [*isolated_python("-u", "-m", command_rank.__name__)]
     others = _OtherNodes(live, node)
     with CommandSteps(spec, live, node.number) as steps:
 
         def is_over() -> bool:
             return steps.are_complete() or others.check()
 
-        clocks.compare("begin")
+        failed, launcher_code, code = dict[int, int](), 0, 0
         start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
             if program in ("auto", "none"):
@@ -210,23 +186,21 @@ def _run_command(
                 launch = _launcher_line(program, workers, node)
                 launched = [*launch, *line, command_rank.LAUNCHED, *words]
                 launcher_code = run_launcher([*line, command_rank.LAUNCHER, *launched], is_over)
-            duration_s = time.perf_counter() - start_s
-            if (wrong := steps.wrong_ranks()) is not None:
-                code = _fail(live, "error", wrong)
-            elif (failed or launcher_code) and not steps.were_complete():
-                kind: failures.Kind = "exited"
-                reason = f"{program} {failures.describe_exit(launcher_code)}"
-                if failed:
-                    kind, reason = failures.reason_of_ranks(live, failed)
-                error = first_error(folder.log_path, attempt)
-                if error and kind != "killed":
-                    kind = failures.kind_of_error(error)
-                code = _fail(live, kind, f"{reason}: {error}" if error else reason)
         except (EndedBySignal, _FailedElsewhere):
             steps.write(start_ns, time.perf_counter() - start_s)
             raise
-        if code == 0:
-            clocks.compare("end")  # all nodes have ended, and their steps are recorded
+        duration_s = time.perf_counter() - start_s
+        if (wrong := steps.wrong_ranks()) is not None:
+            code = _fail(live, "error", wrong)
+        elif (failed or launcher_code) and not steps.were_complete():
+            kind: failures.Kind = "exited"
+            reason = f"{program} {failures.describe_exit(launcher_code)}"
+            if failed:
+                kind, reason = failures.reason_of_ranks(live, failed)
+            if error := first_error(folder.log_path, record.attempts):
+                kind = kind if kind == "killed" else failures.kind_of_error(error)
+                reason = f"{reason}: {error}"
+            code = _fail(live, kind, reason)
         steps.write(start_ns, duration_s)
     return code
 
@@ -243,11 +217,24 @@ def _launcher_line(program: str, workers: int, node: Node) -> list[str]:
     return [program, "-n", str(workers)]
 
 
-def first_error(log: Path, attempt: int) -> str | None:
-    """Return the first error message of a Python program in the log of an attempt.
+class _OtherNodes:
+    def __init__(self, live: Path, node: Node) -> None:
+        self._live, self._has_others, self._next_s = live, node.nodes > 1, 0.0
 
-    Errors of ranks that have lost another one come last.
-    """
+    def check(self) -> bool:
+        if self._has_others and time.monotonic() > self._next_s:
+            self._next_s = time.monotonic() + _OTHERS_POLL_S
+            names = list[str]()
+            with contextlib.suppress(OSError):  # a moment of a shared file system
+                names = [path.name for path in self._live.iterdir()]
+            for name in names:
+                if name.startswith(("failure.", "refused.")):
+                    raise _FailedElsewhere(f"ended because another node failed ({name})")
+        return False
+
+
+def first_error(log: Path, attempt: int) -> str | None:
+    """Of Python programs in the log; errors of ranks that have lost another one come last."""
     try:
         text = read_end(log)
     except OSError:
@@ -255,18 +242,6 @@ def first_error(log: Path, attempt: int) -> str | None:
     errors = _ERROR.findall(text.rpartition(f"== attempt {attempt},")[2])
     error = min(errors, key=lambda error: failures.kind_of_error(error) != "error", default=None)
     return collapse_whitespace(error)[:_LONGEST] if error else None
-
-
-def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
-    end_s = time.monotonic() + _LATE_S
-    while True:
-        record = folder.read()
-        if record is not None and record.attempts >= attempt:
-            return record
-        if time.monotonic() > end_s:
-            state = "not there" if record is None else f"the record of attempt {record.attempts}"
-            raise BadInput(f"{folder.record_path}: {state}; needed: the record of {attempt}")
-        time.sleep(0.2)
 
 
 def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
@@ -295,11 +270,11 @@ def forward_signals() -> Iterator[None]:
     is_over = threading.Event()
 
     def forward() -> None:
-        """Signal new workers until the end; SIGUSR1 is unblocked in this thread only."""
+        # In this thread only.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
         signalled = set[psutil.Process]()
         while not is_over.wait(_FORWARD_POLL_S):
-            for child in psutil.Process(os.getpid()).children() if received else ():
+            for child in psutil.Process().children() if received else ():
                 with contextlib.suppress(psutil.Error):
                     if child not in signalled and WORKER in child.cmdline():
                         child.send_signal(signal.SIGUSR1)

@@ -5,7 +5,7 @@ import pickle
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,28 +18,18 @@ from wattlaw.running.training.ranks import Ranks
 from wattlaw.store.live import LiveWriter
 
 #: Errors that torch raises for a damaged file, or for one of another model.
-_DAMAGE = (OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError)
+_DAMAGE = (
+    *(OSError, RuntimeError, KeyError, ValueError, EOFError, TypeError, AttributeError),
+    pickle.UnpicklingError,
+)
 #: How long a shared file system may take to show on all hosts what one has written.
 _LATE_S, _RETRY_S = 60.0, 0.5
 _PREEMPTED = "preemption notice (SIGUSR1)"
-#: A rank's random state: its generator on the CPU, and that of its GPU if it has one.
-RandomState = dict[str, torch.Tensor]
-
-
-class Stateful(Protocol):
-    """An object whose state can be saved and loaded."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> Any: ...
 
 
 @dataclass(frozen=True)
 class Progress:
-    """The progress of a run: the number of finished epochs, and of steps in the next one.
-
-    With all steps of an epoch its training is finished, but its evaluation is not.
-    """
+    """Finished epochs, and steps in the next one: with all of them, its evaluation is left."""
 
     epoch: int = 0
     step: int = 0
@@ -60,10 +50,7 @@ def save_model(path: Path, model: nn.Module) -> None:
 
 
 def _write(path: Path, state: dict[str, Any]) -> None:
-    """Replace a file. It is opened here, because torch hides the system's error messages.
-
-    Raises ``OSError`` if the file cannot be written; the error of a full disk names the file.
-    """
+    """The file is opened here, because torch hides the system's error messages."""
     try:
         with replacing(path) as temporary, temporary.open("wb") as file:
             torch.save(state, file)
@@ -77,34 +64,30 @@ def _write(path: Path, state: dict[str, Any]) -> None:
 class Checkpointer:
     """Saves and loads the checkpoint of a run. All ranks call each method together.
 
-    ``parts`` are the objects whose state is saved, by name. ``windows`` of this rank's host, if it
-    writes them, are synced to disk before a checkpoint. ``live`` gets ``checkpointed.json`` and
-    ``stopped.json``.
+    ``parts`` are the objects whose ``state_dict`` is saved, by name. ``windows`` of this rank's
+    host, if it writes them, are synced to disk before a checkpoint.
     """
 
     def __init__(
         self,
         path: Path,
-        parts: dict[str, Stateful],
+        parts: dict[str, Any],
         ranks: Ranks,
         windows: LiveWriter | None,
         live: Path | None,
     ) -> None:
         self._path, self._parts, self._ranks = path, parts, ranks
         self._windows, self._live = windows, live
-        self._random: RandomState = {}
+        #: A rank's random state: its generator on the CPU, and that of its GPU if it has one.
+        self._random: dict[str, torch.Tensor] = {}
         self._loaded: Progress | None = None
 
     def load(self, *, epochs: int, steps: int) -> Progress:
-        """Load the checkpoint, if the file exists, and return its progress.
-
-        Raises ``BadInput`` if the file is not a checkpoint of a run with this number of epochs,
-        steps and ranks.
-        """
-        ranks, end_s = self._ranks, time.monotonic() + _LATE_S
+        """Return the progress; ``BadInput`` if the file is not a checkpoint of such a run."""
+        end_s = time.monotonic() + _LATE_S
         while True:
             self._loaded = progress = self._load(epochs, steps)
-            gathered = ranks.all_gather((progress, time.monotonic() > end_s))
+            gathered = self._ranks.all_gather((progress, time.monotonic() > end_s))
             first, is_late = gathered[0]
             if all(other == first for other, _ in gathered):
                 return progress
@@ -128,7 +111,7 @@ class Checkpointer:
             random = list(state["random"])
             if len(random) != (ranks.world if progress.step else 0):
                 raise ValueError(f"it has the random state of {len(random)} ranks")
-        except (*_DAMAGE, pickle.UnpicklingError) as error:
+        except _DAMAGE as error:
             raise BadInput(
                 f"{path}: not a checkpoint of this run: {collapse_whitespace(str(error))[:200]}; "
                 "remove it to start from the beginning"
@@ -143,11 +126,8 @@ class Checkpointer:
             gpu.set_rng_state(self._random[device.type], device)
 
     def save(self, progress: Progress) -> None:
-        """Replace the checkpoint; the old one stays until the new one is complete.
-
-        It has the random state of each rank, but none at the begin of an epoch, which sets seeds.
-        """
-        ranks, random = self._ranks, list[RandomState]()
+        """Without random states at the begin of an epoch, which sets seeds."""
+        ranks, random = self._ranks, list[dict[str, torch.Tensor]]()
         if progress.step:
             own = {"cpu": torch.get_rng_state()}
             if ranks.gpu is not None:
@@ -162,8 +142,7 @@ class Checkpointer:
             if progress != self._loaded:
                 self._write_status("checkpointed", progress)
 
-    def stop(self, progress: Progress, *, saves: bool = True) -> None:
-        """Replace the checkpoint, if it is kept, and record that the run stops after a notice."""
+    def stop(self, progress: Progress, *, saves: bool) -> None:
         if saves:
             self.save(progress)
         if self._ranks.rank == 0:

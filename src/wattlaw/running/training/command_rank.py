@@ -22,7 +22,6 @@ _RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def main() -> int:
-    """Execute the command in place of this process; return only if that fails."""
     how = sys.argv[1] if sys.argv[1] in (LAUNCHER, LAUNCHED) else None
     command = sys.argv[2:] if how else sys.argv[1:]
     processes.end_with_parent(os.getppid() if how == LAUNCHED else int(os.environ[AGENT_PID]))
@@ -38,14 +37,13 @@ def main() -> int:
 
 
 def _of_command() -> dict[str, str]:
-    """Return the environment of the command; direct the first rank's output to the node agent."""
     environment = user_environment()
     folder, output = environment.get(STEPS_FOLDER), environment.pop(FIRST_OUTPUT, None)
     if folder is not None:
         environment = instrumented_environment(environment, Path(folder))
     rank = next((environment[name] for name in _RANKS if name in environment), "0")
     environment[LAUNCHED_RANK] = rank
-    if output is not None and rank == "0":
+    if output is not None and rank == "0":  # the node agent reads it
         os.dup2(os.open(output, os.O_WRONLY), sys.stdout.fileno())
         environment = {"PYTHONUNBUFFERED": "1", **environment}  # lines come when they are printed
     return environment

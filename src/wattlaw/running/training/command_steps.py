@@ -37,8 +37,7 @@ _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-n
 class CommandSteps:
     """Observes a command from before its ranks start, by environment variables that they get.
 
-    ``write`` stores what was observed in ``live``, which the nodes share. Samples and notes of all
-    ranks are written by node 0.
+    Its nodes share ``live``. Node 0 writes samples and notes of all ranks.
     """
 
     def __init__(self, spec: RunSpec, live: Path, node: int = 0) -> None:
@@ -75,10 +74,7 @@ class CommandSteps:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def are_complete(self) -> bool:
-        """Read the output; say whether the ranks can be ended.
-
-        That is so if all have the steps of the limit, or they are not those that were launched.
-        """
+        """Say whether the ranks can be ended: they have the steps of the limit, or are others."""
         self._pass_output_on()
         if self._checks_s and time.monotonic() > self._checks_s[0]:
             del self._checks_s[0]
@@ -93,14 +89,12 @@ class CommandSteps:
         return True
 
     def wrong_ranks(self) -> str | None:
-        """Return how the ranks of this host differ from those that were launched, or None."""
         if self._wrong_ranks is None:
             gpus = self._spec.setting.gpus
             self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)
         return self._wrong_ranks
 
     def _rank_starter(self, gpus: int) -> str | None:
-        """Return which descendant of this process starts ranks itself, also without PyTorch."""
         if self._spec.workload.launch_with not in ("auto", "none"):
             return None
         for pid in descendants(os.getpid()):

@@ -29,10 +29,7 @@ DISK_FULL = os.EX_IOERR
 
 
 def take_device(local_rank: int) -> int:
-    """Return the number of a rank's GPU in CUDA, before CUDA is used.
-
-    A CUDA process can use one MIG instance, so each rank lists only its own.
-    """
+    """The number in CUDA: a process can use one MIG instance, so each rank lists its own."""
     instances = [entry.strip() for entry in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")]
     if not all(entry.startswith("MIG-") for entry in instances):
         return local_rank
@@ -42,5 +39,4 @@ def take_device(local_rank: int) -> int:
 
 
 def host_name() -> str:
-    """Return the name of this machine in windows, samples and file names."""
     return os.environ.get(HOST) or socket.gethostname()

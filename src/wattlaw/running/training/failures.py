@@ -32,12 +32,19 @@ _DISCONNECTED = re.compile(
 )
 #: Exit codes of a rank that was killed or crashed. The agent ends the other ranks with SIGTERM.
 _KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
-_DISK_FULL = {errno.ENOSPC, errno.EDQUOT}
 _FULL = "the disk is full"
 
 
+class Failure(BaseModel):
+    """``failure.HOST.json`` and ``error.RANK.json``."""
+
+    reason: str
+    kind: Kind = "error"
+    time_s: float = 0.0
+    rank: int | None = None
+
+
 def reason_of(error: BaseException) -> str:
-    """Return an error on one line, with advice if the memory or the disk is full."""
     text = one_line(error)
     full = disk_full_error(error)
     if full is not None:
@@ -51,65 +58,31 @@ def reason_of(error: BaseException) -> str:
 
 
 def disk_full_error(error: BaseException | None) -> OSError | None:
-    """Return the error of a full disk or quota that ``error`` is or was raised from, or None."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
-        if isinstance(error, OSError) and error.errno in _DISK_FULL:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return error
         seen.add(id(error))
         error = error.__cause__ or error.__context__
     return None
 
 
-def write_error(live: Path, rank: int, error: BaseException) -> None:
-    """Write ``error.RANK.json`` with the reason why a rank failed.
+def kind_of_error(text: str) -> Kind:
+    return "disconnected" if _DISCONNECTED.search(text) else "error"
 
-    Raises ``OSError`` if the file cannot be written.
-    """
+
+def write_error(live: Path, rank: int, error: BaseException) -> None:
     reason = reason_of(error)
     kind = "exited" if isinstance(error, KeyboardInterrupt) else kind_of_error(reason)
     failure = {"rank": rank, "time_s": time.time(), "reason": reason, "kind": kind}
     write_text(live / f"error.{rank}.json", json.dumps(failure))
 
 
-def kind_of_error(text: str) -> Kind:
-    """Return ``disconnected`` for an error that another rank's end can cause, else ``error``."""
-    return "disconnected" if _DISCONNECTED.search(text) else "error"
-
-
 def write_failure(live: Path, host: str, kind: Kind, reason: str) -> None:
-    """Write ``failure.HOST.json`` with the reason why a host failed, unless the file exists.
-
-    Raises ``OSError`` if the file cannot be written.
-    """
     path = live / f"failure.{host}.json"
-    if not path.exists():
+    if not path.exists():  # the first one counts
         failure = {"reason": reason, "kind": kind, "time_s": time.time()}
         write_text(path, json.dumps(failure))
-
-
-def first_failure(live: Path) -> "Failure | None":
-    """Return the most likely first failure of an attempt; None without any."""
-    failures = read_failures(live)
-    error = _first_error(live)  # the rank's agent may have been killed before it wrote a file
-    if error is not None:
-        failures.append(error.model_copy(update={"time_s": math.inf}))
-    return min(failures, key=_order, default=None)
-
-
-def cause(live: Path) -> str | None:
-    """Return the reason if a rank of an attempt failed by itself, without the loss of another."""
-    failure = first_failure(live)
-    return failure.reason if failure and failure.kind in ("killed", "error") else None
-
-
-class Failure(BaseModel):
-    """``failure.HOST.json`` and ``error.RANK.json``."""
-
-    reason: str
-    kind: Kind = "error"
-    time_s: float = 0.0
-    rank: int | None = None
 
 
 def read_failures(live: Path, pattern: str = "failure.*.json") -> list[Failure]:
@@ -126,16 +99,28 @@ def read_failures(live: Path, pattern: str = "failure.*.json") -> list[Failure]:
     return failures
 
 
-def _order(failure: Failure) -> tuple[int, float]:
-    return _KINDS.index(failure.kind), failure.time_s
+def _first(failures: list[Failure]) -> Failure | None:
+    return min(failures, key=lambda one: (_KINDS.index(one.kind), one.time_s), default=None)
 
 
 def _first_error(live: Path) -> Failure | None:
-    """Return the error of the rank that failed first; the reason names the rank."""
-    first = min(read_failures(live, "error.*.json"), key=_order, default=None)
+    first = _first(read_failures(live, "error.*.json"))
     if first is None or first.rank is None:
         return first
     return first.model_copy(update={"reason": f"rank {first.rank}: {first.reason}"})
+
+
+def first_failure(live: Path) -> Failure | None:
+    failures = read_failures(live)
+    error = _first_error(live)  # the rank's agent may have been killed before it wrote a file
+    if error is not None:
+        failures.append(error.model_copy(update={"time_s": math.inf}))
+    return _first(failures)
+
+
+def cause(live: Path) -> str | None:
+    failure = first_failure(live)
+    return failure.reason if failure and failure.kind in ("killed", "error") else None
 
 
 def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
@@ -161,14 +146,12 @@ def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
 
 
 def describe_exit(code: int) -> str:
-    """Return how a process ended, from its return code in ``subprocess``'s convention."""
     if code < 0:
         return f"ended by signal {-code} ({signal.Signals(-code).name})"
     return f"ended with exit code {code}"
 
 
-def reason_of_agent(code: int) -> str:
-    """Return how a node agent without a failure file ended, from its exit code."""
+def reason_of_agent(code: int) -> str:  # one without a failure file
     if code == DISK_FULL:
         return f"{_FULL}; the node agent could not write why the run failed"
     return f"the node agent {'was ' if code < 0 else ''}{describe_exit(code)}"

@@ -21,14 +21,12 @@ _aten = torch.ops.aten
 def flops_per_sample(workload: Workload, model: nn.Module, dataset: Dataset) -> float | None:
     """Return the operations of one forward and backward pass per sample; None if not countable.
 
-    torch's FLOP counter counts matrix products, convolutions and attention; a multiplication and an
-    addition are two operations. Fourier transforms of n points are added as (5/2) n log2 n if real
-    and 5 n log2 n if complex, the count of the radix-2 algorithm (Cooley and Tukey 1965). Pointwise
-    operations are not counted.
+    torch's FLOP counter counts matrix products, convolutions and attention, not pointwise
+    operations; a multiplication and an addition are two. Fourier transforms of n points add (5/2)
+    n log2 n if real and 5 n log2 n if complex, as the radix-2 algorithm (Cooley and Tukey 1965).
 
-    A copy of the model on the ``meta`` device computes shapes without numbers. If that fails, as
-    for models whose shapes depend on the data, a copy on the CPU is used. If samples differ in
-    size, as molecules do, the result is the mean of the first 32.
+    Shapes come from a copy of the model on the ``meta`` device or, if they depend on the data, on
+    the CPU. If samples differ in size, as molecules do, the result is the mean of the first 32.
     """
     on_meta, many = representative_samples(dataset), min(_VARYING, len(dataset))
     for device, samples in ((torch.device("meta"), on_meta), (torch.device("cpu"), many)):
@@ -55,7 +53,6 @@ def representative_samples(dataset: Dataset) -> int:
 
 
 def first_batch(dataset: Dataset, samples: int, *, times: int = 1) -> Any:
-    """Return the first samples of a dataset as a batch in which each is contained ``times``."""
     numbers = np.tile(np.arange(samples), times)
     return dataset.batch(numbers, numbers.astype(np.uint64))
 

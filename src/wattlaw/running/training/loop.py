@@ -16,21 +16,21 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from wattlaw.common.errors import BadInput
+from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import write_text
 from wattlaw.running.steps import Moment, Step, StepClock, StepPlan, StepWindow
 from wattlaw.running.training import checkpoint
 from wattlaw.running.training.checkpoint import Checkpointer, Progress
 from wattlaw.running.training.environment import SHARING_WORKERS, WARNS
-from wattlaw.running.training.precision import Precision
 from wattlaw.running.training.preemption import PreemptionNotice
 from wattlaw.running.training.ranks import Ranks, to_device
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
-from wattlaw.workloads.data_loading import Loader, LoaderOptions
-from wattlaw.workloads.workload import Batch, Shard, Workload
+from wattlaw.workloads.data_loading import Loader, workers_for
+from wattlaw.workloads.workload import Batch, Dataset, Shard, Workload
 
+_AUTOCAST = {"bf16": torch.bfloat16, "fp16": torch.float16}
 #: Epochs of the schedule of a run that is measured by steps.
 _SCHEDULED_EPOCHS = 100
 _ENGINE: Any = torch.autograd.Variable._execution_engine
@@ -49,42 +49,28 @@ class Training:
     def __init__(
         self, workload: Workload, plain: nn.Module, spec: RunSpec, seed: int, ranks: Ranks
     ) -> None:
-        self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
-        self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
-        self._measure, self._options = spec.measure, spec.train
-        self._clock = StepClock(ranks.gpu)
-        setting = spec.setting
         local_batch, global_batch = spec.local_batch, spec.global_batch
         if local_batch is None or global_batch is None:
             raise BadInput("a run that is trained here needs a batch size")
-        self._precision = Precision(setting.precision or "fp32", ranks.device)
-        shard = Shard(
-            ranks.rank,
-            ranks.world,
-            local_batch,
-            seed=seed,
-            fraction=setting.dataset_fraction,
-            micro_batches=self._options.gradient_accumulation,
-        )
-        self._batch_size = local_batch // self._options.gradient_accumulation
-        options = LoaderOptions(
-            self._options.loader_workers,
-            self._options.prefetch,
-            pin_memory=ranks.gpu is not None,
-            handles_sigterm=WARNS not in os.environ,
-        )
-        sharing = {"sharing": int(os.environ.get(SHARING_WORKERS, ranks.local_world))}
-        evaluates = self._measure.evaluate and not self._measure.is_by_steps
+        self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
+        self._measure, self._options = spec.measure, spec.train
+        self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
+        self._clock = StepClock(ranks.gpu)
+        self._precision = Precision(spec.setting.precision or "fp32", ranks.device)
+        parts, fraction = self._options.gradient_accumulation, spec.setting.dataset_fraction
+        self._batch_size = local_batch // parts
+        shard = Shard(ranks.rank, ranks.world, local_batch, seed, fraction, parts)
+        evaluated = self._evaluation = None
         with ranks.first_before_others():
             self.data = workload.training_data()
-            evaluated = workload.evaluation_data() if evaluates else None
-        self.loader = Loader(self.data, shard, options, training=True, **sharing)
-        self._evaluation = None
+            if self._measure.evaluate and not self._measure.is_by_steps:
+                evaluated = workload.evaluation_data()
+        self.loader = self._loader(self.data, shard, training=True)
         if evaluated is not None:
-            self._evaluation = Loader(evaluated, shard, options, training=False, **sharing)
+            self._evaluation = self._loader(evaluated, shard, training=False)
         if not self.loader.steps:
             raise BadInput(
-                f"dataset_fraction {setting.dataset_fraction:g} of {len(self.data)} samples with "
+                f"dataset_fraction {fraction:g} of {len(self.data)} samples with "
                 f"{ranks.world} gpus; allowed: at least one sample for each of them"
             )
         self._format = torch.preserve_format
@@ -92,11 +78,25 @@ class Training:
             self._format = torch.channels_last
             plain.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._model = self._wrapped()
-        self._optimizer = workload.optimizer(
-            self._plain, global_batch, fused=self._options.fused_optimizer or None
-        )
+        fused = self._options.fused_optimizer or None
+        self._optimizer = workload.optimizer(plain, global_batch, fused=fused)
         self._epochs = self._measure.epochs or _SCHEDULED_EPOCHS
         self._schedule = workload.schedule(self._optimizer, global_batch, self._epochs)
+
+    def _loader(self, data: Dataset, shard: Shard, *, training: bool) -> Loader:
+        workers, on_gpu = self._options.loader_workers, self._ranks.gpu is not None
+        if workers is None:
+            sharing = int(os.environ.get(SHARING_WORKERS, self._ranks.local_world))
+            workers = workers_for(data, sharing, on_gpu=on_gpu)
+        return Loader(
+            data,
+            shard,
+            workers,
+            training=training,
+            prefetch=self._options.prefetch,
+            pin_memory=on_gpu,
+            handles_sigterm=WARNS not in os.environ,
+        )
 
     def _wrapped(self) -> nn.Module:
         """Return the model for training. A single rank does not communicate gradients."""
@@ -121,26 +121,22 @@ class Training:
         """Train to the end or to a preemption notice, from a checkpoint if there is one.
 
         Each phase is a window, which the first rank of each host writes. ``metric`` is that of the
-        workload's metrics that windows have. After a notice all ranks stop after the same step and
-        save a checkpoint. A run that is measured by steps has none: it begins again.
-
-        Raises ``BadInput`` if the checkpoint is not of this run.
+        workload's metrics that windows have. A run that is measured by steps has no checkpoint.
         """
-        parts: dict[str, checkpoint.Stateful] = {
+        parts = {
             "model": self._plain,
             "optimizer": self._optimizer,
             "schedule": self._schedule,
             "precision": self._precision,
         }
         checkpointer = Checkpointer(folder.checkpoint_path, parts, self._ranks, windows, live)
-        by_steps = self._measure.is_by_steps
-        if by_steps:
+        if self._measure.is_by_steps:
             stopped_at = self._train_by_steps(windows, live)
         else:
             begin = checkpointer.load(epochs=self._epochs, steps=self.loader.steps)
             stopped_at = self._train_by_epochs(begin, checkpointer, windows, metric)
         if stopped_at is not None:
-            checkpointer.stop(stopped_at, saves=not by_steps)
+            checkpointer.stop(stopped_at, saves=not self._measure.is_by_steps)
         elif self._options.save_model and self._ranks.rank == 0:
             checkpoint.save_model(folder.model_path, self._plain)
 
@@ -218,7 +214,6 @@ class Training:
     def _train_by_epochs(
         self, begin: Progress, checkpointer: Checkpointer, windows: LiveWriter | None, metric: str
     ) -> Progress | None:
-        """Train and evaluate to the end; return the progress at a notice, None without one."""
         measure, every = self._measure, self._options.checkpoint_every
         steps, host = self.loader.steps, self._ranks.host
         is_resumed = not begin.is_begin
@@ -253,7 +248,6 @@ class Training:
     def train_epoch(
         self, epoch: int, begin: Progress | None = None
     ) -> tuple[dict[str, Any], Progress]:
-        """Train an epoch from a progress to its end or a notice; return window and progress."""
         begin = begin or Progress(epoch)
         self._model.train()
         window = self._begin_window()
@@ -326,10 +320,7 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
-        """Evaluate the model; return the window.
-
-        The model without DDP is used, because ranks may have different numbers of batches.
-        """
+        """Without DDP, because ranks may have different numbers of batches."""
         ranks = self._ranks
         self._plain.eval()
         sums: dict[str, torch.Tensor] = {}
@@ -365,3 +356,40 @@ def _sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
         for name, value in values.items():
             totals[name] += value
     return dict(totals)
+
+
+class Precision:
+    """One of fp32, tf32, bf16 and fp16; weights and optimiser state stay fp32 in all of them.
+
+    fp32 is IEEE throughout: TF32, which torch uses for convolutions by default, is off. bf16 and
+    fp16 are torch's automatic mixed precision; fp16 scales the loss (Micikevicius et al. 2018,
+    arXiv 1710.03740), so that small gradients do not vanish.
+    """
+
+    def __init__(self, name: str, device: torch.device) -> None:
+        if name == "tf32" and (device.type != "cuda" or torch.version.hip):
+            raise NotAvailable("precision tf32 needs an NVIDIA GPU; allowed here: fp32, bf16, fp16")
+        torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+        torch.backends.cudnn.allow_tf32 = name == "tf32"
+        self._device, self._dtype = device, _AUTOCAST.get(name)
+        self._scaler = torch.amp.GradScaler(device.type, enabled=name == "fp16")
+
+    def autocast(self) -> contextlib.AbstractContextManager[Any]:
+        if self._dtype is None:
+            return contextlib.nullcontext()
+        return torch.autocast(self._device.type, self._dtype)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        self._scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+
+    def step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Make an optimizer step; with fp16 a step whose gradients overflowed is skipped."""
+        self._scaler.step(optimizer)
+        self._scaler.update()
+
+    def state_dict(self) -> dict[str, Any]:
+        return self._scaler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if state:
+            self._scaler.load_state_dict(state)

@@ -48,15 +48,14 @@ def _receive(*_: object) -> None:
 class PreemptionNotice:
     """Whether a notice has come to any rank; all ranks get the same answer after the same step.
 
-    The ranks agree by a reduction on the CPU, separate from the communication of GPUs. It gives
-    whether any rank was notified and the longest time per step, from which every rank computes
-    after how many steps the next agreement is due. Each rank creates a notice and calls it at the
-    same points. If no notice is ``expected``, the ranks do not communicate.
+    The ranks agree by a reduction on the CPU, which also gives the longest time per step, from
+    which every rank computes after how many steps the next agreement is due. Each rank calls it at
+    the same points. If no notice is ``expected``, the ranks do not communicate.
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:
-        self._expected, self._ranks, self._is_single = expected, ranks, ranks.world == 1
-        self._group = ranks.cpu_group() if expected and not self._is_single else None
+        self._expected, self._ranks, self._agrees = expected, ranks, expected and ranks.world > 1
+        self._group = ranks.cpu_group() if self._agrees else None
         self.begin()
 
     def begin(self) -> None:
@@ -65,10 +64,8 @@ class PreemptionNotice:
         self._since_s = time.perf_counter()
 
     def after_step(self) -> bool:
-        if not self._expected:
-            return False
-        if self._is_single:
-            return _is_received
+        if not self._agrees:
+            return self._expected and _is_received
         self._left -= 1
         if self._left:
             return False
@@ -80,9 +77,7 @@ class PreemptionNotice:
         return must_stop
 
     def now(self) -> bool:
-        if not self._expected:
-            return False
-        return _is_received if self._is_single else self._agree(0.0)[0]
+        return self._agree(0.0)[0] if self._agrees else self._expected and _is_received
 
     def _agree(self, step_s: float) -> tuple[bool, float]:
         is_received, step_s = self._ranks.largest([float(_is_received), step_s], self._group)
@@ -90,7 +85,6 @@ class PreemptionNotice:
 
 
 def steps_between(step_s: float) -> int:
-    """Return the number of steps of ``step_s`` seconds in about one second, at most 1000."""
     if step_s * _MOST_STEPS <= _EVERY_S:
         return _MOST_STEPS
     return max(1, round(_EVERY_S / step_s))

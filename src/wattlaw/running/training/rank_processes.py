@@ -44,21 +44,16 @@ _SRUN_OPTIONS = re.compile(
 
 
 class EndedBySignal(Exception):
-    """The node agent got a signal that ends it, and its ranks have ended."""
-
     def __init__(self, number: int) -> None:
         super().__init__(signal.Signals(number).name)
 
 
 @dataclass(frozen=True)
 class Node:
-    """The place of this node among those of a run, and where the first rank listens."""
-
     number: int = 0
     nodes: int = 1
     address: str = "127.0.0.1"
     port: int | None = None  # a free one if the node is alone
-    clock_port: int | None = None  # of the first node's agent, to compare clocks
 
 
 def run_ranks(
@@ -68,14 +63,12 @@ def run_ranks(
     is_over: Callable[[], bool] = lambda: False,
     signals: Collection[int] = SIGNALS,
 ) -> dict[int, int]:
-    """Run a command line once per rank of this node; call it on the main thread.
+    """Run a command line once per rank of this node, in a session each; on the main thread.
 
-    The variables of torchrun are in the environment of each rank, which has a session of its own.
-    ``is_over`` is called often: once it is true, the ranks are ended, and none of them has failed.
-    An exception that it raises ends them too.
-    The result has the exit codes of the ranks that failed, in the order of their failures, without
-    those that were ended because another failed. Raises ``EndedBySignal`` if this process got
-    one of ``signals``; the ranks got the same signal.
+    ``is_over`` is called often: once it is true, or raises, the ranks are ended, and none of them
+    has failed. The result has the exit codes of the ranks that failed, in the order of their
+    failures, without those that were ended because another failed. Raises ``EndedBySignal`` if this
+    process got one of ``signals``; the ranks got the same signal.
     """
     node = node or Node()
     first, shared = node.number * ranks, _environment(ranks, node)
@@ -88,10 +81,6 @@ def run_ranks(
 
 
 def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
-    """Run a program that starts the ranks; return its exit code, 0 if it was over.
-
-    Parameters and errors are those of ``run_ranks``.
-    """
     ranks_own = {"RANK", "LOCAL_RANK", "ROLE_RANK", *_environment(1, Node())}
     is_job = HOST in os.environ  # of the launcher slurm
     environment = {
@@ -138,15 +127,14 @@ def _run(
 
 
 def _environment(ranks: int, node: Node) -> dict[str, str]:
-    """Return the variables that torchrun sets alike for all ranks of a node."""
     world, port = str(ranks * node.nodes), node.port
     if port is None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
+    handling = os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     return {
-        "WORLD_SIZE": world,
-        "ROLE_WORLD_SIZE": world,
+        **dict.fromkeys(("WORLD_SIZE", "ROLE_WORLD_SIZE"), world),
         "LOCAL_WORLD_SIZE": str(ranks),
         "GROUP_RANK": str(node.number),
         "GROUP_WORLD_SIZE": str(node.nodes),
@@ -154,10 +142,9 @@ def _environment(ranks: int, node: Node) -> dict[str, str]:
         "MASTER_ADDR": node.address,
         "MASTER_PORT": str(port),
         "TORCHELASTIC_RUN_ID": str(uuid.uuid4()),
-        "TORCHELASTIC_RESTART_COUNT": "0",
-        "TORCHELASTIC_MAX_RESTARTS": "0",
+        **dict.fromkeys(("TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"), "0"),
         "TORCHELASTIC_USE_AGENT_STORE": "False",
-        "TORCH_NCCL_ASYNC_ERROR_HANDLING": os.environ.get("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"),
+        "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling,
     }
 
 

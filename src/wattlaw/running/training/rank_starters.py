@@ -6,7 +6,7 @@ once per GPU.
 
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,10 +17,9 @@ from wattlaw.common.files import read_bytes
 class RankStarter:
     """A program that starts ranks.
 
-    ``count`` is the word that says how many ranks it starts on a node, as it is in the command;
-    None if nothing says it. With ``has_own_world`` each rank gets RANK and WORLD_SIZE of this
-    program; otherwise a single rank keeps those that it has. ``script`` is the shell script in
-    which it is.
+    ``count`` is the word that says how many ranks it starts on a node; None if nothing says it.
+    With ``has_own_world`` each rank gets RANK and WORLD_SIZE of this program; otherwise a single
+    rank keeps those that it has. ``script`` is the shell script in which it is.
     """
 
     program: str
@@ -48,7 +47,8 @@ class RankStarter:
 
 
 _NPROC = ("--nproc-per-node", "--nproc_per_node")
-_MPI = ("-n", "-np", "--np", "--n", "-c")
+_MPI = (("-n", "-np", "--np", "--n", "-c"), None, False)
+_TASKS = (("-n", "--ntasks", "--np"), None, False)
 #: For each program the options of its number of ranks, the number without one, and whether it sets
 #: WORLD_SIZE for a single rank, too.
 _PROGRAMS: dict[str, tuple[tuple[str, ...], str | None, bool]] = {
@@ -60,177 +60,120 @@ _PROGRAMS: dict[str, tuple[tuple[str, ...], str | None, bool]] = {
     "fabric run": (("--devices",), "1", True),
     "composer": (("-n", "--nproc"), None, True),
     "colossalai run": (_NPROC, None, True),
-    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "prun"),
-                    (_MPI, None, False)),
-    **dict.fromkeys(("srun", "jsrun", "aprun", "ibrun", "flux run"),
-                    (("-n", "--ntasks", "--np"), None, False)),
-}  # fmt: skip
+    **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), _MPI),
+    **dict.fromkeys(("srun", "jsrun", "aprun", "ibrun", "flux run"), _TASKS),
+}
 #: Other names of these programs, and modules that do the same.
 _ALIASES = {
-    "accelerate-launch": "accelerate launch",
-    "accelerate.commands.launch": "accelerate launch",
-    "accelerate.commands.accelerate_cli": "accelerate",
-    "composer.cli.launcher": "composer",
+    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch"), "torchrun"),
+    **dict.fromkeys(("accelerate-launch", "accelerate.commands.launch"), "accelerate launch"),
     "deepspeed.launcher.runner": "deepspeed",
-    **dict.fromkeys(("horovod.runner", "horovod.runner.launch"), "horovodrun"),
-    **dict.fromkeys(("lightning.fabric.cli", "lightning_fabric.cli"), "lightning"),
+    "horovod.runner.launch": "horovodrun",
     **dict.fromkeys(("mpiexec.openmpi", "mpiexec.mpich"), "mpiexec"),
     **dict.fromkeys(("mpirun.openmpi", "mpirun.mpich"), "mpirun"),
-    **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch",
-                     "torch.distributed.launcher"), "torchrun"),
-}  # fmt: skip
-#: Programs that start another one, with the number of words before it that are no options.
-_WRAPPERS = {
-    **dict.fromkeys(
-        ("env", "nohup", "nice", "ionice", "time", "stdbuf", "setsid", "numactl", "sudo", "doas",
-         "exec", "command", "hwloc-bind", "strace", "ncu", "unbuffer", "xvfb-run", "catchsegv",
-         "gdb", "kernprof", "scalene"), 0),
-    **dict.fromkeys(
-        ("timeout", "taskset", "chrt", "uv", "poetry", "pipenv", "pdm", "hatch", "rye", "pixi",
-         "conda", "mamba", "micromamba", "nsys", "perf", "py-spy", "wattlaw"), 1),
-    **dict.fromkeys(("apptainer", "singularity", "docker", "podman", "enroot"), 2),
-}  # fmt: skip
+}
+#: Programs that start another one.
+_WRAPPERS = (
+    "env", "nohup", "nice", "ionice", "time", "stdbuf", "setsid", "numactl", "sudo", "exec",
+    "command", "hwloc-bind", "strace", "ncu", "timeout", "taskset", "chrt", "uv", "poetry",
+    "pipenv", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba", "nsys", "perf", "py-spy",
+    "wattlaw", "apptainer", "singularity", "docker", "podman", "enroot",
+    "accelerate", "lightning", "fabric", "colossalai", "flux",
+)  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 _PYTHON = re.compile(r"\{python\}|(python|pypy)[0-9.]*[tw]?")
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
 _KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
 _MAX_SCRIPT_BYTES = 200_000
-_MAX_DEPTH = 8
 
 
-def find_rank_starter(
-    words: Sequence[str], depth: int = 0, *, follow_shells: bool = True
-) -> RankStarter | None:
-    """Return the program in a command that starts ranks, None if none is seen.
-
-    Programs that start another one (``env``, ``uv run``, ``numactl``) are looked through, and with
-    ``follow_shells`` the commands of ``bash -c`` and shell scripts.
-    """
-    skipped, is_value = 0, False
-    for index, word in enumerate(words if depth <= _MAX_DEPTH else ()):
-        name = PurePosixPath(word).name
-        if name in _SHELLS and not follow_shells:
-            return None
-        is_end, found = _at(word, words[index + 1 :], depth)
-        if is_end:
-            return found
-        if name in _WRAPPERS:
-            skipped, is_value = _WRAPPERS[name], False
-        elif word.startswith("-"):
-            is_value = "=" not in word and word != "--"
-        elif is_value or _ASSIGNMENT.fullmatch(word):
-            is_value = False
-        elif skipped:
-            skipped -= 1
-        else:
-            return None  # a program that is not known
+def find_rank_starter(words: Sequence[str], *, follow_shells: bool = True) -> RankStarter | None:
+    """With ``follow_shells``, ``bash -c`` and shell scripts are looked through."""
+    if (found := _in_command(words)) is not None or not follow_shells:
+        return found
+    for text, script in _shell_texts(words):
+        for command in _commands(text):
+            if (found := _in_command(command)) is not None:
+                return replace(found, script=script)
     return None
 
 
-def _at(word: str, rest: Sequence[str], depth: int) -> tuple[bool, RankStarter | None]:
-    """Return whether a word decides what the command starts, and the starter."""
-    name = PurePosixPath(word).name
-    is_end, found = True, _starter(name, rest)
-    if found is not None:
-        inner = find_rank_starter(rest, depth + 1) if found.count == "1" else None
-        found = inner or found
-    elif word in ("-S", "--split-string") and rest:  # of env
-        found = find_rank_starter([*_split(rest[0]), *rest[1:]], depth + 1)
-    elif word in ("-m", "--module") and rest:  # of 'uv run'
-        found = _starter(rest[0], rest[1:])
-        is_end = found is not None
-    elif _PYTHON.fullmatch(name):
-        found = _of_python(rest)
-    elif name in _SHELLS:
-        found = _of_shell(rest, depth)
-    elif word.endswith((".sh", ".bash")):
-        found = _of_script(word, depth)
-    else:
-        is_end = word.endswith(".py")
-    return is_end, found
+def _in_command(words: Sequence[str]) -> RankStarter | None:
+    first = _name(words[0]) if words else ""
+    if first in _PROGRAMS or first in _ALIASES or first in _WRAPPERS or _PYTHON.fullmatch(first):
+        return _first_starter(words)
+    return None
 
 
-def _starter(name: str, rest: Sequence[str]) -> RankStarter | None:
-    name = _ALIASES.get(name, name)
-    if name not in _PROGRAMS and rest:  # of several commands, one starts ranks
-        command = next((word for word in rest if not word.startswith("-")), "")
-        name = f"{name} {command}"
-    if name not in _PROGRAMS:
-        return None
-    options, count, has_own_world = _PROGRAMS[name]
-    arguments = list(rest)
+def _first_starter(words: Sequence[str]) -> RankStarter | None:
+    is_python = False
+    for index, word in enumerate(words):
+        name, rest = _name(word), words[index + 1 :]
+        own = _ALIASES.get(name, name)
+        with_command = f"{own} {next((each for each in rest if not each.startswith('-')), '')}"
+        program = own if own in _PROGRAMS else with_command
+        if program in _PROGRAMS:
+            found = _starter(program, rest)
+            return (_first_starter(rest) if found.count == "1" else None) or found
+        if name in _SHELLS or word.endswith(".py") or (is_python and word == "-c"):
+            return None
+        is_python = is_python or _PYTHON.fullmatch(name) is not None
+    return None
+
+
+def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
+    options, count, has_own_world = _PROGRAMS[program]
+    has_nodes = False
     for index, word in enumerate(arguments):
-        if word.endswith(".py") or _PYTHON.fullmatch(PurePosixPath(word).name):
-            arguments = arguments[:index]
-            break
-    for index, word in enumerate(arguments):
+        if word.endswith(".py") or _PYTHON.fullmatch(_name(word)):
+            break  # its arguments follow
         option, equals, value = word.partition("=")
         attached = re.fullmatch(r"(-n|-np)([0-9]+)", word)
         if attached is not None and attached[1] in options:
             count = attached[2]
         elif option in options:
             count = value if equals else (*arguments[index + 1 :], "")[0]
-    has_nodes = any(word.startswith("--nnodes") for word in arguments)
-    return RankStarter(name, count, has_own_world, has_nodes)
+        has_nodes = has_nodes or word.startswith("--nnodes")
+    return RankStarter(program, count, has_own_world, has_nodes)
 
 
-def _of_python(words: Sequence[str]) -> RankStarter | None:
-    is_value = False
+def _shell_texts(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
     for index, word in enumerate(words):
-        rest = words[index + 1 :]
-        if is_value:
-            is_value = False
-        elif re.fullmatch(r"-[A-Za-z]*m", word):
-            return _starter(rest[0], rest[1:]) if rest else None
-        elif word.startswith("-m"):
-            return _starter(word[2:], rest)
-        elif re.fullmatch(r"-[A-Za-z]*c", word):
-            return None
-        elif word.startswith("-"):
-            is_value = word in ("-W", "-X")
-        elif re.search(r"(^|/)torch/distributed/(run|launch)\.py$", word):
-            return _starter("torchrun", rest)
-        else:
-            return _starter(PurePosixPath(word).name, rest)
-    return None
+        if word in ("-S", "--split-string"):  # of env
+            yield " ".join(words[index + 1 : index + 2]), None
+        is_script = word.endswith((".sh", ".bash"))
+        if not is_script and _name(word) not in _SHELLS:
+            continue
+        for number, each in enumerate(words[index if is_script else index + 1 :], index + 1):
+            if re.fullmatch(r"-[A-Za-z]*c", each):
+                yield "".join(words[number + 1 : number + 2]), None
+                return
+            if not each.startswith(("-", "+")):
+                try:
+                    content = read_bytes(Path(each), _MAX_SCRIPT_BYTES)
+                except (OSError, ValueError):
+                    return
+                yield content.decode("utf-8", "replace"), each
+                return
 
 
-def _of_shell(words: Sequence[str], depth: int) -> RankStarter | None:
-    for index, word in enumerate(words):
-        if re.fullmatch(r"-[A-Za-z]*c", word):
-            return _of_shell_text(words[index + 1], depth) if words[index + 1 :] else None
-        if not word.startswith(("-", "+")):
-            return _of_script(word, depth)
-    return None
-
-
-def _of_script(path: str, depth: int) -> RankStarter | None:
-    try:
-        text = read_bytes(Path(path), _MAX_SCRIPT_BYTES).decode("utf-8", "replace")
-    except (OSError, ValueError):
-        return None
-    found = _of_shell_text(text, depth)
-    return None if found is None else replace(found, script=path)
-
-
-def _of_shell_text(text: str, depth: int) -> RankStarter | None:
+def _commands(text: str) -> Iterator[list[str]]:
+    """Yield the simple commands of a shell's text, without keywords and assignments before them."""
     for line in text.replace("\\\n", " ").splitlines():
+        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        try:
+            words = list(lexer)
+        except ValueError:  # a quotation over several lines
+            words = line.split()
         command: list[str] = []
-        for word in [*_split(line), ";"]:
-            if not re.fullmatch(r"[();<>|&]+", word):
-                if command or not (word in _KEYWORDS or _ASSIGNMENT.fullmatch(word)):
-                    command.append(word)
-                continue
-            if (found := find_rank_starter(command, depth + 1)) is not None:
-                return found
-            command = []
-    return None
+        for word in [*words, ";"]:
+            if re.fullmatch(r"[();<>|&]+", word):
+                yield command
+                command = []
+            elif command or not (word in _KEYWORDS or _ASSIGNMENT.fullmatch(word)):
+                command.append(word)
 
 
-def _split(line: str) -> list[str]:
-    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-    lexer.whitespace_split = True
-    try:
-        return list(lexer)
-    except ValueError:  # a quotation over several lines
-        return line.split()
+def _name(word: str) -> str:
+    return PurePosixPath(word).name

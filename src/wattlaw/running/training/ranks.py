@@ -15,22 +15,20 @@ import torch
 import torch.distributed as dist
 
 from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.inventory import accelerators
+from wattlaw.measure.devices.meter import NO_GPU, Accelerator
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.running.steps import Floats
 from wattlaw.running.training.environment import RENDEZVOUS_FILE, host_name, take_device
 
 T = TypeVar("T")
 
-#: The backend of torch.distributed for each kind of device.
-BACKENDS = {"cuda": "nccl", "xpu": "xccl", "cpu": "gloo"}
 #: A collective that waits longer than this has lost another rank.
 _COLLECTIVE_TIMEOUT = datetime.timedelta(minutes=30)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """The rank of a process and the world."""
-
     rank: int
     world: int
     local_rank: int
@@ -39,12 +37,7 @@ class Ranks:
     host: str
 
     @property
-    def is_first_of_host(self) -> bool:
-        return self.local_rank == 0
-
-    @property
     def gpu(self) -> Any | None:
-        """Return torch's functions for this rank's GPU, None if it trains on the processor."""
         return gpu_functions(self.device)
 
     def synchronize(self) -> None:
@@ -52,7 +45,6 @@ class Ranks:
             self.gpu.synchronize(self.device)
 
     def barrier(self) -> None:
-        """Wait for this rank's device and for all other ranks."""
         self.synchronize()
         if self.world > 1:
             dist.barrier()
@@ -70,7 +62,6 @@ class Ranks:
                 self.barrier()
 
     def all_gather(self, value: T) -> list[T]:
-        """Return the values of all ranks, in order of rank, on every rank."""
         gathered: list[T] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(gathered, value)
@@ -84,17 +75,12 @@ class Ranks:
         return None if self.gpu is None else dist.new_group(backend="gloo")
 
     def largest(self, values: Sequence[float], group: Any) -> list[float]:
-        """Return the largest of each value over all ranks, by a reduction on the CPU."""
         reduced = torch.tensor(values, dtype=torch.float64)
         if self.world > 1:
             dist.all_reduce(reduced, dist.ReduceOp.MAX, group=group)
         return reduced.tolist()
 
     def least_and_mean(self, values: Floats) -> tuple[Floats, Floats]:
-        """Return the least and the mean of each value over all ranks, of which there are several.
-
-        Every rank has the same number of values.
-        """
         least = torch.from_numpy(values).to(self.device)
         mean = least.clone()
         dist.all_reduce(least, dist.ReduceOp.MIN)
@@ -102,8 +88,7 @@ class Ranks:
         return least.cpu().numpy(), mean.cpu().numpy()
 
     def of_host(self, gathered: list[T]) -> list[T]:
-        """Return the gathered values of this host's ranks, which are numbered in a row."""
-        first = self.rank - self.local_rank
+        first = self.rank - self.local_rank  # a host's ranks are numbered in a row
         return gathered[first : first + self.local_world]
 
 
@@ -111,10 +96,7 @@ class Ranks:
 def process_group() -> Iterator[Ranks]:
     """Join the process group that the environment describes; leave it if the block succeeds.
 
-    After an error the group is left as it is: to destroy it would wait for ranks that wait for this
-    one. The end of the process aborts it.
-
-    Raises ``NotAvailable`` if torch has no kernels for the GPU.
+    After an error it is left as it is: to destroy it would wait for ranks that wait for this one.
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
@@ -125,7 +107,7 @@ def process_group() -> Iterator[Ranks]:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     file = os.environ.get(RENDEZVOUS_FILE)
     dist.init_process_group(
-        BACKENDS[device.type],
+        available_accelerator().backend,
         store=dist.FileStore(file, world) if file else None,  # type: ignore[attr-defined]
         rank=rank,
         world_size=world,
@@ -144,10 +126,7 @@ def process_group() -> Iterator[Ranks]:
 
 
 def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:
-    """Return tensors, or tuples, lists and dicts of them, on a device.
-
-    Tensors of four dimensions get the memory format ``images``.
-    """
+    """Tensors of four dimensions get the memory format ``images``."""
     if isinstance(data, torch.Tensor):
         form = images if images is not None and data.dim() == 4 else torch.preserve_format
         return data.to(device, non_blocking=True, memory_format=form)
@@ -159,17 +138,13 @@ def to_device(data: Any, device: torch.device, images: torch.memory_format | Non
     return data
 
 
-def device_kind(*, has_cuda: bool, has_xpu: bool) -> str:
-    """Return the kind of device to train on.
-
-    >>> BACKENDS[device_kind(has_cuda=False, has_xpu=True)]
-    'xccl'
-    """
-    return "cuda" if has_cuda else "xpu" if has_xpu else "cpu"
+def available_accelerator() -> Accelerator:
+    kinds = ((getattr(torch, one.torch_kind, None), one) for one in accelerators())
+    return next((one for gpu, one in kinds if gpu is not None and gpu.is_available()), NO_GPU)
 
 
 def available_device(index: int = 0) -> torch.device:
-    kind = device_kind(has_cuda=torch.cuda.is_available(), has_xpu=torch.xpu.is_available())
+    kind = available_accelerator().torch_kind
     return torch.device("cpu") if kind == "cpu" else torch.device(kind, index)
 
 
@@ -178,7 +153,6 @@ def gpu_functions(device: torch.device) -> Any | None:
 
 
 def check_kernels(device: torch.device) -> None:
-    """Raise ``NotAvailable`` if the device is an NVIDIA GPU that torch has no kernels for."""
     if device.type != "cuda" or torch.version.hip:
         return
     gpu = torch.cuda.get_device_properties(device)

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from wattlaw.common import machine, processes
 from wattlaw.common.errors import BadInput
@@ -49,9 +49,8 @@ def main() -> int:
 def _abort(live: Path, error: BaseException) -> NoReturn:
     """Write why this rank failed, and end the process at once.
 
-    Other ranks may wait for this one in a collective. An orderly end of the process group, or of
-    the interpreter, could wait for them. The kernel closes the connections, and the node agent
-    ends the other ranks.
+    An orderly end of the process group, or of the interpreter, could wait for ranks that wait for
+    this one in a collective. The kernel closes the connections.
     """
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
     try:
@@ -82,42 +81,41 @@ def _train(folder: RunFolder, attempt: int) -> None:
     record = folder.read()
     if record is None:
         raise BadInput(f"{folder.record_path}: not there")
-    live = folder.live(attempt)
-    spec = record.spec
+    live, spec = folder.live(attempt), record.spec
     os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
-    entry = registry.load(catalogue.GROUP, spec.workload.name)
+    metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
     with process_group() as ranks:
         torch.manual_seed(record.seed)
         model = workload.model().to(ranks.device)
         training = Training(workload, model, spec, record.seed, ranks)
         windows = None
-        if ranks.is_first_of_host:
-            counted = flops.flops_per_sample(workload, model, training.data)
-            _write_facts(
-                live,
-                ranks,
-                model,
-                metric=entry.metric,
-                flops_per_sample=counted,
-                loader_workers=training.loader.workers,
-                dataset_samples=len(training.data),
+        if ranks.local_rank == 0:
+            loaders = training.loader.workers
+            facts = _facts(ranks, model).model_copy(
+                update={
+                    "metric": metric,
+                    "flops_per_sample": flops.flops_per_sample(workload, model, training.data),
+                    "loader_workers": loaders,
+                    "dataset_samples": len(training.data),
+                }
             )
+            write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
+            sharing = os.environ.get(SHARING_WORKERS, ranks.local_world)
             print(
-                f"wattlaw: {ranks.host}: {training.loader.workers} loader processes per worker; "
-                f"{os.environ.get(SHARING_WORKERS, ranks.local_world)} workers share "
-                f"{processes.cores()} cores",
+                f"wattlaw: {ranks.host}: {loaders} loader processes per worker; "
+                f"{sharing} workers share {processes.cores()} cores",
                 flush=True,
             )
             windows = open_windows(live, ranks.host)
-        training.run(windows, entry.metric, folder, live)
+        training.run(windows, metric, folder, live)
         if windows is not None:
             windows.close()
         del training, model  # gloo may abort at exit when a model outlives the process group
         gc.collect()
 
 
-def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -> None:
+def _facts(ranks: "Ranks", model: "nn.Module") -> Facts:
     import torch
 
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -132,7 +130,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
             device_ids = [f"GPU-{device.uuid}" for device in devices]
         else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
             device_ids = visible_gpu_ids()[: ranks.local_world]
-    facts = Facts(
+    versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    return Facts(
         hosts=(ranks.host,),
         hardware=hardware,
         device_ids=tuple(device_ids),
@@ -143,12 +142,8 @@ def _write_facts(live: Path, ranks: "Ranks", model: "nn.Module", **known: Any) -
         backend=torch.distributed.get_backend(),
         parallelism="ddp" if ranks.world > 1 else "none",
         workers_cooperate=True,
-        software=machine.software(_PACKAGES)
-        | ({"cuda": torch.version.cuda} if torch.version.cuda else {})
-        | ({"rocm": torch.version.hip} if torch.version.hip else {}),
-        **known,
+        software=machine.software(_PACKAGES) | {name: v for name, v in versions.items() if v},
     )
-    write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
 
 
 if __name__ == "__main__":

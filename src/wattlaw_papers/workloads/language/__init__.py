@@ -33,8 +33,6 @@ _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
 
 class Options(DataOptions):
-    """Options of the workload."""
-
     source: Literal["synthetic", "text", "parquet"] = Field(
         default="synthetic", description="synthetic, text or parquet"
     )

@@ -37,11 +37,7 @@ class Text(NamedTuple):
     source: Source
 
     def lines(self) -> Iterator[str]:
-        """Yield the lines that are not blank; a row of a Parquet file is a line.
-
-        Raises ``BadInput`` if a file cannot be read or has the wrong format; the text names file
-        and line.
-        """
+        """Yield lines or Parquet rows that are not blank; ``BadInput`` names the file and line."""
         read, unit = (_text_lines, "line") if self.source == "text" else (_parquet_rows, "row")
         for path in self.files:
             try:

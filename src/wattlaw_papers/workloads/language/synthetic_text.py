@@ -72,8 +72,6 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     ``parquet/`` as two shards for training and one for validation; ``tokenizer/tokenizer.json``
     and ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have Zipf's frequencies. The
     training text has at least ``size`` sequences of 512 tokens, the validation text a quarter.
-
-    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     from wattlaw_papers.workloads.language.tokenizer import train
 

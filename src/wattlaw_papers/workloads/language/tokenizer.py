@@ -30,9 +30,6 @@ def load(folder: Path, vocab_size: int) -> Tokenizer:
 
     A vocab.txt is of lower-case words, unless ``do_lower_case`` in a tokenizer_config.json in the
     same folder is false.
-
-    Raises ``BadInput`` if neither file exists or can be read, a special token is missing, or there
-    are more tokens than ``vocab_size``.
     """
     full, words = folder / "tokenizer.json", folder / "vocab.txt"
     path = full if full.is_file() else words

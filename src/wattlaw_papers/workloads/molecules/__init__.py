@@ -29,8 +29,6 @@ Target = Literal[
 
 
 class Options(DataOptions):
-    """Options of both models."""
-
     source: Literal["synthetic", "qm9"] = Field(default="synthetic", description="synthetic or qm9")
     data: str | None = Field(
         default=None, description="the folder that contains raw/qm9_v3.pt, for source qm9"
@@ -49,8 +47,6 @@ class Options(DataOptions):
 
 
 class SchNetOptions(Options):
-    """Options of SchNet."""
-
     filters: int = whole_number(128, "filters", high=1024)
     interactions: int = whole_number(6, "interaction blocks", high=64)
     gaussians: int = whole_number(50, "basis functions of a distance", 2, 1024)
@@ -60,8 +56,6 @@ class SchNetOptions(Options):
 
 
 class DimeNetOptions(Options):
-    """Options of DimeNet."""
-
     blocks: int = whole_number(6, "interaction blocks", high=64)
     bilinear: int = whole_number(8, "size of the bilinear layers", high=128)
     spherical: int = whole_number(7, "spherical harmonics of an angle", 2, 12)

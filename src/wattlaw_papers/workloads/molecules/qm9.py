@@ -27,8 +27,6 @@ def read(data: Path) -> Molecules:
 
     Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used. Reading the complete
     file takes a minute, so its arrays are cached.
-
-    Raises ``BadInput`` if there is no such file, it cannot be read, or a record is not valid.
     """
     path = data / FILE
     if not path.is_file():
@@ -75,8 +73,6 @@ def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indi
 
     The choice is random, but the same in every run. A file with fewer than ``train`` +
     ``evaluation`` molecules is split in the same proportion, with at least one molecule each.
-
-    Raises ``BadInput`` if there is only one molecule.
     """
     if molecules < 2:
         raise BadInput(

@@ -59,7 +59,6 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         return torch.optim.Adam(model.parameters(), lr=self._options.lr, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean absolute error of a batch, in standard deviations."""
         return self._errors(model, data).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
@@ -99,7 +98,6 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
 
     @cached_property
     def _statistics(self) -> tuple[float, float]:
-        """Mean and standard deviation of the training molecules' property."""
         molecules, chosen, _ = self._samples[0]
         values = molecules.targets[chosen, self._column].astype(np.float64)
         is_constant = values.min() == values.max()  # a standard deviation of 0 cannot divide
@@ -112,15 +110,11 @@ def _synthetic(samples: int, pool: int, seed: int) -> _Samples:
 
 
 class SchNetOnQm9(_OnQm9[SchNetOptions]):
-    """SchNet."""
-
     def _net(self) -> nn.Module:
         return SchNet(self._options)
 
 
 class DimeNetOnQm9(_OnQm9[DimeNetOptions]):
-    """DimeNet."""
-
     def _net(self) -> nn.Module:
         return DimeNet(self._options)
 

@@ -139,10 +139,7 @@ def _properties(
 
 
 def make_data(folder: Path, size: int, seed: int) -> None:
-    """Write ``size`` molecules to ``folder/raw/qm9_v3.pt`` in PyTorch Geometric's format.
-
-    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
-    """
+    """Write ``size`` molecules to ``folder/raw/qm9_v3.pt`` in PyTorch Geometric's format."""
     check_new_data(folder, size, 2)
     molecules = synthetic_molecules(size, seed)
     z = torch.from_numpy(molecules.z).long()

@@ -34,8 +34,6 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Options(DataOptions):
-    """Options of all models."""
-
     source: Literal["synthetic", "tfrecord", "folder"] = Field(
         default="synthetic", description="synthetic, tfrecord or folder"
     )
@@ -76,8 +74,6 @@ class Options(DataOptions):
 
 
 class Vgg16Options(Options):
-    """Options of VGG16."""
-
     width: int = whole_number(
         64, "channels of the first layers; all other layers are scaled with it", high=256
     )
@@ -85,8 +81,6 @@ class Vgg16Options(Options):
 
 
 class InceptionV3Options(Options):
-    """Options of InceptionV3."""
-
     image_size: int = whole_number(_AUX_SIZE, "height and width in pixels", 75, 512)
     aux: bool = Field(
         default=False,
@@ -109,8 +103,6 @@ _Blocks = Annotated[int, Field(strict=True, ge=1, le=64)]
 
 
 class ResNet50Options(Options):
-    """Options of ResNet50."""
-
     blocks: tuple[_Blocks, _Blocks, _Blocks, _Blocks] = Field(
         default=(3, 4, 6, 3),
         strict=False,  # JSON and YAML have lists, not tuples

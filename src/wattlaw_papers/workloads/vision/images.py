@@ -38,13 +38,7 @@ class Files(Protocol):
 
 
 class Folder:
-    """The images of a folder with a subfolder of ``train`` and of ``val`` for each class.
-
-    They are numbered in the order of their classes and names.
-
-    Raises ``BadInput`` if folders or images are missing, or there are more classes than the net has
-    outputs.
-    """
+    """The images of ``train`` or ``val``, a subfolder for each class, by class and name."""
 
     def __init__(self, data: Path, classes: int, *, training: bool) -> None:
         numbers = _classes(data / "train")
@@ -97,11 +91,7 @@ def _classes(root: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ImageData:
-    """Image files with torchvision's usual transforms.
-
-    Training crops 8 to 100 % of the area at random and mirrors half of the crops. Evaluation crops
-    the centre.
-    """
+    """Image files, with random crops and mirrored for training, with centred crops otherwise."""
 
     files: Files
     image_size: int

@@ -31,11 +31,7 @@ _SHORTEST, _LONGEST = 100, 400
 
 @dataclass
 class Synthetic:
-    """A pool of images that is repeated; training mirrors half of the samples at random.
-
-    Sample i is image i modulo the size of the pool. The labels of the pool cover the classes
-    evenly.
-    """
+    """A pool of images that is repeated; training mirrors half of the samples at random."""
 
     samples: int
     image_size: int
@@ -127,8 +123,6 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     The files are ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` for source ``folder``, and the same
     images as ``train-*`` and ``validation-*`` for source ``tfrecord`` (labels from 1). There are
     10 classes; heights and widths are between 100 and 400 pixels.
-
-    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, 2)
     generator = torch.Generator().manual_seed(seed)

@@ -61,11 +61,7 @@ def index_of(files: Sequence[Path]) -> Bounds:
 
 
 def bounds(shard: Path) -> Bounds:
-    """Return the bounds of a shard's records, from its index file or by reading the shard.
-
-    Raises ``BadInput`` if the shard is truncated or not a TFRecord file, or its index is of another
-    file.
-    """
+    """Return the bounds of a shard's records, by its index file or by reading the shard."""
     paths = [shard.with_name(shard.name + suffix) for suffix in _INDEX_SUFFIXES]
     if "-of-" not in shard.suffix:  # or one index would be of all shards
         paths.append(shard.with_suffix(".tfindex"))
@@ -183,10 +179,7 @@ def _close(files: OrderedDict[Path, int]) -> None:
 
 
 class Shards:
-    """Images in TFRecord shards, numbered over all shards.
-
-    Raises ``BadInput`` if shards are missing or damaged.
-    """
+    """Images in TFRecord shards, numbered over all; ``BadInput`` if one is absent or damaged."""
 
     def __init__(self, data: Path, classes: int, first_label: int, *, training: bool) -> None:
         files = _files(data, ("train",) if training else VALIDATION_NAMES)

@@ -24,8 +24,6 @@ _HeightWidth = Annotated[tuple[_Size, _Size], Field(strict=False)]
 
 
 class Options(DataOptions):
-    """Options of the workload."""
-
     source: Literal["synthetic", "era5"] = Field(
         default="synthetic", description="synthetic (from a seed) or era5 (HDF5 files in 'data')"
     )

@@ -53,9 +53,6 @@ def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
     """Return the first channels of ``global_means.npy`` and ``global_stds.npy``.
 
     Both have the shape (1, C, 1, 1) with C >= ``channels``.
-
-    Raises ``BadInput`` if a file is missing or not such an array, a value is not finite, or a
-    deviation is not > 0.
     """
     means = _read(folder / "global_means.npy", channels, (1, 1))
     stds = _read(folder / "global_stds.npy", channels, (1, 1))
@@ -110,8 +107,6 @@ class Era5:
     No sequence crosses two files. Sample i begins at the i-th time, in the order of the file names,
     that has all its steps in the same file. ``size`` is (channels, height, width) of a state.
     Fields are standardised on the CPU, so that the GPU's work is the same as with synthetic data.
-
-    Raises ``BadInput`` if there are no files, or one has the wrong format or size.
     """
 
     reads_files = True

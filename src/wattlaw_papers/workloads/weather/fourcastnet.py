@@ -90,7 +90,6 @@ class FourCastNet(BaseWorkload):
         return Cosine(optimizer, epochs)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean relative L2 error of a batch, summed over the stage's steps."""
         return _losses(model(data[0], self._options.steps), data[1:]).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
@@ -146,11 +145,7 @@ def _losses(forecasts: tuple[Tensor, ...], truths: tuple[Tensor, ...]) -> Tensor
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:
-    """Load a checkpoint of torch.save: a state dict, or a dict with one as ``model``.
-
-    Raises ``BadInput`` if the file cannot be read, or it does not have exactly the weights of this
-    network.
-    """
+    """Load a state dict, or one in ``model``; ``BadInput`` if it is not of this network."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError:

@@ -103,8 +103,6 @@ class Climate:
 
 
 class SyntheticWeather:
-    """Sequences of a climate's states: sample i begins at step i of the consecutive years."""
-
     reads_files = False
 
     def __init__(
@@ -166,8 +164,6 @@ def make_data(folder: Path, size: int, seed: int) -> None:
 
     The grid is 33 x 64 with 20 channels: read it with the option ``image_size: [32, 64]``. A
     training file has ``size`` times, at least 4; the evaluation file has half as many, at least 4.
-
-    Raises ``BadInput`` if the folder is not empty, or ``size`` is too small.
     """
     check_new_data(folder, size, _FEWEST_TIMES)
     climate = Climate(len(_VARIABLES), *_GRID, seed=seed)

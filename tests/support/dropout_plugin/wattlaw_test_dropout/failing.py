@@ -71,14 +71,12 @@ torch.distributed.destroy_process_group = _destroy_as_nccl
 
 class Net(nn.Sequential):
     def state_dict(self, *arguments: Any, **options: Any) -> Any:
-        """Return the state, for a checkpoint or the trained model."""
         fail("saving")
         return super().state_dict(*arguments, **options)
 
 
 class Images(InMemory):
     def batch(self, *key: Any) -> tuple[torch.Tensor, ...]:
-        """Return samples, in a loader process if there is one."""
         fail("loading")
         return super().batch(*key)
 
@@ -96,11 +94,9 @@ class FailingDigits(DigitsCnn):
         self._has_epoch = False
 
     def model(self) -> nn.Module:
-        """Return the net."""
         return Net(*super().model())
 
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
-        """Return the mean loss of a batch."""
         if self._has_epoch:
             fail("training")
             if "TEST_WAITS" in os.environ:
@@ -108,7 +104,6 @@ class FailingDigits(DigitsCnn):
         return super().loss(model, data)
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
-        """Return the sums of the metrics."""
         fail("evaluating")
         self._has_epoch = True
         return super().evaluate(model, data)

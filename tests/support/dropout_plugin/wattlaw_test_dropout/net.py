@@ -15,12 +15,10 @@ class DropoutDigits(DigitsCnn):
     """Sleeps for each batch the seconds that stand in the file ``TEST_PAUSE_FILE``, if any."""
 
     def model(self) -> nn.Module:
-        """Return the net."""
         *layers, last = super().model()
         return nn.Sequential(*layers, nn.Dropout(0.3), last)
 
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
-        """Return the mean loss of a batch, after a while."""
         path = os.environ.get("TEST_PAUSE_FILE")
         time.sleep(float(Path(path).read_text()) if path else 0)
         return super().loss(model, data)

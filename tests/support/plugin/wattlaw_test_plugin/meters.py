@@ -8,8 +8,6 @@ from wattlaw.measure.devices.meter import Device, Sample, Target
 
 
 class FlakyMeter:
-    """A device that is lost after three readings."""
-
     def __init__(self, period_s: float) -> None:
         self._left = 3
         self.period_s = period_s

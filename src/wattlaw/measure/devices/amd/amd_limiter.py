@@ -1,4 +1,4 @@
-"""Power limits and clock limits of AMD GPUs, by the driver's files or the library of AMD SMI."""
+"""Power limits and clock limits of AMD GPUs, by the driver's files."""
 
 import re
 from typing import Self
@@ -6,13 +6,10 @@ from typing import Self
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.amd.gpus import AmdGpu, all_gpus
-from wattlaw.measure.devices.amd.smi import AmdSmi
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 
-#: The driver's files of the performance level and of the range of clocks.
 _LEVEL, _RANGE = "power_dpm_force_performance_level", "pp_od_clk_voltage"
 _AUTO = "auto"
-#: The driver applies whole watts.
 _LEAST_W = 1.0
 
 
@@ -59,24 +56,18 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
         gpu, state = self._gpu(device), self.read(device)
         # The driver takes 0 W for the limit that is in force.
         _check(device, watts, max(state.min_w or 0.0, _LEAST_W), state.max_w or 0.0, "W")
-        self._set_power(device, self._gpu(gpu.reporter), round(watts) * 1_000_000)
+        folder = self._gpu(gpu.reporter).hwmon
+        if folder is None:
+            raise NotAvailable(f"{device}: the driver amdgpu has no hwmon sensors")
+        write_setting(device, folder / "power1_cap", str(round(watts) * 1_000_000))
 
     def permission_problem(self, device: str) -> str | None:
         folder = self._gpu(self._gpu(device).reporter).hwmon
         return None if folder is None else setting_problem(device, folder / "power1_cap")
 
-    def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
-        folder = reporter.hwmon
-        if folder is None:
-            raise NotAvailable(f"{device}: the driver amdgpu has no hwmon sensors")
-        write_setting(device, folder / "power1_cap", str(microwatts))
-
     def lock_clock(self, device: str, mhz: float) -> None:
-        """Set the highest graphics clock. The driver refuses a range of one clock.
-
-        After an error the GPU is in the level ``auto`` again: a caller that is not permitted tries
-        the next limiter and restores nothing of this one.
-        """
+        """The driver refuses a range of one clock. After an error the GPU is in the level ``auto``
+        again: a caller that is not permitted restores nothing of this limiter."""
         state, folder = self.read(device), self._gpu(device).folder
         if state.min_mhz is None or state.max_mhz is None:
             raise NotAvailable(f"{device}: {state.no_clock_limit_reason}")
@@ -109,41 +100,17 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
         return int(text) * 1e-6
 
 
-class AmdSmiLimiter(AmdSysfsLimiter):
-    """Limits the power of GPUs by the library of AMD SMI, which needs the same permission."""
-
-    def __init__(self, smi: AmdSmi) -> None:
-        super().__init__()
-        self._smi = smi
-
-    @classmethod
-    def open(cls) -> Self:
-        AmdSysfsLimiter.open()  # without a GPU nothing is loaded
-        return cls(AmdSmi.open())
-
-    def close(self) -> None:
-        self._smi.close()
-
-    def _set_power(self, device: str, reporter: AmdGpu, microwatts: int) -> None:
-        gpu = self._smi.gpu(reporter.bus_id)
-        if gpu is None:
-            raise NotAvailable(f"{device}: AMD SMI does not list it")
-        gpu.set_power_cap(device, microwatts)
-
-
 def _check(device: str, value: float, low: float, high: float, unit: str) -> None:
     if not low <= value <= high:
         raise NotAvailable(f"{device}: {value:g} {unit} is outside {low:g} to {high:g} {unit}")
 
 
 def _clocks(gpu: AmdGpu) -> list[int]:
-    """Return the graphics clocks that a GPU lists, such as ``1: 1700Mhz``."""
     text = sysfs.optional_text(gpu.folder / "pp_dpm_sclk") or ""
     return [int(digits) for digits in re.findall(r"^\d+: (\d+)Mhz", text, re.MULTILINE)]
 
 
 def _no_clock_limit_reason(gpu: AmdGpu) -> str | None:
-    """Return why a clock limit is refused: the previous state could not be restored."""
     if not gpu.has_resettable_clocks:
         return (
             "its driver keeps clock ranges in the level auto, so a clock limit could not be removed"

@@ -14,11 +14,12 @@ from pathlib import Path
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
+from wattlaw.measure.devices.meter import Accelerator
 from wattlaw.measure.devices.visible import GpuSelection, parse_ordinal, select
 from wattlaw.store.streams import Kind
 
 #: Ids are AMD-<unique id of the chip>, or AMD-<PCI bus id> of a GPU that has none.
-ID_PREFIX = "AMD-"
+_ID_PREFIX = "AMD-"
 _VENDOR = "0x1002"
 #: PCI ids of Instinct boards, by the driver's table (``amdgpu_drv.c``) and the PCI ID database.
 _INSTINCT = {
@@ -43,8 +44,6 @@ _FIRST_RENDER_MINOR = 128
 
 @dataclass(frozen=True)
 class AmdGpu:
-    """One GPU, or one of the two of an MI250 board."""
-
     uuid: str
     name: str
     model: str  # PCI device id
@@ -62,7 +61,6 @@ class AmdGpu:
 
     @property
     def reporter(self) -> str:
-        """Return the GPU that reports the power of this one's board."""
         return self.board[0] if self.board else self.uuid
 
     @property
@@ -85,10 +83,7 @@ class AmdGpu:
 
 
 def all_gpus() -> list[AmdGpu]:
-    """Return every GPU of the machine, in the order of ROCm if the kernel states it, else of PCI.
-
-    Files that cannot be read do not hide a GPU.
-    """
+    """In the order of ROCm if the kernel states it, else of PCI; unreadable files hide no GPU."""
     gpus = []
     for card in (sysfs.root() / "class/drm").glob("card*"):
         if not card.name[len("card") :].isdigit():
@@ -102,10 +97,8 @@ def all_gpus() -> list[AmdGpu]:
 
 
 def usable_gpus() -> list[AmdGpu]:
-    """Return the GPUs whose render node this process can open; ROCm counts only these.
-
-    A tree of files that was copied without its devices is taken as it is.
-    """
+    """Return the GPUs whose render node this process can open, as ROCm does; all of a tree of files
+    that was copied without its devices."""
     devices = sysfs.root().parent / "dev/dri"
     gpus = all_gpus()
     if not devices.exists() and sysfs.is_copy():
@@ -114,7 +107,6 @@ def usable_gpus() -> list[AmdGpu]:
 
 
 def visible_gpus() -> GpuSelection[AmdGpu]:
-    """Return the GPUs that this process may use; raises ``NotAvailable`` if there are none."""
     if not all_gpus():
         raise NotAvailable(f"no AMD GPU in {sysfs.root() / 'class/drm'}")
     gpus = usable_gpus()
@@ -135,14 +127,9 @@ def visible_gpus() -> GpuSelection[AmdGpu]:
 
 
 def select_gpus(gpus: Sequence[AmdGpu], environ: Mapping[str, str]) -> GpuSelection[AmdGpu]:
-    """Return the GPUs that a process with this environment may use, as ROCm reads it.
-
-    ROCR_VISIBLE_DEVICES selects from all GPUs, and HIP_VISIBLE_DEVICES from those that remain. HIP
-    uses CUDA_VISIBLE_DEVICES in place of an empty HIP_VISIBLE_DEVICES. GPU_DEVICE_ORDINAL is of
-    OpenCL.
-
-    Raises ``NotAvailable`` if the environment has ordinals and GPUs are divided into several.
-    """
+    """ROCR_VISIBLE_DEVICES selects from all GPUs, and HIP_VISIBLE_DEVICES from those that remain.
+    HIP uses CUDA_VISIBLE_DEVICES in place of an empty HIP_VISIBLE_DEVICES; GPU_DEVICE_ORDINAL is of
+    OpenCL. Raises ``NotAvailable`` for ordinals of GPUs that are divided into several."""
     hip = "HIP_VISIBLE_DEVICES" if environ.get("HIP_VISIBLE_DEVICES") else "CUDA_VISIBLE_DEVICES"
     return select(gpus, environ, {"ROCR_VISIBLE_DEVICES": "ROCr", hip: "HIP"}, _find)
 
@@ -170,7 +157,7 @@ def _gpu(folder: Path) -> AmdGpu:
     render = next((folder / "drm").glob("renderD*"), None)
     partition = sysfs.optional_text(folder / "current_compute_partition")
     return AmdGpu(
-        uuid=f"{ID_PREFIX}{unique_id or folder.name}",
+        uuid=f"{_ID_PREFIX}{unique_id or folder.name}",
         name=_INSTINCT.get(model)
         or sysfs.optional_text(folder / "product_name")
         or f"AMD GPU {model}",
@@ -184,7 +171,6 @@ def _gpu(folder: Path) -> AmdGpu:
 
 
 def _rocm_order() -> dict[int | None, int]:
-    """Return the places of GPUs in ROCm's list, by the minor number of their render node."""
     places: dict[int | None, int] = {}
     nodes = (sysfs.root() / "class/kfd/kfd/topology/nodes").glob("*")
     for node in sorted((n for n in nodes if n.name.isdigit()), key=lambda node: int(node.name)):
@@ -196,11 +182,8 @@ def _rocm_order() -> dict[int | None, int]:
 
 
 def _with_boards(gpus: list[AmdGpu]) -> list[AmdGpu]:
-    """Return the GPUs, those of MI250 boards with both GPUs of their board.
-
-    The second GPU of a board follows the first one on the PCI buses. Serial numbers do not help:
-    older drivers show the chip's instead of the board's.
-    """
+    """Add both GPUs of their board to those of MI250 boards: the second one follows the first on
+    the PCI buses. Older drivers show the chip's serial number instead of the board's."""
     boards: list[list[str]] = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.bus_id):
         if gpu.model in _TWO_GPUS:
@@ -223,3 +206,25 @@ def _can_open(path: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def _environment(ids: Sequence[str]) -> dict[str, str]:
+    usable = {gpu.uuid: index for index, gpu in enumerate(usable_gpus())}
+    ordinals = ",".join(str(place) for place in range(len(ids)))
+    # HIP counts the GPUs that ROCm lists. It would use CUDA_VISIBLE_DEVICES without its own list.
+    return {
+        "ROCR_VISIBLE_DEVICES": ",".join(str(usable[gpu]) for gpu in ids),
+        "HIP_VISIBLE_DEVICES": ordinals,
+        "CUDA_VISIBLE_DEVICES": ordinals,
+    }
+
+
+AMD = Accelerator(
+    torch_kind="cuda",  # of a torch for ROCm
+    backend="nccl",
+    id_prefixes=(_ID_PREFIX,),
+    visible=lambda: {gpu.uuid: gpu.uuid for gpu in visible_gpus().gpus},
+    environment=_environment,
+    driver_files=("/dev/kfd",),
+    order=1,
+)

@@ -1,12 +1,18 @@
-"""Power limits and clock locks of NVIDIA GPUs: by NVML, or by ``sudo -n nvidia-smi``."""
+"""Limits of NVIDIA GPUs: power, clock and power profiles by NVML; power and clock by nvidia-smi.
+
+Workload power profiles (Blackwell and newer) are such as max-Q for training. A GPU has a list of
+requested profiles and enforces those of them that do not conflict with a profile of higher
+priority.
+"""
 
 import contextlib
+import ctypes
 import os
 import shutil
 import subprocess
 import time
 from collections.abc import Callable, Collection
-from typing import Self
+from typing import Any, Self
 
 import psutil
 import pynvml
@@ -16,38 +22,37 @@ from wattlaw.common.processes import run_captured
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.measure.devices.limiter import GpuLimiter, LimitState
 from wattlaw.measure.devices.nvidia.nvml import (
-    Driver,
     GpuLost,
     NvidiaGpu,
     describe,
     open_driver,
     query,
     query_optional,
-    scaled,
-    valid,
+    watts,
 )
-from wattlaw.measure.devices.nvidia.profiles import read_profiles, request_profiles
+from wattlaw.study.base_model import POWER_PROFILES
 
-_SMI_TIMEOUT_S = 60
+_SMI_TIMEOUT_S, _SUDO_LIST_TIMEOUT_S = 60, 10
 #: The longest wait for another process that changes a limit.
 _WAIT_S = 10.0
 _SETTINGS = frozenset({"-pl", "-lgc", "-rgc"})
-_UNLOCK_OPTIONS = ("-rgc",)
-_SUDO_LIST_TIMEOUT_S = 10
+#: A profile that is newer than this program is named by its number in NVML.
+_UNNAMED = "profile-"
+_MASK_BITS = 32
 
 
 class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
-    def __init__(self, driver: Driver) -> None:
-        super().__init__({gpu.uuid: gpu for gpu in driver.gpus()})
-        self._driver = driver
+    _driver: contextlib.ExitStack
 
     @classmethod
     def open(cls) -> Self:
-        with open_driver(keep=True) as driver:
-            limiter = cls(driver)
-            if not limiter._gpus:
+        with contextlib.ExitStack() as stack:
+            gpus = stack.enter_context(open_driver())
+            if not gpus:
                 raise NotAvailable("the NVIDIA driver lists no GPU")
-            return limiter
+            limiter = cls({gpu.uuid: gpu for gpu in gpus})
+            limiter._driver = stack.pop_all()
+        return limiter
 
     def read(self, device: str) -> LimitState:
         gpu = self._gpu(device)
@@ -58,29 +63,29 @@ class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
             memory_mhz = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
             supported = pynvml.nvmlDeviceGetSupportedGraphicsClocks
             clocks = (memory_mhz and query(supported, handle, max(memory_mhz))) or []
-            profiles = read_profiles(handle, query_optional)
+            offered, requested, enforced = _read_profiles(handle, query_optional)
             return LimitState(
                 device,
                 gpu.name,
-                _watts(query(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
-                _watts(query(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-                _watts(query(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
-                _watts(limits[0] if limits else None),
-                _watts(limits[1] if limits else None),
+                watts(query(pynvml.nvmlDeviceGetPowerManagementLimit, handle)),
+                watts(query(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
+                watts(query(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)),
+                watts(limits[0] if limits else None),
+                watts(limits[1] if limits else None),
                 min(clocks, default=None),
                 max(clocks, default=None),
                 gpu.is_shared,
                 None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED,
-                power_profiles=profiles.offered,
-                requested_profiles=profiles.requested,
-                enforced_profiles=profiles.enforced,
+                power_profiles=offered,
+                requested_profiles=requested,
+                enforced_profiles=enforced,
             )
         except (pynvml.NVMLError, GpuLost) as error:
             raise NotAvailable(f"{device}: does not answer: {one_line(error)}") from None
 
     def set_power_limit(self, device: str, watts: float) -> None:
         call = pynvml.nvmlDeviceSetPowerManagementLimit
-        self._set(device, _set_power_options(watts), call, round(watts * 1000))
+        self._set(device, _power_options(watts), call, round(watts * 1000))
 
     def lock_clock(self, device: str, mhz: float) -> None:
         clock = round(mhz)
@@ -90,13 +95,20 @@ class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
     def unlock_clock(self, device: str) -> None:
         """Remove every lock of the graphics clock; a GPU without this feature has none."""
         with contextlib.suppress(_NotSupported):
-            self._set(device, _UNLOCK_OPTIONS, pynvml.nvmlDeviceResetGpuLockedClocks)
+            self._set(device, ("-rgc",), pynvml.nvmlDeviceResetGpuLockedClocks)
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        self._set(device, (), lambda handle: request_profiles(handle, profiles))
+        def change(handle: Any) -> None:
+            others = {*_read_profiles(handle, query)[1]} - {*profiles}
+            clear = pynvml.nvmlDeviceWorkloadPowerProfileClearRequestedProfiles
+            request = pynvml.nvmlDeviceWorkloadPowerProfileSetRequestedProfiles
+            for call, names in ((clear, others), (request, profiles)):
+                if names:
+                    call(handle, ctypes.byref(_profile_mask(names)))
+
+        self._set(device, (), change)
 
     def permission_problem(self, device: str) -> str | None:
-        """Return that only root may set limits, if this process is of another user."""
         return None if os.geteuid() == 0 else f"{device}: setting limits requires root"
 
     def close(self) -> None:
@@ -121,11 +133,42 @@ class _NotSupported(NotAvailable):
     """The GPU does not support this."""
 
 
-class NvidiaSmiLimiter(NvidiaLimiter):
-    """Limits GPUs by ``sudo -n nvidia-smi``, for users whom sudo allows it without a password.
+def _read_profiles(handle: Any, read: Callable[..., Any]) -> list[tuple[str, ...]]:
+    """Return the profiles that a GPU offers, that are requested, and that it enforces; none if the
+    GPU, the driver or its bindings have none."""
+    if not hasattr(pynvml, "nvmlDeviceWorkloadPowerProfileGetProfilesInfo"):
+        return [(), (), ()]
+    info = pynvml.c_nvmlWorkloadPowerProfileProfilesInfo_v1_t()
+    now = pynvml.c_nvmlWorkloadPowerProfileCurrentProfiles_v1_t()
+    get_info = pynvml.nvmlDeviceWorkloadPowerProfileGetProfilesInfo
+    get_now = pynvml.nvmlDeviceWorkloadPowerProfileGetCurrentProfiles
+    for call, answer in ((get_info, info), (get_now, now)):
+        if read(call, handle, ctypes.byref(answer)) is None:
+            return [(), (), ()]
+    masks = info.perfProfilesMask, now.requestedProfilesMask, now.enforcedProfilesMask
+    return [_profiles_of(mask) for mask in masks]
 
-    ``docs/devices.md`` has the rules for sudoers.
-    """
+
+def _profiles_of(mask: Any) -> tuple[str, ...]:
+    size = len(mask.mask) * _MASK_BITS
+    numbers = [n for n in range(size) if mask.mask[n // _MASK_BITS] >> n % _MASK_BITS & 1]
+    known = len(POWER_PROFILES)
+    return tuple(POWER_PROFILES[n] if n < known else f"{_UNNAMED}{n}" for n in numbers)
+
+
+def _profile_mask(names: Collection[str]) -> Any:
+    request = pynvml.c_nvmlWorkloadPowerProfileRequestedProfiles_v1_t()
+    for name in names:
+        if name.startswith(_UNNAMED):
+            number = int(name.removeprefix(_UNNAMED))
+        else:
+            number = POWER_PROFILES.index(name)
+        request.requestedProfilesMask.mask[number // _MASK_BITS] |= 1 << number % _MASK_BITS
+    return request
+
+
+class NvidiaSmiLimiter(NvidiaLimiter):
+    """For users whom sudo allows it without a password (docs/devices.md has the rules)."""
 
     @classmethod
     def open(cls) -> Self:
@@ -145,18 +188,20 @@ class NvidiaSmiLimiter(NvidiaLimiter):
         )
 
     def permission_problem(self, device: str) -> str | None:
-        """Return that sudo does not allow nvidia-smi, which it lists without running it."""
-        options = _set_power_options(self.read(device).power_limit_w or 0.0)
-        if os.geteuid() == 0 or _sudo_allows(device, *options):
+        options = _power_options(self.read(device).power_limit_w or 0.0)
+        if os.geteuid() == 0:
             return None
+        with contextlib.suppress(NotAvailable, OSError, ValueError, subprocess.SubprocessError):
+            sudo, smi = _programs()
+            line = [sudo, "-n", "-l", smi, "-i", device, *options]
+            if run_captured(line, _SUDO_LIST_TIMEOUT_S).returncode == 0:
+                return None
         return (
             f"{device}: sudo does not allow 'nvidia-smi -i {device} -pl WATTS' without a password"
         )
 
     def _set(self, device: str, options: tuple[str, ...], *_: object) -> None:
-        sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
-        if sudo is None or smi is None:
-            raise NotAvailable("sudo or nvidia-smi has been removed")
+        sudo, smi = _programs()
         uuid = self._gpu(device).uuid
         _wait_for_others(uuid)
         try:
@@ -173,29 +218,22 @@ class NvidiaSmiLimiter(NvidiaLimiter):
             raise kind(f"{device}: sudo -n nvidia-smi: {output}")
 
 
-def _set_power_options(watts: float) -> tuple[str, ...]:
+def _power_options(watts: float) -> tuple[str, ...]:
     return "-pl", f"{watts:.3f}".rstrip("0").rstrip(".")
 
 
-def _sudo_allows(device: str, *options: str) -> bool:
+def _programs() -> tuple[str, str]:
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
-        return False
-    line = [sudo, "-n", "-l", smi, "-i", device, *options]
-    try:
-        return run_captured(line, _SUDO_LIST_TIMEOUT_S).returncode == 0
-    except (OSError, ValueError, subprocess.SubprocessError):
-        return False
+        raise NotAvailable("sudo or nvidia-smi has been removed")
+    return sudo, smi
 
 
 def _wait_for_others(uuid: str) -> None:
-    """Wait until no other nvidia-smi changes a GPU.
-
-    An nvidia-smi continues after the process that started it was killed. It would set its limit
-    after the previous limit is restored. Only processes of root and of this user count, by the real
-    user: any user can start a program of any name, but not as root. A program that runs as root for
-    its caller (setuid), as sudo does before its checks, keeps the caller's.
-    """
+    """Wait until no other nvidia-smi changes a GPU. One continues after the process that started it
+    was killed, and would set its limit after the previous one is restored. Only processes of root
+    and of this user count, by the real user: any user can start a program of any name, but not as
+    root. A setuid program keeps the caller's, as sudo does before its checks."""
     end_s, trusted = time.monotonic() + _WAIT_S, {0, os.getuid()}
     while True:
         changing = None
@@ -211,7 +249,3 @@ def _wait_for_others(uuid: str) -> None:
         if time.monotonic() > end_s:
             raise NotAvailable(f"{uuid}: another nvidia-smi (pid {changing}) is changing it")
         time.sleep(0.05)
-
-
-def _watts(milliwatts: int | None) -> float | None:
-    return scaled(valid(milliwatts), 1e-3)

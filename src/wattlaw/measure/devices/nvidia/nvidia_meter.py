@@ -1,6 +1,7 @@
 """Energy, power and utilisation of the NVIDIA GPUs that this process may use."""
 
 import contextlib
+import os
 import time
 from typing import Self
 
@@ -8,9 +9,10 @@ import pynvml
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.meter import Device, Sample, Target
-from wattlaw.measure.devices.nvidia.nvml import Driver, GpuLost, NvidiaGpu, open_driver
+from wattlaw.measure.devices.nvidia.nvml import NVIDIA, GpuLost, NvidiaGpu, open_driver, select_gpus
 from wattlaw.measure.devices.nvidia.nvml_readings import FieldValue
 from wattlaw.measure.devices.nvidia.reader import GpuReader
+from wattlaw.measure.devices.visible import GpuSelection
 
 #: The longest search for the refresh period of the counters when a meter is opened.
 _REFRESH_SEARCH_S = 0.4
@@ -20,38 +22,39 @@ _ENOUGH_CHANGES = 5
 class NvidiaMeter:
     """The GPUs that the environment makes visible, each once, by UUID."""
 
-    def __init__(self, driver: Driver, readers: list[GpuReader], target: Target) -> None:
-        self._driver, self._readers = driver, readers
-        self._problems: list[str] = []
-        self._failed: list[tuple[NvidiaGpu, str]] = []  # visible, but they could not be opened
-        watch_counters(readers)
+    accelerator = NVIDIA
+
+    _driver: contextlib.ExitStack
+
+    def __init__(self, own: GpuSelection[NvidiaGpu], target: Target) -> None:
+        if not own.gpus:
+            raise NotAvailable((*own.notes, "no NVIDIA GPU that this process may use")[0])
         self._target = target
+        self._readers: list[GpuReader] = []
+        self._failed: list[Device] = []  # visible, but they could not be opened
+        self._problems = list(own.notes)
+        for gpu in own.gpus:
+            try:
+                self._readers.append(GpuReader(gpu, target.period_s))
+            except (GpuLost, pynvml.NVMLError) as error:
+                reason = f"cannot be read: {error}"
+                self._failed.append(Device(gpu.uuid, "gpu", gpu.name, {"failed": reason}))
+                self._problems.append(f"{gpu.uuid}: {reason}")
+        if not self._readers:
+            raise NotAvailable("; ".join(self._problems[len(own.notes) :]))
+        _watch_counters(self._readers)
         self.period_s = self._shortest_period_s()
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        with open_driver(keep=True) as driver:
-            own = driver.visible() if target.gpus is None else driver.by_uuid(target.gpus)
-            if not own.gpus:
-                reasons = own.notes or ("no NVIDIA GPU that this process may use",)
-                raise NotAvailable(reasons[0])
-            readers, failed = [], []
-            for gpu in own.gpus:
-                try:
-                    readers.append(GpuReader(gpu, target.period_s))
-                except (GpuLost, pynvml.NVMLError) as error:
-                    failed.append((gpu, f"cannot be read: {error}"))
-            problems = [f"{gpu.uuid}: {reason}" for gpu, reason in failed]
-            if not readers:
-                raise NotAvailable("; ".join(problems))
-            meter = cls(driver, readers, target)
-            meter._problems, meter._failed = [*own.notes, *problems], failed
-            return meter
+        with contextlib.ExitStack() as stack:
+            meter = cls(_own_gpus(stack.enter_context(open_driver()), target), target)
+            meter._driver = stack.pop_all()
+        return meter
 
     def devices(self) -> list[Device]:
         read = [device for reader in self._readers for device in reader.devices()]
-        failed = [Device(g.uuid, "gpu", g.name, {"failed": why}) for g, why in self._failed]
-        return read + failed
+        return read + self._failed
 
     def read(self, *, last: bool = False) -> list[Sample]:
         samples: list[Sample] = []
@@ -76,20 +79,29 @@ class NvidiaMeter:
         self._driver.close()
 
 
-def watch_counters(readers: list[GpuReader]) -> None:
-    """Watch all GPUs for a moment: how often each counter changes, and whether modules are real."""
-    changes: list[list[FieldValue]] = [[] for _ in readers]
+def _own_gpus(gpus: list[NvidiaGpu], target: Target) -> GpuSelection[NvidiaGpu]:
+    if target.gpus is None:
+        return select_gpus(gpus, os.environ)
+    by_uuid = {gpu.uuid: gpu for gpu in gpus}
+    for uuid in target.gpus:
+        if uuid not in by_uuid:
+            raise NotAvailable(f"GPU {uuid} is not on this machine")
+    return GpuSelection(tuple(by_uuid[uuid] for uuid in dict.fromkeys(target.gpus)))
+
+
+def _watch_counters(readers: list[GpuReader]) -> None:
+    watched: list[tuple[GpuReader, list[FieldValue]]] = [(reader, []) for reader in readers]
     end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(
-        reader.needs_comparisons or (reader.has_counter and len(values) < _ENOUGH_CHANGES)
-        for values, reader in zip(changes, readers, strict=True)
+        reader.needs_comparisons or (reader.has_counter and len(changes) < _ENOUGH_CHANGES)
+        for reader, changes in watched
     ):
-        for values, reader in zip(changes, readers, strict=True):
+        for reader, changes in watched:
             with contextlib.suppress(GpuLost, pynvml.NVMLError):
                 counter = reader.watch()
-                if counter is not None and (not values or values[-1].value != counter.value):
-                    values.append(counter)
+                if counter is not None and (not changes or changes[-1].value != counter.value):
+                    changes.append(counter)
         time.sleep(0.001)
-    for values, reader in zip(changes, readers, strict=True):
+    for reader, changes in watched:
         with contextlib.suppress(GpuLost):  # the next reading reports it
-            reader.watch_counter(values)
+            reader.conclude(changes)

@@ -6,11 +6,12 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import pynvml
 
 from wattlaw.common.errors import NotAvailable, NotPermitted, one_line
+from wattlaw.measure.devices.meter import Accelerator
 from wattlaw.measure.devices.visible import GpuSelection, parse_ordinal, select
 
 T = TypeVar("T")
@@ -20,7 +21,6 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 #: number is not guessed at.
 _ORDINAL = re.compile(r"(?:\+|-(?=0+(?![0-9])))?([0-9]+)(?![0-9xX])", re.ASCII)
 
-#: The GPU or the driver is lost. It will not answer again.
 _LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -30,20 +30,18 @@ _LOST_ERRORS = frozenset(
         pynvml.NVML_ERROR_GPU_NOT_FOUND,
     }
 )
-#: The GPU, the driver or this user does not support the call, now or later.
-_UNSUPPORTED_ERRORS = frozenset(
+#: The GPU, the driver or this user does not support the call, or there are no new data.
+_NO_VALUE_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
         pynvml.NVML_ERROR_NO_PERMISSION,
         pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        pynvml.NVML_ERROR_NO_DATA,
+        pynvml.NVML_ERROR_NOT_FOUND,
     }
 )
-#: There are no new data. This is no error.
-_NO_DATA_ERRORS = frozenset({pynvml.NVML_ERROR_NO_DATA, pynvml.NVML_ERROR_NOT_FOUND})
-
-
 #: The values with which drivers say "not available", besides negative ones such as -1
 #: (NVML_VALUE_NOT_AVAILABLE): the greatest numbers of 32 and 64 bits.
 _SENTINELS = frozenset({2**31 - 1, 2**32 - 1, 2**63 - 1, 2**64 - 1})
@@ -66,26 +64,20 @@ class GpuLost(Exception):
 
 
 def query(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Call the driver; return None if the GPU does not support the call or has no new data.
-
-    Raises ``GpuLost`` if the GPU is lost, and ``NVMLError`` for any other error, which may not
-    occur the next time.
-    """
+    """Call the driver; None if the GPU does not support the call or has no new data. ``NVMLError``
+    is any other error, which may not occur the next time."""
     try:
         return call(*arguments)
     except pynvml.NVMLError as error:
         if error.value in _LOST_ERRORS:
             raise GpuLost(describe(error)) from None
-        if error.value in _UNSUPPORTED_ERRORS or error.value in _NO_DATA_ERRORS:
+        if error.value in _NO_VALUE_ERRORS:
             return None
         raise
 
 
 def query_optional(call: Callable[..., T], *arguments: Any) -> T | None:
-    """Call the driver for a value that is no part of an energy; return None on any error.
-
-    Raises ``GpuLost`` if the GPU is lost.
-    """
+    """As ``query``, for a value that is no part of an energy; None on any error but ``GpuLost``."""
     try:
         return query(call, *arguments)
     except pynvml.NVMLError:
@@ -103,6 +95,10 @@ def scaled(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
+def watts(milliwatts: float | None) -> float | None:
+    return scaled(valid(milliwatts), 1e-3)
+
+
 def raise_on_error(code: int) -> bool:
     if code != pynvml.NVML_SUCCESS:
         raise pynvml.NVMLError(code)
@@ -113,106 +109,53 @@ def describe(error: pynvml.NVMLError) -> str:
     return f"{error} (NVML error {error.value})"
 
 
-class Driver:
-    def __init__(self) -> None:
-        self.version = decode(pynvml.nvmlSystemGetDriverVersion())
-        self._is_open = True
-
-    @classmethod
-    def open(cls) -> Self:
-        """Load the driver's library.
-
-        Raises ``NotAvailable`` if there is no NVIDIA driver, or it does not answer, and
-        ``NotPermitted`` if this user may not use it.
-        """
-        try:
-            pynvml.nvmlInit()
-            return cls()
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
-                message = "no NVIDIA driver (libnvidia-ml.so.1 not found)"
-                raise NotAvailable(message) from None
-            if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                message = f"{describe(error)}: the driver was updated under the kernel; reboot"
-                raise NotAvailable(message) from None
-            kind = NotPermitted if error.value == pynvml.NVML_ERROR_NO_PERMISSION else NotAvailable
-            raise kind(f"the NVIDIA driver does not answer: {describe(error)}") from None
-
-    def gpus(self) -> list[NvidiaGpu]:
-        """Return every GPU of the machine that answers, in the order of PCI bus ids."""
+@contextlib.contextmanager
+def open_driver() -> Iterator[list[NvidiaGpu]]:
+    """Load the driver for a block, and give all GPUs that answer, in the order of PCI bus ids.
+    Raises ``NotAvailable`` if there is none, or it does not answer, also in the block."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as error:
+        if error.value == pynvml.NVML_ERROR_LIBRARY_NOT_FOUND:
+            raise NotAvailable("no NVIDIA driver (libnvidia-ml.so.1 not found)") from None
+        if error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
+            message = f"{describe(error)}: the driver was updated under the kernel; reboot"
+            raise NotAvailable(message) from None
+        kind = NotPermitted if error.value == pynvml.NVML_ERROR_NO_PERMISSION else NotAvailable
+        raise kind(f"the NVIDIA driver does not answer: {describe(error)}") from None
+    try:
         gpus = []
         for index in range(pynvml.nvmlDeviceGetCount()):
-            try:
-                handle = pynvml.nvmlDeviceGetHandleByIndex(index)
-                uuid = decode(pynvml.nvmlDeviceGetUUID(handle))
-                name = decode(pynvml.nvmlDeviceGetName(handle))
-                mig = query(pynvml.nvmlDeviceGetMigMode, handle)
-                minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
-                is_shared = bool(mig and mig[0])
-                parts = _mig_uuids(handle) if is_shared else ()
-            except (pynvml.NVMLError, GpuLost):
-                continue  # a lost GPU, or one that this process may not use
-            gpus.append(NvidiaGpu(uuid, name, minor, parts, is_shared, handle))
-        return gpus
-
-    def visible(self) -> GpuSelection[NvidiaGpu]:
-        return select_gpus(self.gpus(), os.environ)
-
-    def by_uuid(self, uuids: tuple[str, ...]) -> GpuSelection[NvidiaGpu]:
-        """Return GPUs by UUID; raises ``NotAvailable`` if one is not on this machine."""
-        by_uuid = {gpu.uuid: gpu for gpu in self.gpus()}
-        for uuid in uuids:
-            if uuid not in by_uuid:
-                raise NotAvailable(f"GPU {uuid} is not on this machine")
-        return GpuSelection(tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids)))
-
-    def close(self) -> None:
-        if self._is_open:
-            self._is_open = False
-            with contextlib.suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
-
-
-@contextlib.contextmanager
-def open_driver(*, keep: bool = False) -> Iterator[Driver]:
-    """Open the driver for a block; with ``keep`` it stays open after a block without an error.
-
-    Errors of the driver in the block become ``NotAvailable``.
-    """
-    driver, is_kept = Driver.open(), False
-    try:
-        yield driver
-        is_kept = keep
+            # A lost GPU, or one that this process may not use, is left out.
+            with contextlib.suppress(pynvml.NVMLError, GpuLost):
+                gpus.append(_gpu(pynvml.nvmlDeviceGetHandleByIndex(index)))
+        yield gpus
     except (pynvml.NVMLError, GpuLost) as error:
         raise NotAvailable(f"the NVIDIA driver does not answer: {one_line(error)}") from None
     finally:
-        if not is_kept:
-            driver.close()
+        with contextlib.suppress(pynvml.NVMLError):
+            pynvml.nvmlShutdown()
 
 
-def _mig_uuids(handle: Any) -> tuple[str, ...]:
-    uuids = []
-    for index in range(query_optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) or 0):
+def _gpu(handle: Any) -> NvidiaGpu:
+    uuid, name = pynvml.nvmlDeviceGetUUID(handle), pynvml.nvmlDeviceGetName(handle)
+    mig = query(pynvml.nvmlDeviceGetMigMode, handle)
+    minor = query(pynvml.nvmlDeviceGetMinorNumber, handle)
+    is_shared = bool(mig and mig[0])
+    parts = []
+    count = query_optional(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle) if is_shared else 0
+    for index in range(count or 0):
         part = query_optional(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
-        uuid = query_optional(pynvml.nvmlDeviceGetUUID, part) if part is not None else None
-        uuids += [decode(uuid)] if uuid else []
-    return tuple(uuids)
-
-
-def decode(text: str | bytes) -> str:
-    return text.decode() if isinstance(text, bytes) else text
+        if part is not None and (part_uuid := query_optional(pynvml.nvmlDeviceGetUUID, part)):
+            parts.append(part_uuid)
+    return NvidiaGpu(uuid, name, minor, tuple(parts), is_shared, handle)
 
 
 def select_gpus(gpus: Sequence[NvidiaGpu], environ: Mapping[str, str]) -> GpuSelection[NvidiaGpu]:
-    """Return the GPUs that a process with this environment may use, as CUDA reads it.
-
-    CUDA's rules are in the CUDA Programming Guide, appendix on environment variables. Integers
+    """CUDA's rules are in the CUDA Programming Guide, appendix on environment variables. Integers
     are CUDA ordinals, while NVML counts in the order of PCI bus ids. The two agree if
-    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, and if all GPUs are of one model.
-
-    Raises ``NotAvailable`` if the environment has ordinals on a machine with several models, which
-    are ambiguous.
-    """
+    ``CUDA_DEVICE_ORDER`` is ``PCI_BUS_ID``, or if all GPUs are of one model: else ordinals are
+    ambiguous (``NotAvailable``)."""
     return select(
         gpus, environ, {_VISIBLE: "CUDA"}, lambda left, entry: _find(left, entry, environ)
     )
@@ -245,3 +188,24 @@ def _find(
     elif entry.startswith("GPU-"):
         matches = [(gpu, gpu.uuid) for gpu in gpus if gpu.uuid.startswith(entry)]
     return matches[0] if len(matches) == 1 else None
+
+
+def _visible_devices() -> dict[str, str]:
+    with open_driver() as gpus:
+        selection = select_gpus(gpus, os.environ)
+    ids: dict[str, str] = {}
+    for device, gpu in (selection.devices or {gpu.uuid: gpu for gpu in selection.gpus}).items():
+        parts = gpu.mig_uuids if device == gpu.uuid else ()  # CUDA uses instances in MIG mode
+        ids.update(dict.fromkeys(parts or (device,), gpu.uuid))
+    return ids
+
+
+NVIDIA = Accelerator(
+    torch_kind="cuda",
+    backend="nccl",
+    id_prefixes=("GPU-", "MIG-"),
+    visible=_visible_devices,
+    environment=lambda ids: {_VISIBLE: ",".join(ids)},
+    driver_files=("/dev/nvidiactl", "/dev/dxg"),
+    order=0,
+)

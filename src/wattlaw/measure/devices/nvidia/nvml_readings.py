@@ -1,6 +1,6 @@
-"""Direct calls of the driver: several field values at once, and its buffers of timestamped samples.
+"""Direct calls of the driver: field values, its buffers of timestamped samples, activity (GPM).
 
-One call every few seconds gives a buffer's samples at full resolution.
+A buffer is read every few seconds, at full resolution.
 """
 
 import bisect
@@ -9,12 +9,14 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import pynvml
 
 from wattlaw.measure.devices.nvidia.nvml import query, raise_on_error, valid
 
+#: The number of a field, with its scope if that is not the GPU.
+Field = int | tuple[int, int]
 ENERGY = pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION
 AVERAGE = pynvml.NVML_FI_DEV_POWER_AVERAGE
 INSTANT = pynvml.NVML_FI_DEV_POWER_INSTANT
@@ -24,35 +26,26 @@ USAGE = -1
 #: Power of the module: processor, GPU and memories of a Grace Hopper board.
 MODULE, MODULE_AVERAGE = (INSTANT, 1), (AVERAGE, 1)
 #: A timestamp of the driver that differs more from our time is not on the wall clock.
-_MAX_FIELD_OFFSET_US = 2_000_000
+_MAX_FIELD_OFFSET_US, _MAX_BUFFER_OFFSET_US = 2_000_000, 5_000_000
 
-#: Which member of the driver's union holds a value of each type.
-_MEMBER = {
-    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
-    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
-    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+#: Which member of the driver's union holds a value of each type, and the layout of a sample with
+#: it: a time of 8 bytes and the union of 8.
+_TYPES = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: ("dVal", struct.Struct("=Qd")),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: ("uiVal", struct.Struct("=QI4x")),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: ("ulVal", struct.Struct("=QQ")),
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: ("ullVal", struct.Struct("=QQ")),
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: ("sllVal", struct.Struct("=Qq")),
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: ("siVal", struct.Struct("=Qi4x")),
 }
+_SAMPLE_BYTES = 16
+#: More samples than any driver keeps of a kind.
+_MAX_SAMPLES = 1024
+#: A buffer that spans less is not used. It would have to be read almost as often as power itself.
+_MIN_SPAN_S = 2.0
 
 #: Times in microseconds since 1970, ascending, and values.
 Series = tuple[tuple[int, ...], tuple[float, ...]]
-
-#: Power comes from a buffer whose spacing is at most the requested sample period, or this.
-FINE_S = 0.1
-#: Utilisation changes slowly; the driver itself averages it over 1/6 s to 1 s.
-FINE_UTIL_S = 1.0
-#: A clock that differs by more is not the wall clock.
-_MAX_OFFSET_US = 5_000_000
-#: A buffer that spans less is not used. It would have to be read almost as often as power itself.
-_MIN_SPAN_S = 2.0
-#: More samples than any driver keeps of a kind.
-_MAX_SAMPLES = 1024
-
-
-#: The number of a field, with its scope if that is not the GPU.
-Field = int | tuple[int, int]
 
 
 class FieldValue(NamedTuple):
@@ -67,81 +60,39 @@ Reading = dict[Field, FieldValue]
 
 
 class Fields:
-    """A fixed set of fields of one GPU, and its readings that were not taken yet.
-
-    It calls the driver's library directly and reuses its memory, which nvidia-ml-py allocates at
-    every call. A reading is stored as the driver wrote it, because most of the cost of a reading
-    is that of its first instructions after a sleep.
-
-    Parameters
-    ----------
-    handle
-        The driver's handle of the GPU.
-    wanted
-        The fields.
-    calls
-        Functions of the driver that stand in for fields which it does not have.
-    capacity
-        The most readings before they are taken.
-    """
+    """A fixed set of fields of one GPU, and calls that stand in for those that it lacks. It calls
+    the driver's library directly and reuses its memory; nvidia-ml-py allocates at every call."""
 
     def __init__(
         self,
         handle: Any,
         wanted: Sequence[Field],
         calls: Mapping[Field, Callable[[Any], int]] | None = None,
-        capacity: int = 1,
     ) -> None:
         self._handle, self._wanted, self._calls = handle, tuple(wanted), calls or {}
-        self._values = (pynvml.c_nvmlFieldValue_t * (len(wanted) * capacity))()
-        for place, value in enumerate(self._values):
-            field = wanted[place % len(wanted)]
+        self._values = (pynvml.c_nvmlFieldValue_t * len(wanted))()
+        for value, field in zip(self._values, wanted, strict=True):
             value.fieldId, value.scopeId = field if isinstance(field, tuple) else (field, 0)
-        size = len(wanted) * ctypes.sizeof(pynvml.c_nvmlFieldValue_t)
-        self._slots = [ctypes.byref(self._values, n * size) for n in range(capacity)]
-        self._readings: list[tuple[int, bool, Reading]] = []
-
-    @property
-    def is_full(self) -> bool:
-        return len(self._readings) == len(self._slots)
-
-    def poll(self, now_ns: int) -> None:
-        """Read the fields, and keep them for ``take``."""
-        answers, calls = False, {}
-        if self._wanted:
-            slot = self._slots[len(self._readings)]
-            code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(self._handle, len(self._wanted), slot)
-            answers = not code or query(raise_on_error, code) is not None
-        for field, call in self._calls.items():
-            value = valid(query(call, self._handle))
-            if value is not None:
-                calls[field] = FieldValue(float(value), now_ns)
-        self._readings.append((now_ns, answers, calls))
-
-    def take(self) -> list[tuple[int, Reading]]:
-        taken = []
-        for slot, (now_ns, answers, values) in enumerate(self._readings):
-            if answers:
-                begin = slot * len(self._wanted)
-                stored = self._values[begin : begin + len(self._wanted)]
-                pairs = zip(self._wanted, stored, strict=True)
-                values |= {f: v for f, stored in pairs if (v := _field_value(stored, now_ns))}
-            taken.append((now_ns, values))
-        self._readings.clear()
-        return taken
 
     def read(self, now_ns: int) -> Reading:
-        """Return the available values now."""
-        self.poll(now_ns)
-        return self.take()[-1][1]
+        reading: Reading = {}
+        if self._wanted:
+            count, values = len(self._wanted), self._values
+            code = pynvml.nvmlLib.nvmlDeviceGetFieldValues(self._handle, count, values)
+            if not code or query(raise_on_error, code) is not None:
+                for field, stored in zip(self._wanted, values, strict=True):
+                    if (value := _field_value(stored, now_ns)) is not None:
+                        reading[field] = value
+        for field, call in self._calls.items():
+            if (number := valid(query(call, self._handle))) is not None:
+                reading[field] = FieldValue(float(number), now_ns)
+        return reading
 
 
 def _field_value(field: Any, now_ns: int) -> FieldValue | None:
-    """Return a value of the driver, with our time if the driver gives none."""
-    member = _MEMBER.get(field.valueType)
-    if field.nvmlReturn != pynvml.NVML_SUCCESS or member is None:
+    if field.nvmlReturn != pynvml.NVML_SUCCESS or field.valueType not in _TYPES:
         return None
-    value, t_us = valid(getattr(field.value, member)), field.timestamp
+    value, t_us = valid(getattr(field.value, _TYPES[field.valueType][0])), field.timestamp
     if value is None:
         return None
     is_timed = abs(t_us - now_ns // 1000) <= _MAX_FIELD_OFFSET_US
@@ -149,8 +100,6 @@ def _field_value(field: Any, now_ns: int) -> FieldValue | None:
 
 
 class SampleBuffer:
-    """One kind of samples of one GPU."""
-
     def __init__(self, handle: Any, kind: int, scale: float) -> None:
         self._handle, self._kind, self.scale = handle, kind, scale
         is_power = kind == pynvml.NVML_TOTAL_POWER_SAMPLES
@@ -162,10 +111,7 @@ class SampleBuffer:
         self.span_s = 0.0
 
     @classmethod
-    def open(
-        cls, handle: Any, kind: int, scale: float, max_spacing_s: float
-    ) -> "SampleBuffer | None":
-        """Return a buffer if it is fine enough, long enough and on the wall clock, else None."""
+    def open(cls, handle: Any, kind: int, scale: float, max_spacing_s: float) -> Self | None:
         buffer = cls(handle, kind, scale)
         times_us, values = buffer.new()
         if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
@@ -173,73 +119,42 @@ class SampleBuffer:
         steps_us = sorted(later - t_us for t_us, later in pairwise(times_us))
         buffer.spacing_s = steps_us[len(steps_us) // 2] * 1e-6
         buffer.span_s = (times_us[-1] - times_us[0]) * 1e-6
-        is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _MAX_OFFSET_US
-        fine = 0 < buffer.spacing_s <= max_spacing_s
-        return buffer if is_current and fine and buffer.span_s >= _MIN_SPAN_S else None
+        is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _MAX_BUFFER_OFFSET_US
+        is_fine = 0 < buffer.spacing_s <= max_spacing_s
+        return buffer if is_current and is_fine and buffer.span_s >= _MIN_SPAN_S else None
 
     def new(self) -> Series:
-        """Return every sample since the previous call: times in us since 1970, and values.
-
-        It omits a sample that has no value or is no newer than the one before it. It calls the
-        driver's library directly, with memory for the full buffer: nvidia-ml-py would call it
-        twice and create an object per sample.
-        """
-        self._count.value = _MAX_SAMPLES
-        self._seen.value = self._seen_us
+        """Return every sample since the previous call. The driver's library is called directly,
+        with memory for the full buffer: nvidia-ml-py calls it twice and creates an object per
+        sample."""
+        self._count.value, self._seen.value = _MAX_SAMPLES, self._seen_us
         code = pynvml.nvmlLib.nvmlDeviceGetSamples(
-            self._handle,
-            self._kind,
-            self._seen,
-            ctypes.byref(self._type),
-            ctypes.byref(self._count),
-            self._memory,
-        )
-        layout = _LAYOUTS.get(self._type.value)
+            self._handle, self._kind, self._seen, ctypes.byref(self._type),
+            ctypes.byref(self._count), self._memory,
+        )  # fmt: skip
+        _, layout = _TYPES.get(self._type.value, (None, None))
         if query(raise_on_error, code) is None or layout is None or not self._count.value:
             return (), ()
         end = self._count.value * layout.size
         times_us, values = zip(*layout.iter_unpack(memoryview(self._memory)[:end]), strict=True)
-        latest_us = time.time_ns() // 1000 + _MAX_OFFSET_US
-        in_range = (
-            min(values) >= 0 and max(values) <= self._max_value and max(times_us) <= latest_us
-        )
-        if not in_range or [*times_us] != sorted(times_us):
-            times_us, values = self._valid_samples(times_us, values, latest_us)
+        latest_us = time.time_ns() // 1000 + _MAX_BUFFER_OFFSET_US
+        is_in_range = min(values) >= 0 and max(values) <= self._max_value
+        if not is_in_range or max(times_us) > latest_us or [*times_us] != sorted(times_us):
+            newest_us, kept = 0, []
+            for t_us, value in zip(times_us, values, strict=True):
+                if newest_us < t_us <= latest_us:
+                    newest_us = t_us
+                    if valid(value, self._max_value) is not None:
+                        kept.append((t_us, value))
+            times_us, values = tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
         new = bisect.bisect_right(times_us, self._seen_us)
-        self._seen_us = max(self._seen_us, times_us[-1]) if times_us else self._seen_us
+        self._seen_us = max((self._seen_us, *times_us[-1:]))
         return times_us[new:], values[new:]
-
-    def _valid_samples(
-        self, times_us: Sequence[int], values: Sequence[float], latest_us: int
-    ) -> Series:
-        """Return the samples that have a value and are later than all before them."""
-        newest_us, kept = 0, []
-        for t_us, value in zip(times_us, values, strict=True):
-            if newest_us < t_us <= latest_us:
-                newest_us = t_us
-                if valid(value, self._max_value) is not None:
-                    kept.append((t_us, value))
-        return tuple(t_us for t_us, _ in kept), tuple(value for _, value in kept)
-
-
-#: The driver's sample: a time of 8 bytes, and a union of 8, by the type of its value.
-_LAYOUTS = {
-    pynvml.NVML_VALUE_TYPE_DOUBLE: struct.Struct("=Qd"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: struct.Struct("=QI4x"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: struct.Struct("=QQ"),
-    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: struct.Struct("=QQ"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: struct.Struct("=Qq"),
-    pynvml.NVML_VALUE_TYPE_SIGNED_INT: struct.Struct("=Qi4x"),
-}
-_SAMPLE_BYTES = 16
 
 
 class PeriodMeans:
-    """Resamples several buffers to one period: the mean of each column in each period.
-
-    A mean keeps the energy of a period, which picking a single sample would not. Its time is the
-    mean of the times of its samples.
-    """
+    """Resamples several buffers to one period. A mean keeps the energy of a period, which picking a
+    single sample would not; its time is the mean of the times of its samples."""
 
     def __init__(self, period_s: float) -> None:
         self._period_us = max(1, round(period_s * 1e6))
@@ -247,26 +162,70 @@ class PeriodMeans:
         self._open: dict[int, dict[str, tuple[int, int, float]]] = {}
 
     def add(self, column: str, series: Series, scale: float = 1.0) -> None:
-        """Add new samples of a column."""
         times_us, values = series
         begin = 0
         while begin < len(times_us):
             number = times_us[begin] // self._period_us
             end = bisect.bisect_left(times_us, (number + 1) * self._period_us, begin)
-            count, base_us = end - begin, number * self._period_us
-            before = self._open.setdefault(number, {}).get(column, (0, 0, 0.0))
-            self._open[number][column] = (
-                before[0] + count,
-                before[1] + sum(times_us[begin:end]) - count * base_us,
-                before[2] + sum(values[begin:end]) * scale,
-            )
+            since_us = sum(times_us[begin:end]) - (end - begin) * number * self._period_us
+            columns = self._open.setdefault(number, {})
+            count, sum_us, total = columns.get(column, (0, 0, 0.0))
+            total += sum(values[begin:end]) * scale
+            columns[column] = (count + end - begin, sum_us + since_us, total)
             begin = end
 
     def take(self, *, flush: bool = False) -> list[tuple[int, dict[str, float]]]:
         newest, means = max(self._open, default=0), []
         for number in sorted(number for number in self._open if flush or number < newest):
             columns = self._open.pop(number)
-            count, times_us, _ = columns.get("power_w") or next(iter(columns.values()))
-            t_ns = number * self._period_us * 1000 + round(1000 * times_us / count)
+            count, sum_us, _ = columns.get("power_w") or next(iter(columns.values()))
+            t_ns = number * self._period_us * 1000 + round(1000 * sum_us / count)
             means.append((t_ns, {name: sums[2] / sums[0] for name, sums in columns.items()}))
         return means
+
+
+_GPM_METRICS = {
+    "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
+    "tensor_util": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
+    "dram_util": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
+}
+#: A share of a short time can be a little above 100 %.
+_MAX_GPM_PERCENT = 110.0
+
+
+class Gpm:
+    """GPU performance monitoring (Hopper and newer): activity between two readings."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+        self._samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
+        self._request = pynvml.c_nvmlGpmMetricsGet_t()
+        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
+        self._request.numMetrics = len(_GPM_METRICS)
+        for place, metric in enumerate(_GPM_METRICS.values()):
+            self._request.metrics[place].metricId = metric
+        self._count = 0
+
+    @classmethod
+    def open(cls, handle: Any) -> Self | None:
+        support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
+        return cls(handle) if support is not None and support.isSupportedDevice else None
+
+    def read(self) -> dict[str, float]:
+        new = self._samples[self._count % 2]
+        if query(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
+            return {}
+        self._count += 1
+        self._request.sample1, self._request.sample2 = self._samples[self._count % 2], new
+        if self._count < 2 or query(pynvml.nvmlGpmMetricsGet, self._request) is None:
+            return {}
+        return {
+            name: metric.value * 1e-2
+            for name, metric in zip(_GPM_METRICS, self._request.metrics, strict=False)
+            if metric.nvmlReturn == pynvml.NVML_SUCCESS
+            and valid(metric.value, _MAX_GPM_PERCENT) is not None
+        }
+
+    def close(self) -> None:
+        while self._samples:
+            query(pynvml.nvmlGpmSampleFree, self._samples.pop())

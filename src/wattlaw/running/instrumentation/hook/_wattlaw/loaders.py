@@ -13,8 +13,6 @@ _READS_AHEAD = ("accelerate.data_loader", "__iter__")
 
 
 class _Batches:
-    """The batches of one pass over a loader."""
-
     def __init__(self, sampler: Any, steps: int) -> None:
         self.sampler = sampler
         self.steps = steps  # that were taken before its first batch
@@ -27,9 +25,8 @@ class _Batches:
 class LoadedSamples:
     """Counts samples from the first one on; a loader's are counted at the step that follows.
 
-    ``samples``, ``batches`` and ``evaluations`` are totals; ``unknown`` is the number of steps
-    whose samples are not known, ``fed`` that of steps for which a loader was read, and
-    ``several_loaders`` that of steps for which more than one was.
+    ``unknown`` is the number of steps whose samples are not known, ``fed`` that of steps for which
+    a loader was read, and ``several_loaders`` that of steps for which more than one was.
     """
 
     def __init__(self) -> None:
@@ -40,6 +37,9 @@ class LoadedSamples:
         self._fetched: dict[int, tuple[int | None, int]] = {}
         self._last_iterator = 0
         self._ended = 0  # the iterator that read ahead and has ended without a step so far
+
+    def totals(self) -> tuple[int, int, int, int]:
+        return self.samples, self.unknown, self.evaluations, self.waited_ns
 
     def step(self) -> None:
         """Count what the loader that was read last has given since the step before."""
@@ -54,7 +54,6 @@ class LoadedSamples:
             self._ended = 0
 
     def index_drawn(self, iterator: Any, index: Any, steps: int) -> None:
-        """Note the size of a batch that a loader will give; ``steps`` have been taken so far."""
         noted = iterator.__dict__.get("_wattlaw")
         if noted is None or noted.sampler is not iterator._sampler_iter:
             noted = iterator._wattlaw = _Batches(iterator._sampler_iter, steps)

@@ -14,7 +14,6 @@ _autocast: dict[str, str] = {}
 
 
 def process_group() -> dict[str, Any]:
-    """Return rank, backend and world size of the process group; they are unknown without one."""
     distributed = sys.modules["torch"].distributed
     if distributed.is_available() and distributed.is_initialized():
         rank, backend = distributed.get_rank(), distributed.get_backend()
@@ -32,7 +31,6 @@ def devices_of(optimizer: Any) -> list[Any]:
 
 
 def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
-    """Return what the parameters of the optimizers show of the model and of the parallelism."""
     parameters: dict[int, Any] = {}
     for own in optimizers:
         optimizer = own.reference()
@@ -70,7 +68,6 @@ def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
         "parameters": count if is_known else None,
         "gradient_bytes": gradient_bytes if is_known else None,
         "precision": precision,
-        "device": device,
         "parallelism": parallelism,
     }
 
@@ -92,8 +89,6 @@ def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) ->
 
 
 def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
-    """Return a function that notes the first object of a module's class ``name``."""
-
     def see(_: Any) -> bool:
         _seen.add(kind)
         return True
@@ -102,8 +97,6 @@ def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
 
 
 def see_autocast(module: Any, recorder: Any) -> None:
-    """Note the data type of the first enabled autocast (``torch.amp.autocast_mode``)."""
-
     def see(autocast: Any) -> bool:
         if autocast._enabled:
             _autocast["dtype"] = str(autocast.fast_dtype).rpartition(".")[2]

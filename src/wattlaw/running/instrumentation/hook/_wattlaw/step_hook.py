@@ -36,8 +36,6 @@ _LAUNCHERS = {
     ),
     "launched_rank": ("WATTLAW_LAUNCHED_RANK",),
 }  # fmt: skip
-
-
 _NO_PARAMETERS = "it has no parameters yet; steps without any are not counted"
 _IN_GRAPH = (
     "a step was captured in a CUDA graph; later steps of this optimizer are not recorded, because "
@@ -51,18 +49,14 @@ _TOO_MANY = f"only {_MAX_OPTIMIZERS} optimizers are recorded at the same time"
 
 
 class _Optimizer:
-    """The steps of one optimizer."""
-
     def __init__(self, index: int, optimizer: Any, loaded: loaders.LoadedSamples) -> None:
         self.index, self.reference = index, weakref.ref(optimizer)
         self.is_off = False  # its recording has ended
         self.steps = self.written = 0  # of all steps, and of those that are written
-        self.ends_ns: list[int] = []
-        self.samples: list[int | None] = []
-        self.waits_us: list[int] = []  # in data loaders; 0 where the samples are unknown
+        # Of each step that is not written: its end, samples, and wait for them (0 where unknown).
+        self.new: list[tuple[int, int | None, int]] = []
         self.evaluated: list[int] = []  # steps with an evaluation since the step before
-        self.total, self.unknown = loaded.samples, loaded.unknown  # at the last step
-        self.evaluations, self.waited_ns = loaded.evaluations, loaded.waited_ns
+        self.seen = loaded.totals()  # at the last step
         self.devices: list[Any] = []  # of its parameters
         self.gpu: _DeviceTimes | None = None
 
@@ -70,8 +64,7 @@ class _Optimizer:
 class _DeviceTimes:
     """When a GPU has ended each step, by events that are polled later.
 
-    ``gpu`` is torch's module of that kind of device. Events are recorded in the current stream of
-    ``device``, which need not be the current device.
+    ``gpu`` is torch's module of that kind of device. ``device`` need not be the current one.
     """
 
     def __init__(self, gpu: Any, device: Any) -> None:
@@ -98,7 +91,6 @@ class _DeviceTimes:
         self.poll(2)
 
     def poll(self, most: int) -> bool:
-        """Take the times of steps that have ended; return whether one is missing."""
         while self._pending and most and self._pending[0][1].query():
             recorded_ns, event = self._pending.popleft()
             if self._last is not None:
@@ -138,36 +130,20 @@ class _Recorder:
         self.loaded = loaders.LoadedSamples()
 
     def fail(self, part: str, error: BaseException) -> None:
-        """Stop a part of the recording and record why."""
         if part not in self.off:
             self.off |= {part, "steps"} if part == "file" else {part}
             self.note(part, error)
 
     def note(self, part: str, why: object) -> None:
         """Record what is not recorded, once for each part; never raises."""
+        if part in self.noted:
+            return
+        self.noted.add(part)
         try:
-            if part not in self.noted:
-                self.noted.add(part)
-                is_error = isinstance(why, BaseException)
-                text = f"{type(why).__name__}: {why}" if is_error else str(why)
-                self.problems.append({"type": "problem", "part": part, "error": text[:300]})
-        except Exception:  # such as an error that cannot be printed
-            self.problems.append({"type": "problem", "part": part, "error": type(why).__name__})
-
-    # Steps
-
-    def add(self, optimizer: Any) -> _Optimizer | None:
-        if any(known.reference() is None for known in [*self.optimizers.values()]):
-            self.flush()
-            living = [*self.optimizers.items()]
-            self.optimizers = {key: own for key, own in living if own.reference() is not None}
-        if len(self.optimizers) >= _MAX_OPTIMIZERS:
-            self.note("optimizers", _TOO_MANY)
-            return None
-        own = _Optimizer(self.next_index, optimizer, self.loaded)
-        self.optimizers[id(optimizer)] = own
-        self.next_index += 1
-        return own
+            text = f"{type(why).__name__}: {why}" if isinstance(why, BaseException) else str(why)
+        except Exception:  # an error that cannot be printed
+            text = type(why).__name__
+        self.problems.append({"type": "problem", "part": part, "error": text[:300]})
 
     def step(self, optimizer: Any) -> None:
         now_ns = _clock()
@@ -185,6 +161,18 @@ class _Recorder:
             self.flush()
             self.next_flush_ns = _clock() + _FLUSH_NS
 
+    def add(self, optimizer: Any) -> _Optimizer | None:
+        if any(known.reference() is None for known in [*self.optimizers.values()]):
+            self.flush()
+            living = [*self.optimizers.items()]
+            self.optimizers = {key: own for key, own in living if own.reference() is not None}
+        if len(self.optimizers) >= _MAX_OPTIMIZERS:
+            self.note("optimizers", _TOO_MANY)
+            return None
+        own = self.optimizers[id(optimizer)] = _Optimizer(self.next_index, optimizer, self.loaded)
+        self.next_index += 1
+        return own
+
     def count(self, own: _Optimizer, optimizer: Any, now_ns: int) -> None:
         """Count a step; an exception ends the recording of the optimizer."""
         if not own.devices:
@@ -192,7 +180,12 @@ class _Recorder:
             if not own.devices:
                 self.note(f"optimizer {own.index}", _NO_PARAMETERS)
                 return
-            self.find_gpu(own)
+            # The first parameter on a GPU is where the backward pass ends. Of parameters on a CPU
+            # or the meta device, no GPU is queried.
+            gpus = [device for device in own.devices if device.type in ("cuda", "xpu")]
+            self.gpus += [device for device in gpus if device not in self.gpus]
+            if gpus:
+                own.gpu = _DeviceTimes(getattr(sys.modules["torch"], gpus[0].type), gpus[0])
         if own.gpu is not None:
             try:
                 if own.gpu.is_capturing():
@@ -203,34 +196,29 @@ class _Recorder:
             except Exception as error:
                 own.gpu = None  # the times of the host go on
                 self.note("device", error)
-        loaded = self.loaded
         try:
-            loaded.step()
+            self.loaded.step()
         except Exception as error:
             self.fail("samples", error)
-        known = loaded.unknown == own.unknown and "samples" not in self.off
-        own.samples.append(loaded.samples - own.total if known else None)
-        own.waits_us.append((loaded.waited_ns - own.waited_ns) // 1000 if known else 0)
-        own.total, own.unknown, own.waited_ns = loaded.samples, loaded.unknown, loaded.waited_ns
-        if loaded.evaluations != own.evaluations:
+        before, own.seen = own.seen, self.loaded.totals()
+        samples, unknown, evaluations, waited_ns = (
+            now - then for now, then in zip(own.seen, before)
+        )
+        is_known = not unknown and "samples" not in self.off
+        own.new.append((now_ns, *((samples, waited_ns // 1000) if is_known else (None, 0))))
+        if evaluations:
             own.evaluated.append(own.steps)
-            own.evaluations = loaded.evaluations
-        own.ends_ns.append(now_ns)
         own.steps += 1
         self.steps += 1
 
-    def find_gpu(self, own: _Optimizer) -> None:
-        """Time an optimizer on the GPU of its first parameter on one.
-
-        Of a model on several GPUs, this is where the backward pass ends. Of parameters on a CPU or
-        the meta device, no GPU is queried.
-        """
-        gpus = [device for device in own.devices if device.type in ("cuda", "xpu")]
-        self.gpus += [device for device in gpus if device not in self.gpus]
-        if gpus:
-            own.gpu = _DeviceTimes(getattr(sys.modules["torch"], gpus[0].type), gpus[0])
-
-    # Facts
+    def process(self) -> dict[str, Any]:
+        return {
+            "type": "process",
+            "pid": os.getpid(),
+            "host": self.host,
+            **{what: _first_number(names) for what, names in _LAUNCHERS.items()},
+            "base_ns": self.base_ns,
+        }
 
     def facts(self) -> dict[str, Any]:
         torch: Any = sys.modules["torch"]
@@ -240,12 +228,12 @@ class _Recorder:
             self.parameters = model.parameters_of(readable, group["world_size"] or 1)
         facts = {
             "type": "facts",
-            "step": self.steps,
             "batches": self.loaded.batches,
             "several_loaders": self.loaded.several_loaders,
             "fed_steps": self.loaded.fed,
+            **group,
+            **self.parameters,
         }
-        facts.update({**group, **self.parameters})
         try:
             peaks = [getattr(torch, gpu.type).max_memory_allocated(gpu) for gpu in self.gpus]
             if peaks:
@@ -254,7 +242,35 @@ class _Recorder:
             self.note("peak memory", error)
         return facts
 
-    # The file
+    def steps_of(self, own: _Optimizer) -> list[dict[str, Any]]:
+        """Return the records of an optimizer's steps that are not written; forget the steps."""
+        records: list[dict[str, Any]] = []
+        count = len(own.new)
+        if count:
+            ends_ns, samples, waits_us = zip(*own.new[:count])
+            ends_us = [end_ns // 1000 for end_ns in ends_ns]
+            gaps_us = [after - before for before, after in zip(ends_us, ends_us[1:])]
+            record = {
+                "type": "steps",
+                "optimizer": own.index,
+                "first": own.written,
+                "us": [ends_us[0], *gaps_us],
+                "samples": samples[0] if len(set(samples)) == 1 else samples,
+                "waits_us": waits_us,
+            }
+            if own.evaluated:
+                record["evaluations"], own.evaluated = own.evaluated, []
+            records.append(record)
+            own.written += count
+            del own.new[:count]
+        gpu = own.gpu
+        if gpu is not None and gpu.durations_us:
+            durations_us, gpu.durations_us = gpu.durations_us, []
+            record = {"type": "device", "optimizer": own.index, "first": gpu.written + 1}
+            bounds_us = {"low_us": gpu.low_ns // 1000, "high_us": gpu.high_ns // 1000}
+            records.append({**record, "us": durations_us, **bounds_us})
+            gpu.written += len(durations_us)
+        return records
 
     def flush(self, *, is_end: bool = False) -> None:
         """Write what is new. Of several threads one writes, the others go on."""
@@ -276,7 +292,7 @@ class _Recorder:
             problems = len(self.problems)
             records += self.problems[:problems]
             if is_end:
-                records.append({"type": "end", "time_ns": self.base_ns + _clock()})
+                records.append({"type": "end"})
             self.write(records)
             del self.problems[:problems]
         except Exception as error:
@@ -302,56 +318,6 @@ class _Recorder:
         if util is not None:  # children of multiprocessing end without atexit
             util.Finalize(None, end, exitpriority=0)
 
-    def process(self) -> dict[str, Any]:
-        return {
-            "type": "process",
-            "pid": os.getpid(),
-            "host": self.host,
-            "argv": [word[:200] for word in sys.argv[:20]],
-            "python": sys.version.split()[0],
-            "torch": str(sys.modules["torch"].__version__),
-            **{what: _first_number(names) for what, names in _LAUNCHERS.items()},
-            "time_ns": self.base_ns + _clock(),
-            "base_ns": self.base_ns,
-        }
-
-    def steps_of(self, own: _Optimizer) -> list[dict[str, Any]]:
-        """Return the records of an optimizer's steps that are not written; forget the steps."""
-        records: list[dict[str, Any]] = []
-        count = len(own.ends_ns)
-        if count:
-            ends_us = [end_ns // 1000 for end_ns in own.ends_ns[:count]]
-            gaps_us = [after - before for before, after in zip(ends_us, ends_us[1:])]
-            samples = own.samples[:count]
-            record = {
-                "type": "steps",
-                "optimizer": own.index,
-                "first": own.written,
-                "us": [ends_us[0], *gaps_us],
-                "samples": samples[0] if len(set(samples)) == 1 else samples,
-                "waits_us": own.waits_us[:count],
-            }
-            if own.evaluated:
-                record["evaluations"], own.evaluated = own.evaluated, []
-            records.append(record)
-            own.written += count
-            del own.ends_ns[:count], own.samples[:count], own.waits_us[:count]
-        device = own.gpu
-        if device is not None and device.durations_us:
-            records.append(
-                {
-                    "type": "device",
-                    "optimizer": own.index,
-                    "first": device.written + 1,
-                    "us": device.durations_us,
-                    "low_us": device.low_ns // 1000,
-                    "high_us": device.high_ns // 1000,
-                }
-            )
-            device.written += len(device.durations_us)
-            device.durations_us = []
-        return records
-
     def write(self, records: list[dict[str, Any]]) -> None:
         lines = (json.dumps(record, separators=(",", ":")) + "\n" for record in records)
         data = "".join(lines).encode()
@@ -363,7 +329,6 @@ class _Recorder:
             raise OSError("a record could not be written as a whole; the disk may be full")
 
     def descriptor(self) -> int:
-        """Return the descriptor of the file, opened again if the script has closed it."""
         try:
             status = os.fstat(self.file)
             is_ours = (status.st_dev, status.st_ino) == self.identity
@@ -428,7 +393,6 @@ _after_step._torchdynamo_disable = True  # type: ignore[attr-defined] # a compil
 
 
 def count_steps(module: Any, _: _Recorder) -> None:
-    """Count the steps of all optimizers (``torch.optim.optimizer``)."""
     module.register_optimizer_step_post_hook(_after_step)
 
     def see(_: Any) -> bool:

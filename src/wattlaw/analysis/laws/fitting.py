@@ -1,4 +1,4 @@
-"""Fit all laws to many series and select one by Akaike's criterion and by the holdout error."""
+"""Fit all laws of y against x to groups of rows, and select one law for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -9,17 +9,16 @@ import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
 from wattlaw.analysis.laws.breakpoint import SIGNIFICANT, Breakpoint, fit_breakpoint
-from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, aicc, fit_curve, holdout_error
+from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, fit_curve, holdout_error
 from wattlaw.analysis.laws.observations import Observations, observe
 from wattlaw.analysis.laws.power_law import PowerLaw, power_law
+from wattlaw.analysis.metrics.estimates import ERROR, aicc, deviance
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.common.errors import BadInput, Refused
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
 AICC_TOLERANCE = 2.0
-#: If even the best law lacks fit at this level, runs of a count are not observations of their own.
-LACK_OF_FIT_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Selection(Result):
     ``holdout_error`` of ``curves.holdout_error``; and ``reason``, why one of them is missing.
 
     ``observations`` is what the criterion counts: "runs", or "counts" where even the best law
-    leaves deviations that a count's repeats share.
+    leaves deviations that the repeats of an x share.
     """
 
     rows_field = "table"
@@ -75,39 +74,45 @@ def selection(data: Observations) -> Selection:
             reasons[law.name].append(f"{without}{refusal}")
     unit, n = "runs", data.n
     criteria = {name: curve.aicc for name, curve in fitted.items()}
-    known = {name: value for name, value in criteria.items() if value is not None}
-    lack_of_fit_p = None
-    if known:
+    if known := {name: value for name, value in criteria.items() if value is not None}:
         lowest = fitted[min(known, key=known.__getitem__)]
         lack_of_fit_p = obs.lack_of_fit(data, lowest.between, lowest.k - 1)
-    if lack_of_fit_p is not None and lack_of_fit_p < LACK_OF_FIT_LEVEL:
-        unit, n = "counts", len(data.x)
-        criteria = {
-            name: aicc(curve.between * n / data.n, n, curve.k) for name, curve in fitted.items()
-        }
+        if lack_of_fit_p is not None and lack_of_fit_p < ERROR:
+            # Runs of one x are not observations of their own.
+            unit, n = "counts", len(data.x)
+            criteria = {
+                name: aicc(deviance(curve.between * n / data.n, n), n, curve.k)
+                for name, curve in fitted.items()
+            }
     for name, curve in fitted.items():
         if criteria[name] is None:
             needs = f"{curve.k} constants with the noise need {curve.k + 2}"
             reasons[name].insert(0, f"AICc is undefined: {n} {unit}, {needs}")
-    table = pd.DataFrame({"law": [law.name for law in LAWS]})
-    table["k"] = [law.constants + 1 for law in LAWS]
-    table["aicc"] = table["law"].map(criteria).astype(float)
-    evidence = np.exp((table["aicc"].min() - table["aicc"]) / 2)
-    table["weight"] = evidence / evidence.sum()
-    table["holdout_error"] = table["law"].map(errors).astype(float)
-    table["reason"] = pd.Series(
-        ["; ".join(text) or None for text in reasons.values()], dtype=object
+    names = pd.Series([law.name for law in LAWS])
+    values = names.map(criteria).astype(float)
+    evidence = np.exp((values.min() - values) / 2)
+    table = pd.DataFrame(
+        {
+            "law": names,
+            "k": [law.constants + 1 for law in LAWS],
+            "aicc": values,
+            "weight": evidence / evidence.sum(),
+            "holdout_error": names.map(errors).astype(float),
+            "reason": pd.Series(
+                ["; ".join(text) or None for text in reasons.values()], dtype=object
+            ),
+        }
     )
-    best, reason = _select_law(table)
+    best, reason = _select_law(table, data.noun)
     return Selection(fitted[best], table, unit, reason)
 
 
-def _select_law(table: pd.DataFrame) -> tuple[str, str]:
+def _select_law(table: pd.DataFrame, noun: str) -> tuple[str, str]:
     near = table[table["aicc"] <= table["aicc"].min() + AICC_TOLERANCE]
     if near.empty:
         errors = table.set_index("law")["holdout_error"].abs().dropna()
         if errors.empty:
-            return POWER.name, "too few worker counts to compare laws"
+            return POWER.name, f"too few {noun} to compare laws"
         return str(errors.idxmin()), "too few observations for AICc; lowest holdout error"
     names = near.sort_values(["k", "aicc"], kind="stable")["law"].tolist()
     lowest, others = near.sort_values("aicc")["law"].iloc[0], ", ".join(names[1:])
@@ -119,30 +124,44 @@ def _select_law(table: pd.DataFrame) -> tuple[str, str]:
 
 
 @dataclass(frozen=True)
-class SeriesFit(Result):
-    """The laws of one series: its power law, the selected law, and its breakpoint.
+class Fit(Result):
+    """The laws of y against x for one group of rows: power law, selected law and breakpoint.
 
-    ``refusal`` says why there is no law; ``no_breakpoint_reason`` says why there is no
-    ``breakpoint``: none was found, or the data cannot tell. ``breakpoint_p`` is the
-    test's p value, None if the data do not allow the test. ``unit`` is the work that y refers to:
-    an epoch, a sample, a step or a run; None if unknown. ``nodes`` has the least and the most nodes
-    of the runs, None if unknown: between nodes, communication takes another network, so a law of
-    runs on one node does not hold on several.
+    ``refusal`` says why there is no law; ``no_breakpoint_reason`` why there is no ``breakpoint``:
+    none was found, or the data cannot tell. ``breakpoint_p`` is the test's p value, None if the
+    data do not allow the test. ``unit`` is the work that y refers to: an epoch, a sample, a step or
+    a run; None if unknown. ``nodes`` has the least and the most nodes of the runs, None if unknown:
+    between nodes, communication takes another network, so a law of runs on one node does not hold
+    on several.
     """
 
     group: Group
-    law: PowerLaw | None
-    refusal: str | None
-    selection: Selection | None
-    breakpoint: Breakpoint | None
-    breakpoint_p: float | None
-    no_breakpoint_reason: str | None
+    law: PowerLaw | None = None
+    refusal: str | None = None
+    selection: Selection | None = None
+    breakpoint: Breakpoint | None = None
+    breakpoint_p: float | None = None
+    no_breakpoint_reason: str | None = None
     unit: str | None = None
     nodes: tuple[int, int] | None = None
 
     @classmethod
-    def refused(cls, group: Group, reason: str) -> "SeriesFit":
-        return cls(group, None, reason, None, None, None, None)
+    def of(cls, group: Group, x: pd.Series, y: pd.Series) -> "Fit":
+        noun = obs.WORKERS if x.name == "gpus" else f"values of {x.name}"
+        try:
+            at, values = (column.to_numpy(float, na_value=np.nan) for column in (x, y))
+            data = observe(at, values, noun)
+            law, selected = power_law(data), selection(data)
+        except Refused as refusal:
+            return cls(group, refusal=str(refusal))
+        bend, p_value, reason = None, None, None
+        try:
+            bend, p_value = fit_breakpoint(data)
+            if bend is None:
+                reason = f"no breakpoint detected (p = {p_value:.2g}, above {SIGNIFICANT:g})"
+        except Refused as refusal:
+            reason = str(refusal)
+        return cls(group, law, None, selected, bend, p_value, reason)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the row of ``wattlaw fit --json``; all rows have the same keys."""
@@ -163,13 +182,21 @@ _LAW_KEYS = (*(item.name for item in fields(PowerLaw) if item.repr), *PowerLaw.p
 
 
 @dataclass(frozen=True)
-class SeriesFits(Result):
-    """One fit per series; ``left_out`` counts the rows of the table without a value of x or y."""
+class Fits(Result):
+    """One fit of y against x per group; ``left_out`` counts the rows without a value of these."""
 
     rows_field = "rows"
 
-    rows: tuple[SeriesFit, ...]
+    rows: tuple[Fit, ...]
+    x: str
+    y: str
     left_out: int = 0
+
+    @property
+    def formula(self) -> str:
+        x = "N" if self.x == "gpus" else self.x
+        y = "t" if self.y.endswith("time_s") else self.y
+        return f"{y} = α {x}^−β"
 
     @property
     def laws(self) -> tuple[tuple[Group, PowerLaw], ...]:
@@ -180,12 +207,11 @@ class SeriesFits(Result):
         return tuple((row.group, row.refusal) for row in self.rows if row.refusal is not None)
 
     def to_frame(self) -> pd.DataFrame:
-        """Return one row per series; a series without a law has a ``reason``."""
         frame = super().to_frame()
         return frame.astype({"n": "Int64"}) if self.rows else frame
 
 
-def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> SeriesFits:
+def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
     """Fit all laws of two numeric columns to each group of rows; a missing value is a group.
 
     ``BadInput`` if a column is not there or not numeric.
@@ -202,20 +228,5 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Series
             wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
             first = f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""
             raise BadInput(f"column {name!r} is not numeric{first}")
-    return SeriesFits(tuple(_fit(group, rows[x], rows[y]) for group, rows in groups(frame, by)))
-
-
-def _fit(group: Group, x: pd.Series, y: pd.Series) -> SeriesFit:
-    try:
-        data = observe(*(values.to_numpy(float, na_value=float("nan")) for values in (x, y)))
-        law, selected = power_law(data), selection(data)
-    except Refused as refusal:
-        return SeriesFit.refused(group, str(refusal))
-    try:
-        bend, p_value = fit_breakpoint(data)
-    except Refused as refusal:
-        return SeriesFit(group, law, None, selected, None, None, str(refusal))
-    no_breakpoint_reason = (
-        None if bend else f"no breakpoint detected (p = {p_value:.2g}, above {SIGNIFICANT:g})"
-    )
-    return SeriesFit(group, law, None, selected, bend, p_value, no_breakpoint_reason)
+    fits = tuple(Fit.of(group, rows[x], rows[y]) for group, rows in groups(frame, by))
+    return Fits(fits, x, y, int(frame[[x, y]].isna().any(axis=1).sum()))

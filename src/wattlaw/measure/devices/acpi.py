@@ -1,46 +1,47 @@
-"""Power of NVIDIA Grace processors and of the modules that they are part of, by ACPI power meters.
+"""Power by ACPI power meters: of NVIDIA Grace processors and their modules, or of the node.
 
 Each meter (hwmon chip ``power_meter``, driver acpi_power_meter) has ``power1_average`` in
-microwatts and names its channel in ``power1_oem_info``, such as ``Grace Power Socket 0``. Channels
-overlap: Module includes Grace and the GPU, and Grace includes CPU and SysIO (NVIDIA Grace
-Performance Tuning Guide, "Power Telemetry"). Only the outermost channels count.
+microwatts. Those of Grace name their channel in ``power1_oem_info``, such as ``Grace Power Socket
+0``. Channels overlap: Module includes Grace and the GPU, and Grace includes CPU and SysIO (NVIDIA
+Grace Performance Tuning Guide, "Power Telemetry"). Only the outermost channels count. A single
+meter without a channel is that of the node.
 """
 
 import re
+import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 from wattlaw.common.errors import NotAvailable
-from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.file_meter import FileMeter, FileSource
-from wattlaw.measure.devices.meter import Device, Facts, Target
-from wattlaw.measure.devices.node_sharing import shares_node
+from wattlaw.measure.devices import cray, sysfs
+from wattlaw.measure.devices.file_meter import FileMeter, FileSource, shares_node
+from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
+from wattlaw.store.streams import Kind
 
+#: Of the node, whose reading can take some time; how long the last one of a run is waited for.
+_NODE_PERIOD_S, _LAST_S = 1.0, 1.0
 _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
 
 
 @dataclass(frozen=True)
 class PowerMeter:
-    """An ACPI power meter, and the channel and socket that it names, if it does."""
-
-    chip: sysfs.Hwmon
+    folder: Path
     channel: str | None = None
     socket: int = 0
 
     def source(self, device: Device) -> FileSource:
-        return FileSource(device, self.chip.path / "power1_average", "power_w")
+        return FileSource(device, self.folder / "power1_average", "power_w")
 
     @property
     def facts(self) -> Facts:
-        """Return the source of the power, its averaging time, and whether other jobs share it."""
-        interval_ms = sysfs.read_optional(self.chip.path / "power1_average_interval")
+        interval_ms = sysfs.read_optional(self.folder / "power1_average_interval")
         resolution_s = interval_ms and interval_ms * 1e-3
         return {"power": "acpi", "resolution_s": resolution_s, "is_shared": shares_node()}
 
 
 def power_meters() -> list[PowerMeter]:
-    """Return the ACPI power meters of the machine, without those of batteries."""
     meters = []
     for chip in sysfs.hwmons(sysfs.root() / "class/hwmon"):
         if chip.name != "power_meter":
@@ -55,16 +56,17 @@ def power_meters() -> list[PowerMeter]:
         except (OSError, ValueError):
             match = None
         channel = (match[1], int(match[2])) if match else ()
-        meters.append(PowerMeter(sysfs.Hwmon(place, chip.name), *channel))
+        meters.append(PowerMeter(place, *channel))
     return meters
 
 
-def permit(path: Path) -> str:
-    """Return the command with which an administrator allows all users to read all power meters."""
-    return f"chmod o+r {re.sub(r'hwmon[0-9]+', 'hwmon*', str(path))}"
+class _AcpiMeter(FileMeter):
+    def __init__(self, sources: Sequence[FileSource], period_s: float) -> None:
+        path = re.sub(r"hwmon[0-9]+", "hwmon*", str(sources[0].path))
+        super().__init__(sources, period_s, f"chmod o+r {path}")
 
 
-class GraceMeter(FileMeter):
+class GraceMeter(_AcpiMeter):
     """The modules and processors, each by its outermost channel."""
 
     @classmethod
@@ -75,7 +77,7 @@ class GraceMeter(FileMeter):
             sources += _sources({m.channel or "": m for m in meters if m.socket == socket}, socket)
         if not sources:
             raise NotAvailable("no ACPI power meter of an NVIDIA Grace processor")
-        meter = cls(sources, target.period_s, permit(sources[0].path))
+        meter = cls(sources, target.period_s)
         intervals_s = [source.device.facts["resolution_s"] for source in meter.sources]
         slowest_s = max((s for s in intervals_s if isinstance(s, float)), default=0.0)
         meter.period_s = max(target.period_s, slowest_s)
@@ -102,3 +104,42 @@ def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:
         device = Device(f"grace-{socket}", "cpu", name, facts, ("dram",) if is_all else ())
         sources.append(meter.source(device))
     return sources
+
+
+class NodePowerMeter(_AcpiMeter):
+    """The node, by its only power meter. A thread reads it, and the next call has the result."""
+
+    _reading: threading.Thread | None = None
+    _samples: list[Sample]
+
+    @classmethod
+    def open(cls, target: Target) -> Self:
+        if sysfs.optional_text(cray.counters() / "energy"):
+            raise NotAvailable("not used: the node's energy is read from pm_counters")
+        meters = power_meters()
+        if len(meters) != 1 or meters[0].channel is not None:
+            raise NotAvailable("no ACPI power meter of the node, or several of unknown scopes")
+        scope = "node by its ACPI power meter, as the firmware defines it"
+        facts = {"scope": scope, **meters[0].facts}
+        contains: tuple[Kind, ...] = ("module", "gpu", "cpu", "dram")
+        device = Device("node-acpi", "node", "node by ACPI", facts, contains)
+        return cls([meters[0].source(device)], max(target.period_s, _NODE_PERIOD_S))
+
+    def read(self, *, last: bool = False) -> list[Sample]:
+        reading = self._reading or self._start()
+        if last:
+            reading.join(_LAST_S)
+        if reading.is_alive():
+            return []
+        samples = self._samples
+        self._reading = None if last else self._start()
+        return samples
+
+    def _start(self) -> threading.Thread:
+        def read() -> None:
+            self._samples = super(NodePowerMeter, self).read()
+
+        self._samples = []
+        self._reading = threading.Thread(target=read, daemon=True)  # one that hangs may go on
+        self._reading.start()
+        return self._reading

@@ -1,0 +1,360 @@
+"""What may be chosen: the settings of a job that ran, and, predicted, those between and beyond.
+
+A setting may be recommended where it has no more GPUs than allowed, and a global batch of which
+quality is known to hold, or that is in use. A setting that ran is never replaced by a prediction.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise, product
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.advise.amounts import Amounts
+from wattlaw.analysis.advise.option import COLUMNS, PER, PREDICTED, Option, Quantity
+from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality, quality_by_batch
+from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
+from wattlaw.analysis.laws.series import varying_columns
+from wattlaw.analysis.metrics.comparable_runs import (
+    ENERGY,
+    NOT_DATA_PARALLEL,
+    TIME,
+    ComparableRuns,
+    comparable_runs,
+)
+from wattlaw.analysis.metrics.estimates import Floats, pool
+from wattlaw.analysis.metrics.groups import aggregate, group_numbers
+from wattlaw.analysis.metrics.metrics import SETTINGS
+from wattlaw.analysis.metrics.result import plain
+from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict.intervals import quantiles
+from wattlaw.analysis.predict.job import Job, job_of, setting_of_row
+from wattlaw.analysis.predict.predictions import MeasuredRange
+from wattlaw.common.errors import BadInput, NothingToRecommend
+from wattlaw.study.footprint import Footprint
+from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
+from wattlaw.study.sources import source_of
+
+#: Runs that differ in these columns inform different models.
+_SEPARATE = ["hardware", "launcher", "threads_per_worker", "power_profile"]
+#: A time is known well enough for an option if its 95 % interval is no wider than this factor.
+WIDEST = 4.0
+#: GPU counts to try, as a multiple of the largest one that ran: intervals decide what is kept.
+_REACH = 64
+#: With more settings, those between measured batches and limits are left out.
+_MOST = 400
+#: Why an option may not be recommended.
+TOO_MANY_GPUS, UNKNOWN_BATCH, LOWER_BATCH = (
+    "more GPUs than allowed",
+    "batch of unknown quality",
+    "batch of lower quality",
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Which options may be recommended; batches up to ``largest_batch`` need no known quality."""
+
+    quality: Sequence[BatchQuality]
+    largest_batch: float
+    max_gpus: float
+
+    def judge(self, option: Option) -> Option:
+        batch, group = option.global_batch, {"hardware": option.hardware}
+        group["precision"] = option.setting.precision
+        if batch is not None:
+            own = [row for row in self.quality if group.items() <= row.group.items()]
+            texts = {text: row.verdict for row in own if (text := row.warning(batch))}
+            option = replace(
+                option,
+                quality_warnings=tuple(texts),
+                falls=FALLS in texts.values(),
+                quality_known=any(batch <= (row.known_to or 0) for row in own),
+            )
+        left_out = ""
+        if option.gpus > self.max_gpus:
+            left_out = TOO_MANY_GPUS
+        elif batch is not None and batch > self.largest_batch:
+            if option.falls:
+                left_out = LOWER_BATCH
+            elif not option.quality_known:
+                left_out = UNKNOWN_BATCH
+        return replace(option, left_out=left_out)
+
+
+@dataclass(frozen=True)
+class Options:
+    """All settings of a job that ran, and the predicted ones, all of which may be recommended.
+
+    ``named`` is the baseline that was asked for.
+    """
+
+    ran: tuple[Option, ...]
+    predicted: tuple[Option, ...]
+    named: Option | None
+    rule: Rule
+
+    @property
+    def allowed(self) -> list[Option]:
+        """Those that ran on no more GPUs than allowed, at any batch."""
+        return [item for item in self.ran if item.left_out != TOO_MANY_GPUS]
+
+    @property
+    def sound(self) -> list[Option]:
+        return [item for item in self.ran if not item.left_out]
+
+    @property
+    def offered(self) -> list[Option]:
+        """Those to choose from; all that ran where none may be recommended."""
+        return [*self.sound, *self.predicted] or list(self.ran)
+
+    def predict(self, *, far: bool) -> "Options":
+        """Return these options with predicted ones; ``far``: outside of the range of the runs."""
+        models: dict[int, list[Option]] = {}
+        for item in self.ran:
+            if item.model is not None:
+                models.setdefault(id(item.model), []).append(item)
+        amounts = {(item.setting.precision, item.global_batch): item.amount for item in self.ran}
+        predicted = (
+            option
+            for own in models.values()
+            for option in _predicted(own, amounts, self.rule, far=far)
+        )
+        return replace(self, predicted=tuple(predicted))
+
+
+def read_options(
+    table: pd.DataFrame, job: ComparableRuns, amounts: Amounts, question: Question,
+    baseline: Mapping[str, Any] | None, *, any_batch: bool,
+) -> Options:  # fmt: skip
+    """Return what may be chosen of a job; ``table`` has the runs that it was selected from.
+
+    Allowed are the batch of the baseline, which is in use, and smaller ones, and those up to the
+    largest of known quality. Without both, the smallest batch of the runs is allowed. Epochs to a
+    target are known where quality is.
+    """
+    ran = options_of_runs(job, amounts, question.footprint)
+    if not ran:
+        workload = job.rows["workload"].iloc[0]
+        raise NothingToRecommend(f"no setting of {workload!r} has a time and the epochs to train")
+    # Runs that emulate the batch of more GPUs are no options, but they inform the model.
+    informing, models = job, {}
+    if table["emulated_gpus"].notna().any():
+        workload = str(job.rows["workload"].iloc[0])
+        with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
+        if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
+            informing = with_emulated
+    if set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL):
+        models = {
+            tuple(map(plain, key)): job_of(replace(informing, rows=rows))
+            for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
+            if rows["run_id"].isin(job.rows["run_id"]).any()
+        }
+    ran = [
+        replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
+        for item in ran
+    ]
+    rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf)
+    named = None if baseline is None else _index_of(ran, baseline)
+    in_use = None if named is None else ran[named].global_batch
+    if not any_batch and question.target is None:
+        largest = min((item.global_batch for item in ran if item.global_batch), default=0)
+        if in_use is not None:
+            largest = in_use
+        elif any(rule.judge(item).quality_known for item in ran):
+            largest = 0
+        rule = replace(rule, largest_batch=largest)
+    judged = tuple(rule.judge(item) for item in ran)
+    options = Options(judged, (), None if named is None else judged[named], rule)
+    return options.predict(far=question.max_gpus is not None)
+
+
+def options_of_runs(
+    job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None
+) -> list[Option]:
+    group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
+    rows = aggregate(job.rows).assign(
+        eval_time_s=job.rows["eval_time_s"].groupby(group).mean(),
+        epochs_trained=job.rows["epochs_trained"].groupby(group).max(),
+    )
+    runs = [own.to_numpy(float) for _, own in job.rows[quantities].groupby(group)]
+    spreads = []
+    for at in range(len(quantities)):
+        known = (np.log(own[own[:, at] > 0, at]) for own in runs)
+        spreads.append(pool(dict(enumerate(logs for logs in known if len(logs)))))
+    shown, options = tuple(varying_columns(job.rows)), []
+    for number, row in enumerate(rows.to_dict("records")):
+        values = {str(name): plain(value) for name, value in row.items()}
+        for name in ("threads_per_worker", "global_batch"):
+            values[name] = None if values[name] is None else int(values[name])
+        amount, repeats = amounts.get((values["precision"], values["global_batch"])), int(row["n"])
+        setting = replace(
+            setting_of_row(row, job.unit),
+            power_profile=values["power_profile"],
+            dataset_fraction=values["dataset_fraction"] or 1.0,
+        )
+        time_s, energy_j = (
+            Quantity.of_repeats(
+                row[name], (row[f"{name}_low"], row[f"{name}_high"]), repeats, spread
+            )
+            for name, spread in zip(quantities, spreads, strict=True)
+        )
+        if amount is None or time_s is None:
+            continue
+        options.append(
+            Option(
+                setting=setting, hardware=values["hardware"], launcher=values["launcher"],
+                threads_per_worker=values["threads_per_worker"], run_length=values["run_length"],
+                global_batch=values["global_batch"], unit=job.unit, time_s=time_s,
+                energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
+                repeats=repeats, runs=runs[number], energy_is=job.energy_is if energy_j else None,
+                footprint=footprint, epochs_trained=values["epochs_trained"],
+                eval_time_s=values["eval_time_s"], metric=values["metric"],
+                per={name: values[name] for name in PER}, worker=job.worker, shown=shown,
+            )
+        )  # fmt: skip
+    return options
+
+
+def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
+    """Return the number of the option that has the columns of a baseline.
+
+    A limit that is not named means no limit, if settings with the same names differ in it.
+    """
+    if unknown := set(baseline) - {*COLUMNS}:
+        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(COLUMNS)}")
+    text = ",".join(f"{name}={value}" for name, value in baseline.items())
+    rows = dict(enumerate(item.columns for item in options))
+    matching = [at for at, row in rows.items() if baseline.items() <= row.items()]
+    if not matching:
+        ran = {name: {str(row[name]) for row in rows.values()} for name in baseline}
+        sizes = {name: sorted(of, key=lambda text: (len(text), text)) for name, of in ran.items()}
+        listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in sizes.items())
+        raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
+    limits = [name for name in POWER_SETTINGS if name not in baseline]
+    free = [at for at in matching if all(rows[at][name] is None for name in limits)]
+    matching = free or matching
+    if len(matching) > 1:
+        first, second = (rows[at] for at in matching[:2])
+        differing = [f"{name}={first[name]} or {second[name]}" for name in COLUMNS
+                     if first[name] != second[name]] or ["the energy or the job"]  # fmt: skip
+        raise BadInput(
+            f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
+            f"{', '.join(differing)}"
+        )
+    return matching[0]
+
+
+def _predicted(
+    own: Sequence[Option], amounts: Amounts, rule: Rule, *, far: bool
+) -> Iterator[Option]:
+    """Yield settings that did not run, by the model of those that did, where a rule allows them.
+
+    Settings whose workers share cores, or whose time is not known within a factor of ``WIDEST``,
+    are left out. Means are medians; bounds are 95 % intervals of a run.
+    """
+    first, is_fixed = own[0], len({item.amount for item in own}) == 1
+    if (model := first.model) is None:
+        return
+    batches = [item.global_batch for item in own if item.global_batch is not None]
+    measured, predicted = MeasuredRange.of(model.observations), []
+    for setting in _candidates([item.setting for item in own], model, rule.max_gpus):
+        batch = None if setting.global_batch is None else int(setting.global_batch)
+        outside = measured.exceeded_by(setting)
+        if batches and not min(batches) <= (batch or 0) <= max(batches):
+            outside = (*outside, "global_batch")
+        amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
+        if amount is None or (outside and not far) or model.shares_cores(setting):
+            continue
+        option = rule.judge(replace(
+            first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0, runs=None,
+            amount=amount, extrapolates=outside, epochs_trained=None, eval_time_s=None, metric=None,
+            per={}, quality_known=False, quality_warnings=(), falls=False,
+        ))  # fmt: skip
+        if not option.left_out:
+            predicted.append(option)
+    if not predicted:
+        return
+    time_s, energy_j = model.amounts([item.setting for item in predicted])
+    times = _quantities(time_s)
+    energies = [None] * len(times) if energy_j is None else _quantities(energy_j)
+    for option, time, energy in zip(predicted, times, energies, strict=True):
+        if (time.high or 0.0) <= WIDEST * (time.low or 0.0):
+            energy_is = None if energy is None else model.energy_is
+            yield replace(option, time_s=time, energy_j=energy, energy_is=energy_is)
+
+
+def _quantities(draws: Floats) -> list[Quantity]:
+    return [Quantity(mean, low, high) for low, mean, high in quantiles(draws, 0.95).T.tolist()]
+
+
+Limit = tuple[float | None, ...]
+
+
+def _candidates(measured: Sequence[Setting], model: Job, max_gpus: float) -> Iterator[Setting]:
+    """Yield settings at measured GPU counts and their doublings that did not run.
+
+    They are all combinations of measured batches and limits, and those half-way between neighbours.
+    """
+    node_gpus, largest = model.node_gpus, max(item.gpus for item in measured)
+    counts = grid.doublings(
+        {item.gpus for item in measured}, min(_REACH, max(max_gpus, largest) / largest)
+    )
+    limits = dict.fromkeys(tuple(getattr(item, name) for name in LIMITS) for item in measured)
+    precisions = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)
+    batches = {count: _local_batches(measured, count) for count in counts}
+    between = list(dict.fromkeys([*limits, *_between(list(limits))]))
+    size = sum(map(len, batches.values())) * len(precisions) * len(between)
+    chosen = between if size <= _MOST else list(limits)
+    # Where GPUs were spread over more nodes than they need, these numbers are tried too.
+    spread = sorted({
+        item.nodes for item in measured
+        if node_gpus and item.nodes and item.nodes > -(-item.gpus // node_gpus)
+    })  # fmt: skip
+
+    def key(setting: Setting) -> Setting:  # runs name the number of nodes at most
+        return replace(setting, nodes=setting.nodes if node_gpus else None, gpus_per_node=None)
+
+    known = {key(item) for item in measured}
+    same = {name: getattr(measured[0], name) for name in ("power_profile", "dataset_fraction")}
+    for count, limit, (precision, accumulated) in product(counts, chosen, precisions):
+        nodes = [number for number in spread if number <= count <= number * (node_gpus or 0)]
+        for batch, on_nodes in product(batches[count], [None, *nodes]):
+            setting = grid.placed(
+                count, on_nodes, node_gpus, local_batch=batch, precision=precision,
+                gradient_accumulation=accumulated, **dict(zip(LIMITS, limit, strict=True)), **same,
+            )  # fmt: skip
+            if key(setting) not in known:
+                known.add(key(setting))
+                yield setting
+
+
+def _local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
+    """Return batches of a GPU: the measured local and global ones, and doublings between them."""
+    batches: dict[float | None, None] = {}
+    for item in measured:
+        for batch in (item.local_batch, item.global_batch and item.global_batch / gpus):
+            if batch is None or (batch >= 1 and batch == int(batch)):
+                batches[batch] = None
+    known = sorted(batch for batch in batches if batch is not None)
+    for low, high in pairwise(known):
+        between = low
+        while (between := 2 * between) < high:
+            batches[between] = None
+    return list(batches)
+
+
+def _between(limits: Sequence[Limit]) -> Iterator[Limit]:
+    """Yield limits half-way between neighbours that differ in one limit alone."""
+    for place in range(len(LIMITS)):
+        by_other: dict[float | None, list[float]] = {}
+        for limit in limits:
+            if (value := limit[place]) is not None:
+                by_other.setdefault(limit[1 - place], []).append(value)
+        for other, values in by_other.items():
+            for low, high in pairwise(sorted(values)):
+                middle = float(round((low + high) / 2))
+                yield (middle, other) if place == 0 else (other, middle)

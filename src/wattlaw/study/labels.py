@@ -1,0 +1,57 @@
+"""Settings and groups of runs as text."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from wattlaw.common.formatting import known
+
+LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
+LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
+_NO_LIMIT = {"power_limit_w": "uncapped", "clock_limit_mhz": "free clock"}
+_SETTING_UNITS = {**LIMIT_UNITS, "threads_per_worker": "threads"}
+#: Settings whose value is clear without their name.
+_SETTINGS_WITHOUT_NAME = (
+    "workload", "hardware", "precision", "power_profile", "energy_is", "run_length", "placement",
+)  # fmt: skip
+#: Settings that are JSON objects.
+_JSON_SETTINGS = ("options", "train")
+
+
+def limit_label(name: str, value: float | None) -> str:
+    """Return ``200 W`` or ``735 MHz``; of a missing value ``uncapped`` or ``free clock``."""
+    return f"{value:g} {LIMIT_UNITS[name]}" if known(value) else _NO_LIMIT[name]
+
+
+def setting_label(name: str, value: Any) -> str:
+    """Return a setting with its name or unit: ``200 W``, ``local batch 256``; empty if missing."""
+    if not known(value):
+        return ""
+    if name in _SETTING_UNITS:
+        return f"{value:g} {_SETTING_UNITS[name]}"
+    if name == "unit":
+        return f"per {value}"
+    if name in _SETTINGS_WITHOUT_NAME:
+        return str(value)
+    if name in _JSON_SETTINGS:
+        return _object_label(value) if isinstance(value, str) else str(value)
+    if isinstance(value, float):
+        value = int(value) if value.is_integer() else f"{value:g}"
+    return f"{name.replace('_', ' ')} {value}"
+
+
+def group_label(group: Mapping[str, Any]) -> str:
+    """Return a group of runs by its settings: ``resnet50, local batch 256, 200 W``."""
+    return ", ".join(filter(None, (setting_label(*setting) for setting in group.items())))
+
+
+def _object_label(text: str) -> str:
+    try:
+        options = json.loads(text)
+    except ValueError:
+        return text
+    if not isinstance(options, dict):
+        return text
+    if list(options) == ["command"] and isinstance(options["command"], list):
+        return " ".join(map(str, options["command"]))
+    return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())
