@@ -71,6 +71,10 @@ class Store:
     @cached_property
     def _runs(self) -> Path:
         check_version(self.path)
+        if self.path.is_file():
+            raise BadInput(
+                f"{self.path}: a file; give the folder of a store (unpack a bundle first)"
+            )
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):
             raise unreadable(runs)
