@@ -188,7 +188,10 @@ def terminal() -> "Callable[[], Terminal]":
 
 
 def test_a_command_reads_from_the_terminal_and_job_control_works(tmp_path, terminal):
-    code = "while True: print('got', input('say: ').upper(), flush=True)"
+    code = (  # Python's own handler misses a SIGINT that comes just before input() waits
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL)\n"
+        "while True: print('got', input('say: ').upper(), flush=True)"
+    )
     line = f'{sys.executable} -m wattlaw measure -o {tmp_path}/s -- {sys.executable} -c "{code}"'
     terminal.type(f"{line}\n")
     terminal.shows("say: ")
@@ -197,15 +200,14 @@ def test_a_command_reads_from_the_terminal_and_job_control_works(tmp_path, termi
     terminal.type("\x1a")  # Ctrl-Z
     terminal.shows("Stopped")
     terminal.shows("PROMPT ")
-    terminal.type("fg\n")
+    terminal.type(" fg\n")  # in a sandbox the stopped program may take the first key
     terminal.shows("measure.*\r\n")
     terminal.type("again\n")
-    terminal.shows("got AGAIN")
+    terminal.shows("got +AGAIN")
     terminal.shows("say: ")
     terminal.type("\x03")  # Ctrl-C
-    terminal.shows("KeyboardInterrupt")
     terminal.shows("PROMPT ")
     terminal.type("echo code $?\n")
-    terminal.shows(r"code (1|130)\r")
+    terminal.shows(r"code 130\r")
     (record,) = Store(tmp_path / "s").records()
     assert record.state == "interrupted"

@@ -79,6 +79,40 @@ def find_faults(table: pa.Table, also_required: Collection[str] = ()) -> list[tu
     return [(text, is_bad) for text, is_bad in masks if pc.any(is_bad).as_py()]
 
 
+#: Columns of runs that are never null, and those of them that hold JSON objects.
+_OF_EACH_RUN = (
+    "run_id", "study", "workload", "options", "train", "gpus", "nodes", "repeat", "launcher",
+    "precision", "dataset_fraction", "software", "status",
+)  # fmt: skip
+_OBJECTS = ("options", "train", "software")
+_STATUSES = ("planned", "running", "interrupted", "done", "damaged", "failed", "skipped")
+
+
+def check_runs(runs: pa.Table) -> None:
+    """Check the runs of an import, which may come from elsewhere; raise ValueError for a value."""
+    for field in runs.schema:
+        column = runs[field.name]
+        if field.name in _OF_EACH_RUN and column.null_count:
+            raise ValueError(f"column {field.name}: no value")
+        if field.type in (_TYPES["int"], _TYPES["float"]):
+            least = 1 if field.name in ("gpus", "nodes") else 0
+            is_good = pc.and_(pc.is_finite(column), pc.greater_equal(column, least))
+            if not pc.all(is_good, min_count=0).as_py():
+                raise ValueError(f"column {field.name}: allowed: numbers >= {least}")
+    if pc.count_distinct(runs["run_id"]).as_py() < len(runs):
+        raise ValueError("column run_id: a value occurs twice")
+    if unknown := set(runs["status"].unique().to_pylist()) - {*_STATUSES}:
+        raise ValueError(f"column status: {unknown.pop()!a}; allowed: {', '.join(_STATUSES)}")
+    for name in _OBJECTS:
+        for text in runs[name].unique().to_pylist():
+            try:
+                is_object = isinstance(json.loads(text), dict)
+            except (ValueError, RecursionError):
+                is_object = False
+            if not is_object:
+                raise ValueError(f"column {name}: allowed: a JSON object")
+
+
 #: Columns of runs by the part of a record that has them.
 _OF_RECORD = tuple(
     name for name in RUNS.names if name in RunRecord.model_fields and name != "interruptions"

@@ -13,7 +13,7 @@ from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.store.cache import by_run, folder_keys, read_through
 from wattlaw.store.parquet import read_checked
 from wattlaw.store.run_folder import REPLACE, RunFolder, table_fault
-from wattlaw.store.schema import RUNS, TABLES, row_of, rows_table
+from wattlaw.store.schema import RUNS, TABLES, check_runs, row_of, rows_table
 
 Damage = tuple[Path, WattlawError]
 _REIMPORT = "restore the file, or remove the folder and import again"
@@ -29,11 +29,10 @@ class ImportFolder:
     def runs(self) -> pa.Table:
         """The runs, with the schema ``RUNS``; a damaged table raises ``BadInput``."""
         table = read_checked(self.table_path("runs"), RUNS, None, repair=_REIMPORT)
-        ids = table["run_id"]
-        has_nulls = ids.null_count or table["status"].null_count
-        if has_nulls or pc.count_distinct(ids).as_py() < len(ids):
-            fault = "a run has no id, no status, or the id of another"
-            raise BadInput(f"{self.table_path('runs')}: {fault}; {_REIMPORT}")
+        try:
+            check_runs(table)
+        except ValueError as error:
+            raise BadInput(f"{self.table_path('runs')}: {error}; {_REIMPORT}") from None
         return table
 
     @cached_property

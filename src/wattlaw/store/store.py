@@ -72,9 +72,7 @@ class Store:
     def _runs(self) -> Path:
         check_version(self.path)
         if self.path.is_file():
-            raise BadInput(
-                f"{self.path}: a file; give the folder of a store (unpack a bundle first)"
-            )
+            raise BadInput(f"{self.path}: a file cannot be a store; give a folder")
         runs = self.path / "runs"
         if runs.exists() and not os.access(runs, os.R_OK | os.X_OK, effective_ids=True):
             raise unreadable(runs)
