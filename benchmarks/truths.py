@@ -1,15 +1,15 @@
 """A zoo of training jobs whose time is known: each kind has its own physics, written out here.
 
 Nothing of this file is in ``wattlaw.analysis.predict``. A job is a function from a setting to the
-time of an optimizer step, drawn at random from a kind; runs deviate from it by noise, by the session
-and by the nodes that they get. The observations of a job are settings on at most two nodes; the
+time of an optimizer step, drawn at random from a kind; runs deviate from it by noise, by the
+session and by the nodes that they get. The observations of a job are settings on at most two nodes; the
 targets have 2 to 8 times as many GPUs at the same local batch. ``KINDS`` says which kinds change
 their regime where nothing was measured.
 
 Sources of the forms: ring and tree all-reduce (Patarasuk and Yuan 2009; Sanders, Speck and Traeff
 2009), gradient buckets that overlap with the backward pass (Li et al. 2020, PyTorch Distributed),
-sparse gradients that are gathered (Jiang et al. 2020, BytePS; volume grows with the workers), roofline of
-small batches (Williams, Waterman and Patterson 2009), waiting for the slowest of many (Dean and
+sparse gradients that are gathered (Jiang et al. 2020, BytePS; volume grows with the workers),
+roofline of small batches (Williams, Waterman and Patterson 2009), waiting for the slowest of many (Dean and
 Barroso 2013).
 """
 
@@ -133,7 +133,7 @@ def buckets(machine: Machine) -> Step:
 
 
 def tree(machine: Machine) -> Step:
-    """Two binary trees: the volume between nodes does not depend on them, but two nodes are faster."""
+    """Two binary trees: the volume does not depend on the nodes, but two nodes are faster."""
     latency_s, overlap = machine.dice.uniform(1e-5, 3e-4), machine.dice.uniform(0.0, 0.8)
     two = machine.dice.uniform(0.5, 0.9)
 
@@ -238,10 +238,18 @@ def storage(machine: Machine) -> Step:
 
 #: Every kind, and whether its regime may change beyond what is measured.
 KINDS: dict[str, tuple[Kind, bool]] = {
-    "ring": (ring, False), "buckets": (buckets, False), "tree": (tree, False), "slow ranks": (slow_ranks, False),
-    "slow nodes": (slow_nodes, False), "sparse gradients": (sparse, False), "small batches": (small_batches, False),
-    "processors": (processors, False), "hot nodes": (hot_nodes, False), "cliff": (cliff, True), "storage": (storage, True),
-}  # fmt: skip
+    "ring": (ring, False),
+    "buckets": (buckets, False),
+    "tree": (tree, False),
+    "slow ranks": (slow_ranks, False),
+    "slow nodes": (slow_nodes, False),
+    "sparse gradients": (sparse, False),
+    "small batches": (small_batches, False),
+    "processors": (processors, False),
+    "hot nodes": (hot_nodes, False),
+    "cliff": (cliff, True),
+    "storage": (storage, True),
+}
 
 
 @dataclass(frozen=True)

@@ -54,14 +54,10 @@ class Posterior:
         return self.reference.compute_s * overhead[:, 0]
 
     def steps(self, settings: Sequence[Setting]) -> Step:
-        """Return the noise-free steps of settings, for all draws."""
         return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
 
     def runs(self, settings: Sequence[Setting]) -> tuple[Step, Floats, Floats | None]:
-        """Return the steps, and the step times and powers of future runs in sessions of their own.
-
-        Equal posteriors and settings give equal draws.
-        """
+        """Return the steps, and step times and powers of future runs in sessions of their own."""
         steps, noise, _ = self._steps(settings)
         times, _, powers, _ = self.means(settings)
         dice = np.random.default_rng([self.seed, 1])
@@ -79,11 +75,7 @@ class Posterior:
         return steps, times, powers * share
 
     def means(
-        self,
-        settings: Sequence[Setting],
-        draws: int | None = None,
-        *,
-        noise: float = 0.0,
+        self, settings: Sequence[Setting], draws: int | None = None, *, noise: float = 0.0
     ) -> tuple[Floats, Floats, Floats | None, Floats | None]:
         """Return the mean step time and power of settings, and the noise of a run.
 
@@ -91,11 +83,8 @@ class Posterior:
         posterior's draws are used, evenly chosen; None for all. ``noise`` is the standard deviation
         of a run's log time, if repeats have shown it.
 
-        Returns
-        -------
-        tuple
-            Times and the standard deviation of their logarithm in a run; powers and theirs, None
-            without power. Shape (draws, settings) and (settings,).
+        Times, of shape (draws, settings), and the standard deviation of their logarithm in a run;
+        then powers and theirs, None without power.
         """
         every = slice(None, None, max(1, self.draws // (draws or self.draws)))
         if every.step > 1:
@@ -160,10 +149,7 @@ def fit(
 
     It is cached, because callers query one job several times.
 
-    Raises
-    ------
-    BadInput
-        There is no observation.
+    ``BadInput``: There is no observation.
     """
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
@@ -218,7 +204,6 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
 
 
 def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
-    """Return the groups of parameters that the observations bear on."""
     has_limit = bool(
         np.isfinite(layout.power_limit_w).any() or np.isfinite(layout.clock_limit_mhz).any()
     )
@@ -241,8 +226,6 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Data:
-    """The observations of a job as arrays, session by session."""
-
     layout: Layout
     log_time: Floats
     log_power: Floats | None  # nan where not measured
@@ -299,7 +282,6 @@ def _log_likelihood(
 
 
 def _part(steps: Step, name: str, data: _Data) -> Floats:
-    """Return a part of the steps as runs measure it."""
     part: Floats = getattr(steps, name)
     if name == "communication_s":  # includes the wait for the slowest rank, if that is not known
         part = part + steps.waiting_s * np.isnan(data.parts[PARTS.index("waiting_s")])
