@@ -2,15 +2,15 @@
 
 Nothing of this file is in ``wattlaw.analysis.predict``. A job is a function from a setting to the
 time of an optimizer step, drawn at random from a kind; runs deviate from it by noise, by the
-session and by the nodes that they get. The observations of a job are settings on at most two nodes; the
-targets have 2 to 8 times as many GPUs at the same local batch. ``KINDS`` says which kinds change
-their regime where nothing was measured.
+session and by the nodes that they get. The observations of a job are settings on at most two nodes;
+the targets have 2 to 8 times as many GPUs at the same local batch. ``KINDS`` says which kinds
+change their regime where nothing was measured.
 
 Sources of the forms: ring and tree all-reduce (Patarasuk and Yuan 2009; Sanders, Speck and Traeff
 2009), gradient buckets that overlap with the backward pass (Li et al. 2020, PyTorch Distributed),
 sparse gradients that are gathered (Jiang et al. 2020, BytePS; volume grows with the workers),
-roofline of small batches (Williams, Waterman and Patterson 2009), waiting for the slowest of many (Dean and
-Barroso 2013).
+roofline of small batches (Williams, Waterman and Patterson 2009), waiting for the slowest of many
+(Dean and Barroso 2013).
 """
 
 from collections.abc import Callable
