@@ -87,7 +87,8 @@ _OPTIONS: dict[tuple[str, ...], tuple[str, ...]] = {
     ("fit", "TABLE"): ("--x", "--y", "--by", "--json"),
     ("fit", "STORE"): ("--x", "--y", "--by", "--json"),
     ("advise", "STORE"): (
-        "-w", "--deadline", "--max-slowdown", "--energy-budget", "--max-gpus", "--epochs",
+        "-w", "--deadline", "--max-slowdown", "--energy-budget", "--max-gpu-hours", "--max-gpus",
+        "--epochs",
         "--target", "--pue",
         "--grid", "--price", "--price-per-gpu-hour", "--json",
     ),

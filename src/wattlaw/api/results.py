@@ -84,13 +84,13 @@ class Results(StoreReports):
         **asked
             The question. ``minimize``: ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or
             ``carbon``; by default the bounds determine it (``docs/deciding.md``). Bounds:
-            ``deadline`` and ``energy_budget`` of the training, in seconds and joules, or texts such
-            as ``6h`` and ``50kWh``; ``max_slowdown`` relative to the fastest setting, ``0.05`` or
-            ``5%``; ``max_gpus``. The length: ``epochs``, by default those of the runs, or
-            ``target``, the value of the metric until which to train; both need runs of which the
-            time of an epoch is known. Prices: ``pue``, the power usage effectiveness of the data
-            centre; ``grid``, g CO2e per kWh or a region such as ``DE``; ``price`` of a kWh and
-            ``price_per_gpu_hour``, such as ``0.21 EUR``.
+            ``deadline``, ``energy_budget`` and ``max_gpu_hours`` of the training, in seconds,
+            joules and GPU-hours, or texts such as ``6h`` and ``50kWh``; ``max_slowdown`` relative
+            to the fastest setting, ``0.05`` or ``5%``; ``max_gpus``. The length: ``epochs``, by
+            default those of the runs, or ``target``, the value of the metric until which to train;
+            both need runs of which the time of an epoch is known. Prices: ``pue``, the power usage
+            effectiveness of the data centre; ``grid``, g CO2e per kWh or a region such as ``DE``;
+            ``price`` of a kWh and ``price_per_gpu_hour``, such as ``0.21 EUR``.
 
         Raises
         ------

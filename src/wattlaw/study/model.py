@@ -257,7 +257,7 @@ class Study(Model):
              "given with measure.evaluate false; allowed: with evaluations"),
             *((unknown and getattr(decide, name) is not None, name,
                "the length of a training is not known; allowed: with total_samples, epochs or "
-               "epochs_by_batch") for name in ("deadline", "energy_budget")),
+               "epochs_by_batch") for name in ("deadline", "energy_budget", "max_gpu_hours")),
         )  # fmt: skip
         for applies, key, text in problems:
             if applies:

@@ -24,6 +24,7 @@ _LEAST = {
     "deadline_s": (0, False),
     "max_slowdown": (0, True),
     "energy_budget_j": (0, False),
+    "max_gpu_hours": (0, False),
     "max_gpus": (1, True),
 }
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -33,13 +34,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 class Question:
     """What a setting is chosen for; None is what is not asked.
 
-    Without ``samples``, totals are of one sample, and deadline and budget too.
+    Without ``samples``, totals are of one sample, and the bounds of a training too.
     """
 
     minimize: str | None = None  # one of ``GOALS``; None for what suits the bounds
     deadline_s: float | None = None  # of a training
     max_slowdown: float | None = None  # share of the time on the fastest allowed setting
     energy_budget_j: float | None = None  # of a training
+    max_gpu_hours: float | None = None  # of a training
     max_gpus: int | None = None
     max_global_batch: float | None = None
     samples: float | None = None  # of a training
@@ -125,6 +127,8 @@ KEYS = (
         str, "SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05."),
     Key("energy_budget", Any, "an energy such as 50kWh or 3MJ, or joules (> 0), or null", energy_j,
         str, "ENERGY", "Maximum energy of the training: 50kWh, 3MJ.", "energy_budget_j"),
+    Key("max_gpu_hours", Positive | None, "GPU-hours of a training (> 0), or null", None,
+        float, "HOURS", "Maximum GPU-hours of the training."),
     Key("max_gpus", Count | None, "a whole number >= 1, or null", None,
         int, "N", "Maximum number of GPUs."),
     Key("max_global_batch", Count | None, "a whole number >= 1, or null"),

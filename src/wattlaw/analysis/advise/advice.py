@@ -164,7 +164,8 @@ def advise(
     """
     job = comparable_runs(table, workload)
     question, warnings = question or Question(), list(job.warnings)
-    is_limited = question.deadline_s is not None or question.energy_budget_j is not None
+    bounds = question.deadline_s, question.energy_budget_j, question.max_gpu_hours
+    is_limited = any(bound is not None for bound in bounds)
     if job.unit in ("sample", "step") and is_limited:
         raise Refused(
             f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.advise.possible_options import Options
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.common.formatting import duration_text, energy_text, plural
+from wattlaw.common.formatting import duration_text, energy_text, number, plural
 from wattlaw.study.question import Question
 
 
@@ -68,12 +68,12 @@ def choose(
 def choose_of(options: Sequence[Option], question: Question, worker: str) -> Choice:
     """Return the option to recommend.
 
-    The goal: with a deadline or a maximum slow-down, the least energy; with an energy budget alone,
-    the shortest time; without bounds, the least product of energy and time. ``question.minimize``
-    replaces it. GPU-hours replace an energy that is not known.
+    The goal: with a deadline or a maximum slow-down, the least energy; with a bound on energy or
+    GPU-hours alone, the shortest time; without bounds, the least product of energy and time.
+    ``question.minimize`` replaces it. GPU-hours replace an energy that is not known.
 
     The first of these groups that has an option is used: options of runs whose 95 % upper bounds
-    meet deadline and budget; options that ran once, which have no bounds; predicted options whose
+    meet deadline and budgets; options that ran once, which have no bounds; predicted options whose
     upper bounds meet them; options of runs, then predicted ones of which only the mean does. A
     slow-down is a ratio of means to the fastest option of runs, whether its energy is known or not.
     """
@@ -130,7 +130,8 @@ def fastest(options: Sequence[Option]) -> Option:
 
 
 def _goal(question: Question, *, by_energy: bool) -> str:
-    default = "edp" if question.energy_budget_j is None else "time"
+    is_budget = question.energy_budget_j is not None or question.max_gpu_hours is not None
+    default = "time" if is_budget else "edp"
     if question.deadline_s is not None or question.max_slowdown is not None:
         default = "energy"
     goal, prices = question.minimize or default, question.footprint
@@ -170,6 +171,7 @@ def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]
     bounds = [
         (option.train_time_s, question.deadline_s),
         (option.train_energy_j, question.energy_budget_j),
+        (option.gpu_hours, question.max_gpu_hours),
     ]
     return [(quantity, most) for quantity, most in bounds if quantity and most is not None]
 
@@ -181,6 +183,8 @@ def _phrase(question: Question, worker: str) -> str:
         phrases.append(f"meets the deadline of {duration_text(question.deadline_s)}")
     if question.energy_budget_j is not None:
         phrases.append(f"uses at most {energy_text(question.energy_budget_j)}")
+    if question.max_gpu_hours is not None:
+        phrases.append(f"uses at most {number(question.max_gpu_hours)} {worker}-hours")
     if question.max_slowdown is not None:
         phrases.append(f"is at most {100 * question.max_slowdown:g} % slower than the fastest")
     if question.max_gpus is not None:

@@ -8,7 +8,7 @@ from typing import Any, Self
 from pydantic import TypeAdapter, ValidationError
 
 from wattlaw.analysis.decide.evidence import Evidence
-from wattlaw.analysis.decide.next_runs import OtherSetting, Plan
+from wattlaw.analysis.decide.next_runs import LIKELY, OtherSetting, Plan
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number
@@ -19,9 +19,6 @@ from wattlaw.study.sources import origin_of
 
 #: Keys of ``decide`` that say how surely and how something is decided, not what.
 _NOT_ASKED = {"tolerance", "confidence", "budget", "at_once", "seed"}
-#: With a lower probability that the leading setting is the best, or that it meets the constraints,
-#: a decision says so.
-LIKELY = 0.5
 NO_ENERGY = Caution(
     "no-energy",
     "The runs have no energy: GPU-hours replace it in what is minimized, and an energy budget is "
@@ -94,7 +91,7 @@ class Decision(Result):
             and not any(item.power_per_gpu_w for item in job.observations)
         )
         cautions = [NO_ENERGY] if lacks_energy else []
-        if plan.meets is not None and plan.meets < LIKELY:
+        if not plan.is_met:
             cautions.append(
                 Caution(
                     "constraints-missed",

@@ -1,12 +1,13 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
 from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.analysis.decide.checks import Checks
 from wattlaw.analysis.decide.first_runs import first_runs
 from wattlaw.analysis.decide.regret import missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
@@ -20,22 +21,18 @@ from wattlaw.study.setting import Setting
 
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 60_000
-#: A leading setting is measured before a decision if that takes at most this share of the GPU-hours
-#: of all runs: the model's error is the most favourable for the setting that looks the best. In a
-#: small grid, at most this many mean runs, up to a share of it.
-_CHEAP, _CHEAP_RUNS, _CHEAP_OF_FEW = 0.03, 2.0, 0.25
-#: The same where no run has shown its batch and limit, and of neighbours of which none has: kernels
-#: may suit one batch and not another. A network may suit one placement: the last share is that of
-#: neighbours on other GPUs of which no run has shown the placement.
-_CHEAP_LOAD, _CHEAP_NEIGHBOUR, _CHEAP_PLACEMENT = 0.1, 0.06, 0.02
-#: A neighbour's batch differs by this factor at least: batches between are much like the leading.
-_BATCH_FACTOR = 1.5
+#: Of settings that are right, at most so many may lead: one that needs no check is preferred.
+_LEADERS = 10
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
 #: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
+NOT_MET = "no setting meets the bounds"
+#: With a lower probability that the leading setting is the best, or that it meets the bounds, a
+#: decision says so.
+LIKELY = 0.5
 
 
 @dataclass(frozen=True)
@@ -77,6 +74,11 @@ class Plan(Result):
     proposals: tuple[Proposal, ...] = ()
     stopped_because: str | None = None  # why no run is proposed; None if runs are
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the leading setting is more likely than not to meet the bounds."""
+        return self.meets is None or self.meets >= LIKELY
 
 
 def plan(
@@ -125,38 +127,50 @@ def plan(
         host,
     )
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
-    means = regret.mean(0)
-    best = int(means.argmin())
+    means, meets = regret.mean(0), (missing <= 0).mean(0)
     probabilities = (regret <= question.tolerance).mean(0)
+    hours = belief.gpu_hours(candidates)
+    able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
+    steps = max((item.steps for item in candidates), default=0.0)
+    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
+    checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
+    best = int(means.argmin())
+    is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
+    right = [] if first else np.flatnonzero(is_right & (meets >= LIKELY))
+    if len(right):
+        right = right[np.argsort(means[right], kind="stable")][:_LEADERS]
+        best = int(min(right, key=lambda at: checks.cost(choices[at])))
     likeliest = [at for at in np.argsort(-probabilities, kind="stable") if at != best][:_OTHERS]
     state = Plan(
         setting=choices[best],
         expected_regret=float(means[best]),
         probability=float(probabilities[best]),
-        meets=float((missing[:, best] <= 0).mean()),
+        meets=float(meets[best]),
         others=tuple(OtherSetting(choices[at], float(probabilities[at])) for at in likeliest),
     )
-    is_sure = not first and probabilities[best] >= question.confidence
-    is_sure = is_sure and means[best] <= question.tolerance
-    hours = belief.gpu_hours(candidates)
-    steps = max((item.steps for item in candidates), default=0.0)
-    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
-    check = None
-    if is_sure:
-        leading = choices[best]
-        check = _check(leading, choices, seen, hours, spent, is_modelled=is_modelled(leading))
-    if is_sure and check is None:
-        return replace(state, stopped_because=CERTAIN)
-    if not candidates:
-        return replace(state, stopped_because=NOTHING_LEFT)
-    urgent = first if check is None else [check]
+    is_none = not first and not state.is_met and (missing > 0).all(1).mean() >= question.confidence
+    urgent = first
+    if len(right) or is_none:
+        needed = checks.of(choices[best])
+        if needed is None and question.max_slowdown is not None:
+            needed = checks.of(choices[belief.fastest(question, choices)])
+        if needed is not None and able.isdisjoint(needed):
+            return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
+        useful = able.intersection([*(needed or ()), *checks.of_neighbours(choices[best], choices)])
+        if not useful:
+            return replace(state, stopped_because=CERTAIN if len(right) else NOT_MET)
+        urgent = [min((item for item in candidates if item in useful), key=hours.__getitem__)]
+    if not able:
+        reason = BUDGET if candidates else NOTHING_LEFT if state.is_met else NOT_MET
+        return replace(state, stopped_because=reason)
+    # Where the bounds are missed, the question is whether any setting meets them. Shares of more
+    # than twice the tolerance count as such: they are too large anyway.
+    unknown = regret[:, best] if state.is_met else missing.min(1)
     ranked = sorted(
-        _ranked(belief, hours, regret, question, seed, spent), key=lambda item: item not in urgent
+        _ranked(belief, hours, np.minimum(unknown, 2 * question.tolerance), seed, spent),
+        key=lambda item: item not in urgent,
     )
-    affordable = [item for item in ranked if hours_left is None or hours[item] <= hours_left]
-    if not affordable:
-        return replace(state, stopped_because=BUDGET)
-    chosen = _different(affordable, at_once)
+    chosen = _different([item for item in ranked if item in able], at_once)
     after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
     now = float(means[best])
     proposals = (
@@ -197,6 +211,10 @@ class Belief:
     def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
         return missed(question, choices, *self._of_a_sample(choices))
 
+    def fastest(self, question: Question, choices: Sequence[Setting]) -> int:
+        of_time = Question("time", samples_by_batch=question.samples_by_batch)
+        return int(self.regrets(of_time, choices).mean(0).argmin())
+
     def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
         at = [self.columns[setting] for setting in choices]
         times = self.times[:, at] / np.array([item.samples for item in choices])
@@ -223,95 +241,17 @@ class Belief:
         )
 
 
-def _check(
-    leading: Setting,
-    choices: Sequence[Setting],
-    seen: Sequence[Setting],
-    hours: Mapping[Candidate, float],
-    spent: float,
-    *,
-    is_modelled: bool,
-) -> Candidate | None:
-    """Return a cheap run of a leading setting or a neighbour that was not measured, if any.
-
-    A run of a leading setting that is not modelled may be expensive.
-    """
-    loads, places = {_load(item) for item in seen}, {_place(item) for item in seen}
-    limits = {}
-    if leading not in seen:
-        share = _CHEAP if _load(leading) in loads else _CHEAP_LOAD
-        few = _CHEAP_RUNS / (len(seen) + len(hours))
-        limits[leading] = max(share, min(few, _CHEAP_OF_FEW)) if is_modelled else 1.0
-    for item in _neighbours(leading, choices):
-        if _load(item) not in loads:
-            limits[item] = _CHEAP_NEIGHBOUR
-    for item in _other_places(leading, choices):
-        if _place(item) not in places:
-            limits[item] = _CHEAP_PLACEMENT
-    total = spent + sum(hours.values())
-    runs = (
-        item
-        for item, cost in hours.items()
-        if item.setting in limits and cost <= limits[item.setting] * total
-    )
-    return min(runs, key=lambda item: (item.setting != leading, hours[item]), default=None)
-
-
-#: What a GPU does in a setting, on however many GPUs.
-_LOAD = ("local_batch", "power_limit_w", "clock_limit_mhz")
-
-
-def _load(setting: Setting) -> tuple[float | None, ...]:
-    return tuple(getattr(setting, name) for name in _LOAD)
-
-
-def _place(setting: Setting) -> object:
-    return setting.gpus_per_node or setting.gpus
-
-
-def _other_places(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
-    def distance(other: Setting) -> tuple[int, int]:
-        nodes = abs((leading.nodes or 0) - (other.nodes or 0))
-        return abs(leading.gpus - other.gpus), nodes
-
-    same = [item for item in choices if _load(item) == _load(leading)]
-    for sign in (-1, 1):
-        others = [item for item in same if sign * item.gpus > sign * leading.gpus]
-        yield from sorted(others, key=distance)[:1]
-
-
-def _neighbours(leading: Setting, choices: Sequence[Setting]) -> Iterator[Setting]:
-    """Yield the settings that have the next smaller or larger batch or limit, else the same."""
-    for name in _LOAD:
-        same = {name: getattr(leading, name)}
-        values = {
-            getattr(item, name) or np.inf: item
-            for item in choices
-            if replace(item, **same) == leading
-        }
-        here = getattr(leading, name) or np.inf
-        apart = _BATCH_FACTOR if name == "local_batch" else 1.0
-        smaller = [value for value in values if value * apart <= here and value != here]
-        larger = [value for value in values if value >= here * apart and value != here]
-        yield from (values[value] for value in (*sorted(smaller)[-1:], *sorted(larger)[:1]))
-
-
 def _ranked(
     belief: Belief,
     hours: Mapping[Candidate, float],
-    regrets: Floats,
-    question: Question,
+    unknown: Floats,
     seed: int,
     spent: float,
 ) -> list[Candidate]:
-    """Return the candidates by how much a GPU-hour shows about the regret of the leading setting.
-
-    Regrets of more than twice the tolerance count as such: they are too large anyway.
-    """
-    regret = np.minimum(regrets[:, regrets.mean(0).argmin()], 2 * question.tolerance)
+    """Return the candidates by how much a GPU-hour shows about what is unknown, in each draw."""
     outcomes = belief.outcomes([item.setting for item in hours])
     costs = np.array(list(hours.values()))
-    rates = explained(regret, outcomes, seed) / (costs + _EFFORT * costs.sum())
+    rates = explained(unknown, outcomes, seed) / (costs + _EFFORT * costs.sum())
     # Cheap runs first: what they show may make expensive ones unnecessary.
     levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
     levels[rates <= 0] = np.inf

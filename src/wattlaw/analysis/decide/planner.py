@@ -8,13 +8,23 @@ import numpy as np
 from wattlaw.analysis.decide.candidates import Candidate, is_long_enough, may_fit_memory
 from wattlaw.analysis.decide.decision import Decision, decide_of, undecided
 from wattlaw.analysis.decide.evidence import Evidence
-from wattlaw.analysis.decide.next_runs import BUDGET, NOTHING_LEFT, Belief, Plan, Proposal, plan
+from wattlaw.analysis.decide.next_runs import (
+    BUDGET,
+    CERTAIN,
+    NOT_MET,
+    NOTHING_LEFT,
+    Belief,
+    Plan,
+    Proposal,
+    plan,
+)
 from wattlaw.analysis.decide.repeats import fit_with_repeats
 from wattlaw.common.formatting import number, percent
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 
 _TARGET = "no run reached the target"
+_EXCLUDED = "more than half of the settings cannot run"
 #: A run is hopeless if its setting is within the tolerance in at most this share of draws, even if
 #: its time is shorter than measured by this number of standard deviations of a run.
 _HOPELESS, _LOW_END = 0.01, 3.0
@@ -45,8 +55,10 @@ class Planner:
         self._expected.update(zip((run.run_id for run in others), hours, strict=False))
         free = [run for run in pending if run not in others]
         current, chosen = self._plan(evidence, free, [*active, *others], count)
+        # Runs of others may be what a decision needs.
+        waits = others and current.stopped_because in (None, NOTHING_LEFT)
         reason = None
-        if not (chosen or active or (others and current.stopped_because is None)):
+        if not (chosen or active or waits):
             reason = current.stopped_because or NOTHING_LEFT
         grid_hours, excluded = None, evidence.excluded
         if evidence.job is not None:
@@ -70,6 +82,7 @@ class Planner:
         count: int,
     ) -> tuple[Plan, list[tuple[PlannedRun, Proposal]]]:
         decide, candidates, job = decide_of(self.study), evidence.candidates, evidence.job
+        question = evidence.question
         excluded = evidence.infeasible.union(item.setting for item in evidence.of(active))
         first: dict[Candidate, PlannedRun] = {}
         able = {run.run_id for run in active} | evidence.done
@@ -84,19 +97,25 @@ class Planner:
         hours_left = None if decide.budget.gpu_hours is None else decide.budget.gpu_hours - spent
         if decide.budget.runs is not None:
             count = min(count, decide.budget.runs - len(evidence.hours) - len(active))
+        # Runs of other studies inform the model, and those that emulate stand for larger jobs.
+        settings = [item.decided for name, item in candidates.items() if name in able]
         current = plan(
-            evidence.question,
+            question,
             list(first),
             [] if job is None else job.observations,
             host=None if job is None else job.host,
-            # Runs of other studies inform the model, and those that emulate stand for larger jobs.
-            settings=[item.decided for name, item in candidates.items() if name in able],
+            settings=settings,
             is_modelled=lambda setting: job is None or not job.shares_cores(setting),
             hours_left=hours_left,
             at_once=max(count, 1),
             seed=decide.seed,
         )
-        has_target = evidence.question.target is not None
+        asked = {item.decided for item in candidates.values() if question.allows(item.decided)}
+        if current.stopped_because in (CERTAIN, NOT_MET) and (
+            2 * len(asked.intersection(settings)) < len(asked)
+        ):
+            current = replace(current, stopped_because=_EXCLUDED)
+        has_target = question.target is not None
         if has_target and current.setting is None and job is not None:
             current = replace(current, stopped_because=None if evidence.untried else _TARGET)
         if count < 1:

@@ -40,6 +40,7 @@ def missed(
 ) -> Floats:
     """Return the share by which each setting misses a constraint, 0 if none; as ``regrets``."""
     times, energies = _of_training(question, settings, time_s, energy_j)
+    hours = times * np.array([item.gpus for item in settings]) / 3600
     slowest = None
     if question.max_slowdown is not None:
         slowest = times.min(1)[:, None] * (1 + question.max_slowdown)
@@ -47,6 +48,7 @@ def missed(
     for values, bound in (
         (times, question.deadline_s),
         (energies, question.energy_budget_j),
+        (hours, question.max_gpu_hours),
         (times, slowest),
     ):
         if values is not None and bound is not None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw.analysis.decide.decision import LIKELY
+from wattlaw.analysis.decide.next_runs import LIKELY
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.facets import shorten_middle, unique_labels
@@ -28,6 +28,7 @@ _CONSTRAINTS: dict[str, Callable[[Any], str]] = {
     "deadline": lambda value: f"within {fmt.duration_text(value)}",
     "max_slowdown": lambda value: f"at most {fmt.percent(value)} slower than the fastest",
     "energy_budget": lambda value: f"at most {fmt.energy_text(value)}",
+    "max_gpu_hours": lambda value: f"at most {fmt.number(value)} GPU-hours",
     "max_gpus": lambda value: f"at most {fmt.plural(value, 'GPU')}",
     "max_global_batch": lambda value: f"global batch at most {fmt.number(value, 9)}",
     "target": lambda value: f"to {fmt.number(value)} of the metric",
