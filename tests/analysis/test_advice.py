@@ -99,6 +99,14 @@ def test_with_a_budget_it_is_the_fastest_within_it(made):
     within = table[table["energy_per_epoch_j"] <= budget_j]
     assert found.recommended.time_s.mean >= within["epoch_time_s"].min()
     assert "least time" in found.reason
+    hours = table.eval("gpus * epoch_time_s / 3600")
+    most = 1.01 * hours.median()
+    found = advice(made, max_gpu_hours=most, epochs=1)
+    assert found.recommended.gpu_hours.mean <= most
+    assert found.recommended.time_s.mean == pytest.approx(
+        table[hours <= most]["epoch_time_s"].min()
+    )
+    assert found.goal == "time"
 
 
 def test_several_constraints_apply_together(made):

@@ -194,10 +194,10 @@ def test_simulated_runs_are_decided_on(write_study, tmp_path):
 
 
 def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tmp_path, capsys):
-    def exit_code(store, **decide):
+    def exit_code(store, gpus, **decide):
         study = write_study(
             workloads=[{"name": "resnet50"}],
-            sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
+            sweeps=[{"gpus": gpus, "local_batch": [64]}],
             repeats=3,
             measure={"epochs": 2, "warmup_epochs": 1},
             launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
@@ -208,9 +208,15 @@ def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tm
         assert any(record.status == "failed" for record in records(tmp_path / store).values())
         return code, results.open(tmp_path / store).decision["stopped_because"]
 
-    assert exit_code("certain", tolerance="10%") == (0, "certain")
+    assert exit_code("certain", [1, 2], tolerance="10%") == (0, "certain")
     assert "Warning: " in capsys.readouterr().out
-    assert exit_code("uncertain", tolerance=1e-9, budget={"runs": 4}) == (1, "budget spent")
+    assert exit_code("uncertain", [1, 2, 4], tolerance=1e-9, budget={"runs": 4}) == (
+        1,
+        "budget spent",
+    )
+    # 2 and 4 GPUs failed, so that 1 GPU is the best of those that ran
+    reason = "more than half of the settings cannot run"
+    assert exit_code("skipped", [1, 2, 4], tolerance="10%") == (1, reason)
 
 
 def test_energy_counts_hosts_as_in_advise(write_study, tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
-from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOTHING_LEFT, plan
+from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, plan
 from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
@@ -36,6 +36,7 @@ QUESTIONS = st.builds(
     deadline_s=st.none() | st.floats(0.1, 10.0),
     max_slowdown=st.none() | st.floats(0.01, 1.0),
     energy_budget_j=st.none() | st.floats(1.0, 1000.0),
+    max_gpu_hours=st.none() | st.floats(0.001, 0.1),
 )
 
 
@@ -53,11 +54,18 @@ class TestRegrets:
         other = regrets(question, SCALING, times * factor, times * 100 * factor)
         assert other == pytest.approx(one, rel=1e-6, abs=1e-6)
 
-    def test_a_missed_deadline_costs_twice_its_share(self):
-        question = Question("gpu_hours", deadline_s=1.0)
+    @pytest.mark.parametrize(
+        ("question", "regret"),
+        [
+            # The first takes 1.5 GPU-seconds and is 50 % late; the second takes 1.6.
+            (Question("gpu_hours", deadline_s=1.0), [1.0, 0.0]),
+            # Of 60 trainings, 0.025 GPU-hours are allowed; the second takes 0.0267.
+            (Question("time", max_gpu_hours=0.025, samples=60.0), [0.0, 2 / 15]),
+        ],
+    )
+    def test_a_missed_bound_costs_twice_its_share(self, question, regret):
         shown = regrets(question, SCALING[:2], np.array([[1.5, 0.8]]), None)
-        # The first takes 1.5 GPU-seconds and is 50 % late; the second takes 1.6.
-        assert shown[0] == pytest.approx([1.0, 0.0])
+        assert shown[0] == pytest.approx(regret)
 
     def test_without_energy_gpu_hours_replace_it(self):
         times = np.array([[4.0, 2.5, 1.2, 0.7]])
@@ -232,6 +240,8 @@ class TestPlan:
     def test_a_clear_case_is_certain_and_right(self):
         seen = observed(packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0))
         rest = left(*(item.setting for item in seen))
+        seen += observed(packed(4, 32.0), packed(1, 16.0), packed(4, 8.0))
+        rest = left(*(item.setting for item in seen))
         found = plan(Question("time", tolerance=0.1), rest, seen)
         assert found.stopped_because == CERTAIN
         assert found.setting == packed(8, 32.0)
@@ -240,10 +250,10 @@ class TestPlan:
             Question("time", tolerance=0.1),
             rest,
             seen,
-            is_modelled=lambda item: item not in (packed(8, 32.0), packed(1, 8.0)),
+            is_modelled=lambda item: item.gpus != 8,
         )
-        assert found.stopped_because is None
-        assert [item.candidate.setting for item in found.proposals] == [packed(8, 32.0)]
+        assert (found.stopped_because, found.setting.gpus) == (None, 8)
+        assert [item.candidate.setting for item in found.proposals] == [found.setting]
 
     def test_cheap_neighbours_of_a_leading_setting_are_measured_before_a_decision(self):
         """Kernels that suit the largest batch least are seen on the one half as large."""
@@ -279,10 +289,37 @@ class TestPlan:
         ]
         assert [item.local_batch for item in chosen] == [8.0, 512.0, 64.0]
 
-    @pytest.mark.parametrize(("deadline_s", "meets"), [(1e-9, 0.0), (1e9, 1.0)])
-    def test_the_probability_that_constraints_are_met_is_known(self, deadline_s, meets):
+    @pytest.mark.parametrize(
+        ("deadline_s", "meets", "reason"), [(1e-9, 0.0, NOT_MET), (1e9, 1.0, CERTAIN)]
+    )
+    def test_bounds_that_no_setting_meets_are_never_certain(self, deadline_s, meets, reason):
         question = Question("gpu_hours", deadline_s=deadline_s)
-        assert plan(question, [], observed(*GRID)).meets == meets
+        found = plan(question, [], observed(*GRID))
+        assert (found.meets, found.stopped_because) == (meets, reason)
+
+    def test_what_a_decision_refers_to_is_measured_first(self):
+        """Runs on 1 to 4 GPUs say nothing of what happens on 32."""
+        grid = [packed(2**power, batch) for power in range(6) for batch in (8.0, 16.0, 32.0)]
+        made = [item for item in grid if item.gpus <= 8]
+        rest = [Candidate(item, STEPS) for item in grid if item not in made]
+        seen = observed(*made)
+        question = Question("time", tolerance=0.5)
+        found = plan(question, rest, seen)
+        assert found.probability >= question.confidence
+        check = found.proposals[0].setting
+        assert check.local_batch == found.setting.local_batch
+        assert found.setting.gpus / 2 <= check.gpus
+        spent = plan(question, rest, seen, hours_left=1e-9)
+        assert (spent.setting, spent.stopped_because) == (found.setting, BUDGET)
+        assert plan(question, [], seen, settings=grid).stopped_because == NOTHING_LEFT
+
+        # The leading setting was measured, and the fastest one that bounds it was not.
+        slow = replace(question, minimize="gpu_hours", max_slowdown=50.0)
+        found = plan(slow, rest, seen)
+        assert found.setting in made
+        assert found.proposals[0].setting.gpus >= 16
+        seen += observed(found.proposals[0].setting)
+        assert plan(slow, rest, seen).setting in made
 
     @settings(max_examples=5, deadline=None)
     @given(st.integers(0, 1000))

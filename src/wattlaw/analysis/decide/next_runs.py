@@ -136,9 +136,9 @@ def plan(
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
     best = int(means.argmin())
     is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
-    right = [] if first else np.flatnonzero(is_right & (meets >= LIKELY))
-    if len(right):
-        right = right[np.argsort(means[right], kind="stable")][:_LEADERS]
+    is_right &= (meets >= LIKELY) & (not first)
+    if is_right.any():
+        right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
     likeliest = [at for at in np.argsort(-probabilities, kind="stable") if at != best][:_OTHERS]
     state = Plan(
@@ -150,7 +150,7 @@ def plan(
     )
     is_none = not first and not state.is_met and (missing > 0).all(1).mean() >= question.confidence
     urgent = first
-    if len(right) or is_none:
+    if is_right[best] or is_none:
         needed = checks.of(choices[best])
         if needed is None and question.max_slowdown is not None:
             needed = checks.of(choices[belief.fastest(question, choices)])
@@ -158,7 +158,7 @@ def plan(
             return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
         useful = able.intersection([*(needed or ()), *checks.of_neighbours(choices[best], choices)])
         if not useful:
-            return replace(state, stopped_because=CERTAIN if len(right) else NOT_MET)
+            return replace(state, stopped_because=CERTAIN if is_right[best] else NOT_MET)
         urgent = [min((item for item in candidates if item in useful), key=hours.__getitem__)]
     if not able:
         reason = BUDGET if candidates else NOTHING_LEFT if state.is_met else NOT_MET
@@ -166,8 +166,11 @@ def plan(
     # Where the bounds are missed, the question is whether any setting meets them. Shares of more
     # than twice the tolerance count as such: they are too large anyway.
     unknown = regret[:, best] if state.is_met else missing.min(1)
+    # The check of the leading setting is made anyway if that stays, so that it costs the rest.
+    is_other = 1 - state.probability
+    costs = hours | {item: is_other * hours[item] for item in checks.of(choices[best]) or ()}
     ranked = sorted(
-        _ranked(belief, hours, np.minimum(unknown, 2 * question.tolerance), seed, spent),
+        _ranked(belief, costs, np.minimum(unknown, 2 * question.tolerance), seed, spent),
         key=lambda item: item not in urgent,
     )
     chosen = _different([item for item in ranked if item in able], at_once)
