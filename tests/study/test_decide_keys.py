@@ -71,8 +71,8 @@ def test_samples_of_an_epoch_must_be_known_where_epochs_are(write_decide):
 
 def test_quantities_and_batches_are_read_as_in_advise(write_decide):
     decide = load_study(
-        write_decide({"deadline": "6h", "max_slowdown": "10%", "energy_budget": "1kWh", "max_gpu_hours": 40,
-               "epochs_by_batch": {256: 90}, "grid": "DE", "tolerance": "5%"})
+        write_decide({"deadline": "6h", "max_slowdown": "10%", "energy_budget": "1kWh",
+               "max_gpu_hours": 40, "epochs_by_batch": {256: 90}, "grid": "DE", "tolerance": "5%"})
     ).plan.study.decide  # fmt: skip
     assert (decide.deadline, decide.max_slowdown, decide.energy_budget) == (21600, 0.1, 3.6e6)
     assert decide.max_gpu_hours == 40

@@ -167,7 +167,7 @@ def plan(
     # than twice the tolerance count as such: they are too large anyway.
     unknown = regret[:, best] if state.is_met else missing.min(1)
     # The check of the leading setting is made anyway if that stays, so that it costs the rest.
-    is_other = 1 - state.probability
+    is_other = 1 - float(probabilities[best])
     costs = hours | {item: is_other * hours[item] for item in checks.of(choices[best]) or ()}
     ranked = sorted(
         _ranked(belief, costs, np.minimum(unknown, 2 * question.tolerance), seed, spent),
