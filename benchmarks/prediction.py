@@ -36,8 +36,15 @@ PROCESSES = 2
 OURS = "wattlaw"
 #: On these families sizes of errors and priors are chosen; all others only report.
 CHOSE = (
-    "MLPerf", "InternEvo", "vTrain", "ring", "buckets", "slow ranks", "small batches", "cliff",
-)  # fmt: skip
+    "MLPerf",
+    "InternEvo",
+    "vTrain",
+    "ring",
+    "buckets",
+    "slow ranks",
+    "small batches",
+    "cliff",
+)
 #: Columns of scores, each a row of these for one prediction.
 SCORES = ("error", "covered", "high_over_low", "log_score", "crps")
 Scores = dict[str, dict[str, list[Floats]]]  # by family and method
@@ -49,10 +56,14 @@ BEYOND = "seen beyond"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--learn", action="store_true", help="print the shipped priors")
-    parser.add_argument("--seeds", type=int, default=3, help="of the sampler, in each public case")
+    parser.add_argument("--seeds", type=int, default=2, help="of the sampler, in each public case")
     parser.add_argument("--zoo", type=int, default=60, metavar="N", help="jobs of each kind")
-    parser.add_argument("--only", default="", metavar="REGEX",
-                        help="print the tables of these families, and write no results")  # fmt: skip
+    parser.add_argument(
+        "--only",
+        default="",
+        metavar="REGEX",
+        help="print the tables of these families, and write no results",
+    )
     arguments = parser.parse_args()
     priors = learned(job for job in series() if job.family != "pollux_T4_const_lbs")
     if arguments.learn:
@@ -68,9 +79,13 @@ def main() -> None:
         zoo = merged(pool.map(score_truth, jobs, chunksize=4))
         results = {
             "what": "predictions of step time, power and energy of settings that were not measured",
-            "seeds": arguments.seeds, "zoo_jobs": arguments.zoo, "extra_p": EXTRAP.exists(),
-            "public": summaries(public), "pooled": pooled(public), "zoo": summaries(zoo),
-        }  # fmt: skip
+            "seeds": arguments.seeds,
+            "zoo_jobs": arguments.zoo,
+            "extra_p": EXTRAP.exists(),
+            "public": summaries(public),
+            "pooled": pooled(public),
+            "zoo": summaries(zoo),
+        }
         if not arguments.only:
             results |= {"fits": speed(pool), "wall_s": round(time.perf_counter() - begun_s)}
             write_results("prediction", f"cpu{os.cpu_count()}", results, show=False)
@@ -94,9 +109,10 @@ def score_case(priors: Mapping[str, Priors], seeds: int, case: Case) -> Scores:
     quantities = {"": lambda item: item.step_time_s}
     if case.test[0].power_per_gpu_w:
         quantities = {
-            ", time": lambda item: item.step_time_s, ", power": lambda item: item.power_per_gpu_w,
+            ", time": lambda item: item.step_time_s,
+            ", power": lambda item: item.power_per_gpu_w,
             ", energy": lambda item: item.step_time_s * item.power_per_gpu_w,
-        }  # fmt: skip
+        }
     seen, wanted = ([item.setting for item in part] for part in (case.train, case.test))
     known = priors.get(case.origin, priors[""])
     runs = [fit(case.train, seed=seed, priors=known).runs(wanted)[1:] for seed in range(seeds)]
@@ -175,20 +191,22 @@ def summary(rows: Sequence[Floats]) -> dict[str, float]:
     table = np.concatenate(rows)
     error, covered, width, logs, crps = table.T
     return {
-        "n": len(table), "median_error": round(float(np.median(error)), 4),
+        "n": len(table),
+        "median_error": round(float(np.median(error)), 4),
         "p90_error": round(float(np.quantile(error, 0.9)), 4),
         "coverage": round(float(covered.mean()), 4),
         "high_over_low": round(float(np.median(width)), 3),
-        "log_score": round(float(logs.mean()), 3), "crps": round(float(crps.mean()), 4),
-    }  # fmt: skip
+        "log_score": round(float(logs.mean()), 3),
+        "crps": round(float(crps.mean()), 4),
+    }
 
 
 def pooled(public: Scores) -> dict[str, object]:
     """Return the figures of all predictions of GPU counts, and of the times at limits."""
     groups = {
         "more GPUs": lambda family: not family.startswith("caps"),
-        "more GPUs, families that only report": lambda family: not family.startswith(
-            ("caps", *CHOSE)
+        "more GPUs, families that only report": lambda family: (
+            not family.startswith(("caps", *CHOSE))
         ),
         "power limits": lambda family: family.startswith("caps"),
     }
@@ -215,8 +233,9 @@ def _predict_job(number: int) -> None:
             Setting.packed(gpus, 4, local_batch=batch),
             (0.1 + 0.01 * batch) * (1 + 0.1 * np.log2(gpus)) * np.exp(dice.normal(0, 0.01)),
         )
-        for gpus in (1, 2, 4, 8, 16) for batch in (16.0, 32.0)
-    ]  # fmt: skip
+        for gpus in (1, 2, 4, 8, 16)
+        for batch in (16.0, 32.0)
+    ]
     fit(seen).runs([Setting.packed(64, 4, local_batch=32.0)])
 
 
@@ -230,10 +249,12 @@ def tables(results: Mapping[str, dict]) -> list[str]:
         {"family": name}
         | {
             method: f"{figures['median_error']:.1%}, {figures['log_score']:+.2f}"
-            for method, figures in found.items() if method != "chose"
+            for method, figures in found.items()
+            if method != "chose"
         }
-        for name, found in sorted(results["public"].items()) if "parts" not in name
-    ]  # fmt: skip
+        for name, found in sorted(results["public"].items())
+        if "parts" not in name
+    ]
     every = [
         {"predictions of": group, "method": method, **_cells(figures)}
         for group, found in results["pooled"].items()
@@ -248,21 +269,28 @@ def tables(results: Mapping[str, dict]) -> list[str]:
         {"kind": kind, "chose sizes": "yes" * found["chose"]}
         | {f"coverage {x}": f"{found[x]['coverage']:.0%}" for x in ("2x", "4x", "8x", "all")}
         | {f"high / low {x}": f"{found[x]['high_over_low']:.2f}" for x in ("2x", "4x", "8x")}
-        | {"median error": f"{found['all']['median_error']:.1%}",
-           "log score": f"{found['all']['log_score']:+.2f}", "CRPS": f"{found['all']['crps']:.3f}"}
+        | {
+            "median error": f"{found['all']['median_error']:.1%}",
+            "log score": f"{found['all']['log_score']:+.2f}",
+            "CRPS": f"{found['all']['crps']:.3f}",
+        }
         for kind, found in results["zoo"].items()
-    ]  # fmt: skip
+    ]
     shown = [markdown(pd.DataFrame(rows).fillna("")) for rows in (ours, rivals, every, zoo) if rows]
-    return [*shown, *best]
+    missing = [] if results["extra_p"] else ["Extra-P is not installed: make test-extrap."]
+    return [*shown, *best, *missing]
 
 
 def _cells(figures: Mapping[str, float]) -> dict[str, str]:
     return {
-        "n": str(int(figures["n"])), "median error": f"{figures['median_error']:.1%}",
-        "p90": f"{figures['p90_error']:.0%}", "coverage of 90 %": f"{figures['coverage']:.0%}",
+        "n": str(int(figures["n"])),
+        "median error": f"{figures['median_error']:.1%}",
+        "p90": f"{figures['p90_error']:.0%}",
+        "coverage of 90 %": f"{figures['coverage']:.0%}",
         "high / low": f"{figures['high_over_low']:.2f}",
-        "log score": f"{figures['log_score']:+.2f}", "CRPS": f"{figures['crps']:.3f}",
-    }  # fmt: skip
+        "log score": f"{figures['log_score']:+.2f}",
+        "CRPS": f"{figures['crps']:.3f}",
+    }
 
 
 if __name__ == "__main__":

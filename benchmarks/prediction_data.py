@@ -25,19 +25,28 @@ T4_NODE = 4
 ROUNDED_BELOW = 0.005
 #: Both families of MLPerf are of the same runs, and two tables have runs of one project.
 ORIGINS = {
-    "mlperf_s_per_epoch": "mlperf_ttt", "llm-foundry": "llmfoundry", "dlperf gpt": "dlperf_v100",
-}  # fmt: skip
+    "mlperf_s_per_epoch": "mlperf_ttt",
+    "llm-foundry": "llmfoundry",
+    "dlperf gpt": "dlperf_v100",
+}
 #: Families whose series have a constant local batch.
 CONSTANT_BATCH = {"dlperf_v100", "llmfoundry", "pollux_T4_const_lbs"}
 CAP_CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
 #: What families are called in tables; of the series of TensorFlow, by the cluster's first words.
 NAMES = {
-    "mlperf_s_per_epoch": "MLPerf, epochs", "mlperf_ttt": "MLPerf, time to train",
-    "jubench_A100": "JUBench A100", "mxnet_k80": "MXNet K80", "Amazon EC2 (": "TensorFlow EC2 K80",
-    "Amazon EC2 D": "TensorFlow EC2 K80, distributed", "Google": "TensorFlow Google K80",
-    "NVIDIA": "TensorFlow DGX-1 P100", "internevo": "InternEvo", "vtrain_single": "vTrain",
-    "dlperf gpt Megatron-LM": "DLPerf Megatron-LM", "dlperf gpt OneFlow": "DLPerf OneFlow",
-}  # fmt: skip
+    "mlperf_s_per_epoch": "MLPerf, epochs",
+    "mlperf_ttt": "MLPerf, time to train",
+    "jubench_A100": "JUBench A100",
+    "mxnet_k80": "MXNet K80",
+    "Amazon EC2 (": "TensorFlow EC2 K80",
+    "Amazon EC2 D": "TensorFlow EC2 K80, distributed",
+    "Google": "TensorFlow Google K80",
+    "NVIDIA": "TensorFlow DGX-1 P100",
+    "internevo": "InternEvo",
+    "vtrain_single": "vTrain",
+    "dlperf gpt Megatron-LM": "DLPerf Megatron-LM",
+    "dlperf gpt OneFlow": "DLPerf OneFlow",
+}
 T4_SEEN = ((1, 2, 4, 8), (1, 2, 4))
 LAYOUT_CELL = ["source", "hardware", "model", "seq_len", "zero_or_fsdp", "act_ckpt", "tp"]
 H100 = "H100, strong scaling, 8-32 to 64-256 GPUs"
@@ -131,8 +140,12 @@ def layout_cases() -> Iterable[Case]:
 def _layout(row: Any, shared: int) -> Observation:
     gpus, node = int(row.gpus) // shared, 8 if np.isnan(row.gpus_per_node) else row.gpus_per_node
     parts = row.grad_acc if row.grad_acc > 0 else max(1, round(row.global_batch / gpus / row.micro))
-    setting = Setting.packed(gpus, int(node) // shared, local_batch=float(row.micro * parts),
-                             gradient_accumulation=int(parts))  # fmt: skip
+    setting = Setting.packed(
+        gpus,
+        int(node) // shared,
+        local_batch=float(row.micro * parts),
+        gradient_accumulation=int(parts),
+    )
     return Observation(setting, float(row.step_s))
 
 
@@ -163,11 +176,15 @@ def pollux(*, with_sync: bool = False) -> list[Job]:
             )
             found.setdefault(setting, []).append((float(row.step_time_s), float(row.sync_time_s)))
         observations = (
-            Observation(setting, step_s, session=f"{index}:{setting.gpus_per_node}",
-                        communication_s=sync_s if with_sync else None)
+            Observation(
+                setting,
+                step_s,
+                session=f"{index}:{setting.gpus_per_node}",
+                communication_s=sync_s if with_sync else None,
+            )
             for setting, times in found.items()
             for index, (step_s, sync_s) in enumerate(times)
-        )  # fmt: skip
+        )
         jobs.append(Job("pollux_t4", str(workload), f"pollux {workload}", tuple(observations)))
     return jobs
 
@@ -188,14 +205,18 @@ def _series(table: pd.DataFrame, per_gpu: bool) -> Iterable[Job]:
     for (family, name, unit), rows in table.groupby(["family", "series", "unit"]):
         batch = 1.0 if per_gpu or family in CONSTANT_BATCH else None
         yield Job(
-            str(family), f"{name} ({unit})", ORIGINS.get(str(family), str(family)),
+            str(family),
+            f"{name} ({unit})",
+            ORIGINS.get(str(family), str(family)),
             tuple(
-                Observation(Setting(int(gpus), local_batch=batch),
-                            float(value) * (1 if per_gpu else int(gpus)))
+                Observation(
+                    Setting(int(gpus), local_batch=batch),
+                    float(value) * (1 if per_gpu else int(gpus)),
+                )
                 for gpus, value in sorted(zip(rows["gpus"], rows["value"], strict=True))
             ),
             is_exact=per_gpu or rows["value"].min() >= ROUNDED_BELOW,
-        )  # fmt: skip
+        )
 
 
 def caps() -> list[Job]:
@@ -207,10 +228,11 @@ def caps() -> list[Job]:
         observations = (
             Observation(
                 Setting(1, 1, (1,), float(batch), power_limit_w=float(row.power_limit)),
-                float(row.time_per_epoch), float(row.average_power),
+                float(row.time_per_epoch),
+                float(row.average_power),
             )
             for row in rows.sort_values("power_limit").itertuples()
-        )  # fmt: skip
+        )
         name = " ".join(str(part) for part in cell)
         jobs.append(Job(f"caps {gpu}", name, "caps", tuple(observations)))
     return jobs
