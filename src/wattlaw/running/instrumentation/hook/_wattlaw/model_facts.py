@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from .device_times import time_gradient_waits
+
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 #: What the classes in use have shown; it survives a fork.
 _seen: set[str] = set()
@@ -96,6 +98,15 @@ def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
     return lambda module, recorder: observe(getattr(module, name), "__init__", recorder, see)
 
 
+def see_ddp(module: Any, recorder: Any) -> None:
+    def see(_: Any) -> bool:
+        _seen.add("ddp")
+        time_gradient_waits(module, recorder)
+        return True
+
+    observe(module.DistributedDataParallel, "__init__", recorder, see)
+
+
 def see_autocast(module: Any, recorder: Any) -> None:
     def see(autocast: Any) -> bool:
         if autocast._enabled:
@@ -105,7 +116,6 @@ def see_autocast(module: Any, recorder: Any) -> None:
     observe(module.autocast, "__enter__", recorder, see)
 
 
-see_ddp = _sees("ddp", "DistributedDataParallel")
 see_data_parallel = _sees("other", "DataParallel")
 see_fsdp = _sees("fsdp", "FullyShardedDataParallel")
 see_fully_shard = _sees("fsdp", "FSDPState")
