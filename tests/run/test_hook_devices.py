@@ -5,6 +5,7 @@ import os
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -227,3 +228,26 @@ def test_an_optimizer_that_never_steps_is_noted(tmp_path, recorder):
     process = recorded(recorder, tmp_path)
     assert (process.steps, len(process.problems)) == (0, 1)
     assert "CUDA graphs" in process.problems[0]
+
+
+def test_waits_for_gradients_on_a_gpu_are_every_second_time_between_events(
+    tmp_path, cuda, recorder, monkeypatch
+):
+    """Events are 10 ms apart; the last of a killed process have not happened."""
+    queued = []
+    engine = SimpleNamespace(queue_callback=queued.append)
+    variable = SimpleNamespace(_execution_engine=engine)
+    monkeypatch.setattr(sys.modules["torch"], "autograd", SimpleNamespace(Variable=variable), False)
+    ddp = SimpleNamespace(device=torch.device("cuda:1"), is_multi_device_module=False)
+    node = SimpleNamespace(register_prehook=lambda begin: begin(None))
+    optimizer, cuda.done = Optimizer(["cpu"]), 27
+    for _ in range(15):
+        recorder.waits.expect(ddp, [SimpleNamespace(grad_fn=node)] * 2, iter)
+        while queued:
+            queued.pop(0)()
+        recorder.step(optimizer)
+    recorder.flush()
+    (process,) = StepsFolder(tmp_path).read()
+    assert {what for name, what in cuda.asked if name == "record"} == {"the stream of cuda:1"}
+    assert [*process.gradient_wait_s[:13].round(6)] == [0.01] * 13
+    assert [*np.isnan(process.gradient_wait_s[13:])] == [True] * 2

@@ -6,7 +6,6 @@ import functools
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 clock = time.perf_counter_ns
@@ -58,6 +57,19 @@ class DeviceTimes:
         return bool(self._pending)
 
 
+def _guarded(method: Any) -> Any:
+    """Have a failure end the timing, and not the script."""
+
+    def guarded(self: GradientWaits, *arguments: Any) -> None:
+        if GRADIENT_WAITS not in self.recorder.off:
+            try:
+                method(self, *arguments)
+            except Exception as error:
+                self.recorder.fail(GRADIENT_WAITS, error)
+
+    return guarded
+
+
 class GradientWaits:
     """What DistributedDataParallel waits for in each backward pass: other ranks' gradients.
 
@@ -68,32 +80,38 @@ class GradientWaits:
     """
 
     def __init__(self, recorder: Any) -> None:
-        self._recorder = recorder
+        self.recorder = recorder
         self.passes = self.written = 0  # backward passes that have ended, waits that are written
         self.new_us: list[float] = []
         self.gpu: DeviceTimes | None = None
         self._device: Any = None
+        self._queue: Any = None  # appends to the callbacks of a backward pass that is running
         self._begin_ns = 0
         self._is_queued = False
 
-    def expect(self, ddp: Any, tensors: Any) -> None:
+    @_guarded
+    def expect(self, ddp: Any, output: Any, find_tensors: Any) -> None:
         """Time the backward pass that begins with one of a model's results."""
         if self._device is None:
+            torch: Any = sys.modules["torch"]
+            self._queue = torch.autograd.Variable._execution_engine.queue_callback
             self._device = device = ddp.device
             if device.type in ("cuda", "xpu"):
-                self.gpu = DeviceTimes(getattr(sys.modules["torch"], device.type), device)
+                self.gpu = DeviceTimes(getattr(torch, device.type), device)
         if ddp.is_multi_device_module or ddp.device != self._device:
             raise RuntimeError("the models of a process are on several devices")
         self._is_queued = False
-        for tensor in tensors:
+        for tensor in find_tensors(output):
             if tensor.grad_fn is not None:
                 tensor.grad_fn.register_prehook(self._begin)
 
+    @_guarded
     def _begin(self, _: Any) -> None:
         if not self._is_queued:
             self._is_queued = True
             self._queue(self._computed)
 
+    @_guarded
     def _computed(self) -> None:
         self._is_queued = False
         if self.gpu is not None and self.gpu.is_capturing():
@@ -101,6 +119,7 @@ class GradientWaits:
         self._begin_ns = self._mark()
         self._queue(self._received)
 
+    @_guarded
     def _received(self) -> None:
         end_ns = self._mark()
         if self.gpu is None:
@@ -112,16 +131,6 @@ class GradientWaits:
         if self.gpu is not None:
             self.gpu.mark(now_ns)
         return now_ns
-
-    def _queue(self, function: Callable[[], None]) -> None:
-        def callback() -> None:
-            try:
-                if GRADIENT_WAITS not in self._recorder.off:
-                    function()
-            except Exception as error:
-                self._recorder.fail(GRADIENT_WAITS, error)
-
-        sys.modules["torch"].autograd.Variable._execution_engine.queue_callback(callback)
 
     def take_us(self) -> list[float]:
         """Return the waits that are known and not written, and forget them."""
@@ -146,11 +155,7 @@ def time_gradient_waits(module: Any, recorder: Any) -> None:
     @functools.wraps(post_forward)
     def _post_forward(self: Any, output: Any) -> Any:
         output = post_forward(self, output)
-        if GRADIENT_WAITS not in recorder.off:
-            try:
-                recorder.waits.expect(self, module._find_tensors(output))
-            except Exception as error:
-                recorder.fail(GRADIENT_WAITS, error)
+        recorder.waits.expect(self, output, module._find_tensors)
         return output
 
     _post_forward._torchdynamo_disable = True  # type: ignore[attr-defined]
