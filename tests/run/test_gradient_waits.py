@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.parallel import distributed
 
 from wattlaw.running.instrumentation.hook._wattlaw import step_hook as hook
-from wattlaw.running.instrumentation.hook._wattlaw.device_times import time_gradient_waits
+from wattlaw.running.instrumentation.hook._wattlaw.model_facts import see_ddp
 from wattlaw.running.instrumentation.records import StepsFolder
 
 WAIT_S = 0.05
@@ -36,14 +36,13 @@ def late(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tenso
     return future
 
 
-def train(recorder, find_tensors=distributed._find_tensors) -> tuple[object, torch.Tensor]:
+def train(recorder) -> tuple[object, torch.Tensor]:
     """Train 6 steps: two backward passes each, of which the second communicates."""
 
     class Ddp(distributed.DistributedDataParallel):
         """A class of its own, which the hook may change."""
 
-    module = SimpleNamespace(DistributedDataParallel=Ddp, _find_tensors=find_tensors)
-    time_gradient_waits(module, recorder)
+    see_ddp(SimpleNamespace(DistributedDataParallel=Ddp), recorder)
     plain = nn.Linear(2, 1, bias=False)
     nn.init.ones_(plain.weight)
     ddp = Ddp(plain)
@@ -72,17 +71,17 @@ def test_the_wait_of_a_scripts_own_communication_hook_is_timed_and_unchanged(rec
     assert torch.allclose(weight, torch.full((1, 2), 1 - 6 * 0.1 * 2 * 2))
 
 
-def test_a_failure_leaves_the_waits_missing_and_the_training_as_it_is(recorder):
-    calls = []
+def test_a_failure_leaves_the_waits_missing_and_the_training_as_it_is(recorder, monkeypatch):
+    mark = recorder.waits._mark
 
-    def fail_later(output):
-        calls.append(output)
-        if len(calls) == 7:
+    def fail_later():
+        if recorder.waits.passes == 7:
             raise RuntimeError("another version of torch")
-        return distributed._find_tensors(output)
+        return mark()
 
-    process, weight = train(recorder, fail_later)
+    monkeypatch.setattr(recorder.waits, "_mark", fail_later)
+    process, weight = train(recorder)
     assert [problem.split(":")[0] for problem in process.problems] == ["gradient waits"]
     assert process.steps == 6
-    assert np.isnan(process.gradient_wait_s[3:]).all()
+    assert np.isnan(process.gradient_wait_s[4:]).all()
     assert torch.allclose(weight, torch.full((1, 2), 1 - 6 * 0.1 * 2 * 2))

@@ -66,7 +66,7 @@ def test_what_ddp_waits_for_is_split_as_torch_times_it_and_used_for_predictions(
     runs, epochs = store.pandas("runs"), store.pandas("epochs")
     steady = epochs[(epochs["phase"] == "steps") & ~epochs["warmup"].astype(bool)]
     begins, counts = steady["from_step"].astype(int), steady["steps"].astype(int)
-    steps = [n for begin, count in zip(begins, counts, strict=True) for n in range(begin, begin + count)]
+    steps = np.concatenate([np.arange(a, a + b) for a, b in zip(begins, counts, strict=True)])
     least_s = waits_s.min(0)[steps]
     for name, steps_s in (
         ("communication_s", least_s),

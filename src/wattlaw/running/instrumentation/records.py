@@ -295,12 +295,16 @@ class _File:
         )
 
     def _gradient_waits_s(self, passes: Floats) -> Floats:
-        """Return the waits of each step, by the number of backward passes until its end."""
+        """Return the waits of each step, by the number of backward passes until its end.
+
+        A step without any has one that was not seen.
+        """
         until_us = np.cumsum(np.concatenate([[0.0], *self._gradient_waits_us]))
         known = passes < len(until_us)
         waits_us = np.full(len(passes), np.nan)
         waits_us[known] = until_us[passes[known].astype(int)]
-        return np.maximum(0.0, np.diff(waits_us, prepend=0.0)) * 1e-6
+        is_seen = np.diff(passes, prepend=0.0) > 0
+        return np.where(is_seen, np.diff(waits_us, prepend=0.0) * 1e-6, np.nan)
 
     def _main_steps(self) -> Floats:
         """Of optimizers that step side by side, as of a GAN, the one with the most steps counts,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 import time
 from collections import deque
@@ -86,44 +85,44 @@ class GradientWaits:
         self.gpu: DeviceTimes | None = None
         self._device: Any = None
         self._queue: Any = None  # appends to the callbacks of a backward pass that is running
-        self._begin_ns = 0
-        self._is_queued = False
+        self._begin_ns: int | None = None
 
     @_guarded
-    def expect(self, ddp: Any, output: Any, find_tensors: Any) -> None:
-        """Time the backward pass that begins with one of a model's results."""
+    def watch(self, ddp: Any) -> None:
+        if getattr(ddp, "_use_python_reducer", False):
+            return  # its backward pass is compiled, also what is called in it
+        torch: Any = sys.modules["torch"]
         if self._device is None:
-            torch: Any = sys.modules["torch"]
             self._queue = torch.autograd.Variable._execution_engine.queue_callback
             self._device = device = ddp.device
             if device.type in ("cuda", "xpu"):
                 self.gpu = DeviceTimes(getattr(torch, device.type), device)
         if ddp.is_multi_device_module or ddp.device != self._device:
             raise RuntimeError("the models of a process are on several devices")
-        self._is_queued = False
-        for tensor in find_tensors(output):
-            if tensor.grad_fn is not None:
-                tensor.grad_fn.register_prehook(self._begin)
+        trained = [p for p in ddp._module_parameters if p.requires_grad]
+        with torch.enable_grad():
+            for parameter in (trained[0], trained[-1]):  # one of them may be unused
+                node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+                node.register_prehook(self._begin)  # DDP keeps this node, which adds the gradient
 
     @_guarded
     def _begin(self, _: Any) -> None:
-        if not self._is_queued:
-            self._is_queued = True
-            self._queue(self._computed)
+        self._queue(self._computed)
 
     @_guarded
     def _computed(self) -> None:
-        self._is_queued = False
-        if self.gpu is not None and self.gpu.is_capturing():
-            raise RuntimeError("a backward pass was captured in a CUDA graph")
-        self._begin_ns = self._mark()
-        self._queue(self._received)
+        if self._begin_ns is None:  # the first of several callbacks
+            if self.gpu is not None and self.gpu.is_capturing():
+                raise RuntimeError("a backward pass was captured in a CUDA graph")
+            self._begin_ns = self._mark()
+            self._queue(self._received)
 
     @_guarded
     def _received(self) -> None:
         end_ns = self._mark()
-        if self.gpu is None:
+        if self.gpu is None and self._begin_ns is not None:
             self.new_us.append((end_ns - self._begin_ns) / 1e3)
+        self._begin_ns = None
         self.passes += 1
 
     def _mark(self) -> int:
@@ -142,21 +141,3 @@ class GradientWaits:
             self.gpu.written += len(durations_us)
         self.written += len(waits_us)
         return waits_us
-
-
-def time_gradient_waits(module: Any, recorder: Any) -> None:
-    # Dynamo compiles what is called here with its own reducer, and would fail.
-    config = sys.modules.get("torch._dynamo.config")
-    if str(getattr(config, "optimize_ddp", "")).startswith("python_reducer"):
-        return
-    ddp = module.DistributedDataParallel
-    post_forward = ddp._post_forward
-
-    @functools.wraps(post_forward)
-    def _post_forward(self: Any, output: Any) -> Any:
-        output = post_forward(self, output)
-        recorder.waits.expect(self, output, module._find_tensors)
-        return output
-
-    _post_forward._torchdynamo_disable = True  # type: ignore[attr-defined]
-    ddp._post_forward = _post_forward

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from .device_times import time_gradient_waits
-
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 #: What the classes in use have shown; it survives a fork.
 _seen: set[str] = set()
@@ -99,12 +97,16 @@ def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
 
 
 def see_ddp(module: Any, recorder: Any) -> None:
-    def see(_: Any) -> bool:
-        _seen.add("ddp")
-        time_gradient_waits(module, recorder)
-        return True
+    ddp = module.DistributedDataParallel
+    original = ddp.__init__
 
-    observe(module.DistributedDataParallel, "__init__", recorder, see)
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
+        original(self, *arguments, **named)
+        _seen.add("ddp")
+        recorder.waits.watch(self)
+
+    ddp.__init__ = __init__
 
 
 def see_autocast(module: Any, recorder: Any) -> None:
