@@ -21,6 +21,8 @@ from wattlaw.analysis.metrics.result import Caution
 #: tests/analysis/test_variation.py. Sessions: public repeats on other days, of which a tenth differ
 #: by more than 4 % (docs/prediction.md, Noise). Runs: between the 1 % of most GPUs and 4 % on T4.
 PRIOR = {"run": (0.02, 2.0), "session": (0.01, 4.0), "nodes": (0.03, 4.0)}
+#: With fewer repeats beyond the first, runs of a setting are taken to vary as those of all do.
+_ENOUGH_FREEDOM = 3
 #: The probability that a node is named although none is slower by more than ``PRIOR`` of nodes.
 _FALSE_NAMES = 0.01
 #: A node of which a smaller share is left beside the settings cannot be told from these.
@@ -32,14 +34,11 @@ _SIZE = ["gpus", "nodes"]
 class Variation:
     """How far mean logarithms of settings may be from those on other days and nodes.
 
-    ``variances`` and ``freedom`` are of the components ``run``, ``session`` and ``nodes``; ``sd``
-    and ``half`` are of each setting's mean, the latter half the width of its 95 % interval.
-    ``repeated`` is the number of repeats beyond the first of each setting.
+    ``variances`` are those of the components ``run``, ``session`` and ``nodes``, and ``half`` is
+    half the width of the 95 % interval of each setting's mean logarithm. ``repeated`` is the number of repeats beyond the first of each setting.
     """
 
     variances: Floats
-    freedom: Floats
-    sd: Floats
     half: Floats
     repeated: int
 
@@ -70,8 +69,12 @@ def variation(
         owner = levels[-1].to_numpy()[first]
         groups, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
         means = np.bincount(number, values) / sizes
-        squares = float(((values - means[number]) ** 2).sum())
-        freedom = len(values) - len(groups)
+        deviations, freedom = (values - means[number]) ** 2, len(values) - len(groups)
+        if name == "run":
+            cells_of = np.unique(np.column_stack([group, owner]), axis=0)[:, 1]
+            own_squares = np.bincount(owner, deviations, minlength=size)
+            own_freedom = runs_of - np.bincount(cells_of, minlength=size)
+        squares = float(deviations.sum())
         if squares <= len(values) * ROUNDING**2:
             freedom = 0  # identical repeats show nothing
         squares -= float((below * (1 - 1 / sizes[number])).sum())
@@ -85,11 +88,18 @@ def variation(
         repeated += freedom
         below = np.bincount(number, below + variance) / sizes**2.0
         values, units = means, np.searchsorted(groups, level.to_numpy())
-    parts = np.array(shares) * np.array(variances)[:, None]
+    of_settings, freedom_of = (
+        np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
+    )
+    # A setting with enough repeats shows its own variance of a run.
+    has_enough = own_freedom > _ENOUGH_FREEDOM
+    of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
+    freedom_of[0, has_enough] = own_freedom[has_enough]
+    parts = np.array(shares) * of_settings
     total = parts.sum(0)
-    freedom_of = total**2 / (parts**2 / np.array(freedoms)[:, None]).sum(0)
+    freedom_of = total**2 / (parts**2 / freedom_of).sum(0)
     half = special.stdtrit(freedom_of, (1 + LEVEL) / 2) * np.sqrt(total)
-    return Variation(np.array(variances), np.array(freedoms), np.sqrt(total), half, repeated)
+    return Variation(np.array(variances), half, repeated)
 
 
 def shared_deviations(
