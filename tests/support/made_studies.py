@@ -150,8 +150,8 @@ def placed(
 
     18 settings: 4, 8 and 16 GPUs, three batches, with and without a cap. A job is as fast as its
     slowest node; it deviates by a run, a session and its nodes (``sds``, in logs). Repeats are on
-    the same nodes in one session or, ``elsewhere``, on others of any day. The truth is the mean over
-    sets of nodes without ``n3``, in any session.
+    the same nodes in one session or, ``elsewhere``, on others of any day. The truth is the mean
+    over sets of nodes without ``n3``, in any session.
     """
     dice, made, truth = np.random.default_rng(seed), _Tables(), {}
     of_node = dice.normal(0, sds[2], nodes)

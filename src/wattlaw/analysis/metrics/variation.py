@@ -17,9 +17,10 @@ from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Caution
 
 #: Standard deviations in logs before a store has shown its own, and the degrees of freedom that
-#: they count for. Nodes: the same T4 job on other nodes of one cluster, `public_variation` in
-#: tests/analysis/test_variation.py. Sessions: public repeats on other days, of which a tenth differ
-#: by more than 4 % (docs/prediction.md, Noise). Runs: between the 1 % of most GPUs and 4 % on T4.
+#: they count for. Nodes: the same T4 jobs on other nodes of a cluster differ by 3.2 %
+#: (`test_the_prior` in tests/analysis/test_variation.py). Sessions: public repeats on other days,
+#: of which a tenth differ by more than 4 % (docs/prediction.md, Noise). Runs: between the 1 % of
+#: most GPUs and the 2.8 % of these T4 jobs.
 PRIOR = {"run": (0.02, 2.0), "session": (0.01, 4.0), "nodes": (0.03, 4.0)}
 #: With fewer repeats beyond the first, runs of a setting are taken to vary as those of all do.
 _ENOUGH_FREEDOM = 3
@@ -35,7 +36,8 @@ class Variation:
     """How far mean logarithms of settings may be from those on other days and nodes.
 
     ``variances`` are those of the components ``run``, ``session`` and ``nodes``, and ``half`` is
-    half the width of the 95 % interval of each setting's mean logarithm. ``repeated`` is the number of repeats beyond the first of each setting.
+    half the width of the 95 % interval of each setting's mean logarithm. ``repeated`` is the number
+    of repeats beyond the first of each setting.
     """
 
     variances: Floats
@@ -46,7 +48,7 @@ class Variation:
 def variation(
     quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame, *, simulated: bool = False
 ) -> Variation:
-    """Return how a quantity of runs varies: nested analysis of variance by unweighted means, shrunk.
+    """Return how a quantity varies: nested analysis of variance by unweighted means, shrunk.
 
     Each sum of squares, less what finer components add to it (Searle, Casella & McCulloch 1992,
     "Variance Components", chapter 3), is pooled with that of ``PRIOR``: a scaled inverse chi-square
