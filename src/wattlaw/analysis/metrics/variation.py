@@ -130,13 +130,13 @@ class SlowNode:
     @property
     def caution(self) -> Caution:
         low, high = (100 * end for end in self.interval)
-        several = len(self.names) > 1
-        who = f"Nodes {', '.join(self.names)} are" if several else f"Node {self.names[0]} is"
-        if several:
-            who = f"{who}, together or one of them,"
-        text = f"{who} {100 * self.slower:.0f} % slower (90 % interval {low:.0f} to {high:.0f} %)"
-        whose = "their" if several else "its"
-        text = f"{text} than the other {self.peers}; repeat {whose} runs elsewhere."
+        who = f"Node {self.names[0]} is"
+        if len(self.names) > 1:
+            who = f"One of nodes {', '.join(self.names)}, which ran only together, is"
+        text = (
+            f"{who} {100 * self.slower:.0f} % slower (90 % interval {low:.0f} to {high:.0f} %) "
+            f"than the other {self.peers}; repeat its runs elsewhere."
+        )
         return Caution("slow-node", text)
 
 
