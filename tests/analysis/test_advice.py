@@ -224,11 +224,17 @@ def test_a_deadline_that_only_the_mean_meets_gives_a_warning():
     assert "only-the-mean-meets" in {warning.code for warning in found.warnings}
 
 
-def test_measured_once_means_no_interval_and_a_word():
+def test_measured_once_means_an_interval_from_public_data_and_a_word():
     made = mit(models=DIMENET, repeats=1)
     found = advice(made, deadline_s=3600)
     option = found.to_dict()["recommended"]
-    assert option["epoch_time_s_ci"] is option["energy_j_ci"] is option["train_time_s_ci"] is None
+    # t with Satterthwaite's degrees of freedom of runs (2 %, 2), sessions (1 %, 4), nodes (3 %, 4).
+    total = 0.02**2 + 0.01**2 + 0.03**2
+    freedom = total**2 / (0.02**4 / 2 + 0.01**4 / 4 + 0.03**4 / 4)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
+    mean = option["epoch_time_s"]
+    assert option["epoch_time_s_ci"] == pytest.approx([mean * np.exp(-half), mean * np.exp(half)])
+    assert option["interval_from"] == "public data"
     assert "measured-once" in {warning.code for warning in found.warnings}
 
 
@@ -319,22 +325,24 @@ def test_totals_use_the_requested_or_the_trained_epochs(made, found):
 
 
 def test_few_repeats_have_the_spread_of_all_settings(made, found):
+    """The variance of runs is pooled with the prior's; sessions and nodes are the prior's alone."""
     option = found.recommended
     table = run_metrics(made.runs, made.epochs)
     logs = np.log(table["epoch_time_s"])
     setting = table.groupby(["gpus", "power_limit_w", "clock_limit_mhz"], dropna=False).ngroup()
     within = logs - logs.groupby(setting).transform("mean")
-    freedom = len(table) - setting.nunique()
-    own = table[(table["gpus"] == 128) & (table["power_limit_w"] == 200)]["epoch_time_s"]
-    error = np.sqrt((within**2).sum() / freedom / len(own))
-    half = stats.t.ppf(0.975, freedom) * error
-    ends = [own.mean() * np.exp(-half), own.mean() * np.exp(half)]
-    assert len(own) == 3
-    assert option.time_s.interval == pytest.approx(ends)
+    freedom = len(table) - setting.nunique() + 2
+    run = ((within**2).sum() + 2 * 0.02**2) / freedom
+    total = run / 3 + 0.01**2 + 0.03**2
+    of_mean = total**2 / ((run / 3) ** 2 / freedom + 0.01**4 / 4 + 0.03**4 / 4)
+    half, mean = stats.t.ppf(0.975, of_mean) * np.sqrt(total), option.time_s.mean
+    ends = [mean * np.exp(-half), mean * np.exp(half)]
+    assert (option.repeats, option.interval_from) == (3, "repeats")
+    assert option.time_s.interval == pytest.approx(ends, rel=1e-4)  # midnight parts two repeats
 
 
 def test_enough_repeats_have_their_own_spread():
-    times = np.array([[100.0, 103.0, 98.0, 101.0, 99.0], [70.0, 70.1, 69.9, 70.2, 69.8]])
+    times = np.array([[100.0, 130.0, 80.0, 110.0, 90.0], [70.0, 70.1, 69.9, 70.2, 69.8]])
     runs, epochs = [], []
     for number, of_setting in enumerate(times):
         for repeat, time_s in enumerate(of_setting):
@@ -346,8 +354,10 @@ def test_enough_repeats_have_their_own_spread():
     tables = frames(runs, epochs)
     found = advise(run_metrics(*tables), tables[1], runs[0]["workload"], any_batch=True)
     (option,) = [item for item in found.pareto if item.gpus == 2]
-    half = stats.t.ppf(0.975, 4) * np.log(times[1]).std(ddof=1) / np.sqrt(5)
-    mean = times[1].mean()
+    run, mean = np.log(times[1]).var(ddof=1) / 5, times[1].mean()
+    total = run + 0.01**2 + 0.03**2
+    freedom = total**2 / (run**2 / 4 + 0.01**4 / 4 + 0.03**4 / 4)
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
     assert option.time_s.interval == pytest.approx([mean * np.exp(-half), mean * np.exp(half)])
 
 

@@ -5,6 +5,7 @@ model of any machine.
 """
 
 from dataclasses import dataclass, field
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -139,6 +140,49 @@ def kit(
                 nodes=-(-n // 4),
             )  # fmt: skip
     return made.done()
+
+
+def placed(
+    seed: int, *, slow: float = 0.25, nodes: int = 8, repeats: int = 3, elsewhere: bool = False,
+    sds: tuple[float, float, float] = (0.01, 0.01, 0.02),
+) -> tuple[Made, dict[tuple[int, int, float | None], float]]:  # fmt: skip
+    """Return a study on nodes of 4 GPUs of which ``n3`` may be slower, and the true epoch times.
+
+    18 settings: 4, 8 and 16 GPUs, three batches, with and without a cap. A job is as fast as its
+    slowest node; it deviates by a run, a session and its nodes (``sds``, in logs). Repeats are on
+    the same nodes in one session or, ``elsewhere``, on others of any day. The truth is the mean
+    over sets of nodes without ``n3``, in any session.
+    """
+    dice, made, truth = np.random.default_rng(seed), _Tables(), {}
+    of_node = dice.normal(0, sds[2], nodes)
+    equal = [node for node in range(nodes) if node != 3]
+    of_node[3] += np.log1p(slow)
+    model = Model(1000.0, 0.9, 64)
+    for gpus, batch, cap in product((4, 8, 16), (32, 64, 128), (None, 200.0)):
+        time_s = 1000 / gpus**0.9 * (1 + 3.2 * np.log2(gpus / 2) / batch) * (1.1 if cap else 1.0)
+        sets = [dice.choice(equal, gpus // 4, replace=False) for _ in range(200)]
+        truth[gpus, batch, cap] = time_s * float(np.exp(np.mean([of_node[s].max() for s in sets])))
+        for repeat in range(repeats):
+            if elsewhere or not repeat:
+                hosts = dice.choice(nodes, gpus // 4, replace=False)
+                day, of_session = int(dice.integers(5)), dice.normal(0, sds[1])
+            first = len(made.epochs)
+            took_s = time_s * float(np.exp(of_node[hosts].max() + of_session))
+            made.cell(
+                dice, 1, sds[0], 2, "job", model, gpus, took_s, power_w=240.0 if cap else 300.0,
+                sm_util=0.9, mem_util=0.5, cv=0.1, energy=True, power_limit_w=cap,
+                global_batch=batch * gpus, local_batch=batch, hardware="A100", nodes=gpus // 4,
+            )  # fmt: skip
+            made.runs[-1]["repeat"] = repeat
+            windows = made.epochs[first:]
+            of_hosts = {"start_ns": day * 86_400 * 10**9}
+            energy = [window.get("gpu_energy_j") for window in windows]
+            made.epochs[first:] = [
+                {**window, **of_hosts, "host": f"n{host}", "gpu_energy_j": joules / len(hosts),
+                 "samples": SAMPLES // len(hosts)}
+                for window, joules in zip(windows, energy, strict=True) for host in hosts
+            ]  # fmt: skip
+    return made.done(), truth
 
 
 class _Tables:

@@ -28,6 +28,7 @@ from wattlaw.analysis.metrics.metrics import (
     with_sampled_utilisation,
 )
 from wattlaw.analysis.metrics.result import Caution, plain
+from wattlaw.analysis.metrics.variation import slow_nodes
 from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
@@ -187,6 +188,8 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
         yield Caution(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone["workload"])))
     yield from batch_cautions(table)
     yield from scope_cautions(table)
+    for _, rows in table.groupby("workload"):
+        yield from (item.caution for item in slow_nodes(rows)[0])
     for reason, rows in table.groupby(law_refusals(table)):
         if not rows["run_id"].isin(alone["run_id"]).any():
             text = f"{plural(len(rows), 'run')} in no law or speedup: {reason}."

@@ -159,8 +159,8 @@ def advise(
     target. ``without_result`` counts the runs that have none (``runs_without_result``).
     ``comparable_runs`` selects runs of one of the workload's jobs. Settings that did not
     run are predicted, and recommended only where no other meets the constraints. Bounds of options
-    are 95 % t intervals of the mean over repeats, on logarithms; those of predicted ones 95 %
-    intervals of a run.
+    are 95 % intervals of the mean on other days and nodes (``metrics.variation``); those of
+    predicted ones 95 % intervals of a run.
     """
     job = comparable_runs(table, workload)
     question, warnings = question or Question(), list(job.warnings)
@@ -328,6 +328,8 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
     elif option.repeats == 1:
         text = "This setting ran once, so it has no interval: its uncertainty is unknown."
+        if option.interval_from:
+            text = f"This setting ran once: its interval is from {option.interval_from}."
         yield Caution("measured-once", text)
     share = (option.eval_time_s or 0) / option.time_s.mean
     if option.unit == "epoch" and share >= _MUCH:
@@ -355,7 +357,7 @@ def _of_data(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
         )
         yield Caution(WORK_UNKNOWN, text)
     if once and once < len(ran):
-        text = f"{once} of {len(ran)} settings ran once and have no interval."
+        text = f"{once} of {len(ran)} settings ran once: their repeats would show how runs vary."
         yield Caution("settings-measured-once", text)
     if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
         text = "Quality is not known: global batches may differ in quality."

@@ -2,7 +2,8 @@
 
 Options of runs are drawn about their own means. The standard deviation of a run and the
 correlation of time and energy are those of all settings with repeats, pooled; with few repeats,
-those of the prediction model. Predicted options are drawn together from the posterior of the model.
+those of the prediction model. What sessions and nodes add is that of ``metrics.variation``.
+Predicted options are drawn together from the posterior of the model.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,6 +21,7 @@ from wattlaw.analysis.decide.value import Outcomes, expected_regrets
 from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
+from wattlaw.analysis.metrics.variation import PRIOR
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.posterior import fit
 
@@ -261,9 +263,18 @@ def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tupl
     errors = normals / np.sqrt([item.repeats for item in options])
     if np.isfinite(spread.freedom):
         errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
+    errors *= np.array([spread.time, spread.energy])[:, None, None]
+    # Settings on the same nodes, and those of one session there, deviate together.
+    dice, freedom = np.random.default_rng([0, 8]), PRIOR["nodes"][1]
+    tail = np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
+    for key in dict.fromkeys(key for item in options for key in item.shared):
+        sds = np.array([item.shared.get(key, (0.0, 0.0)) for item in options])
+        errors += dice.standard_normal((count, 1)) * tail * sds.T[:, None]
+    # Elsewhere, runs of a slow node take between its time and that of its peers.
+    errors -= dice.uniform(size=(count, 1)) * np.array([item.slow_log for item in options])
     times = np.array([item.time_s.mean for item in options])
     energies = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
-    return times * np.exp(spread.time * errors[0]), energies * np.exp(spread.energy * errors[1])
+    return times * np.exp(errors[0]), energies * np.exp(errors[1])
 
 
 def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:

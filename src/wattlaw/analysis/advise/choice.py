@@ -73,9 +73,10 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     ``question.minimize`` replaces it. GPU-hours replace an energy that is not known.
 
     The first of these groups that has an option is used: options of runs whose 95 % upper bounds
-    meet deadline and budgets; options that ran once, which have no bounds; predicted options whose
-    upper bounds meet them; options of runs, then predicted ones of which only the mean does. A
-    slow-down is a ratio of means to the fastest option of runs, whether its energy is known or not.
+    meet deadline and budgets; imported options that ran once and have no bounds; predicted options
+    whose upper bounds meet them; options of runs, then predicted ones of which only the mean does.
+    A slow-down is a ratio of means to the fastest option of runs, whether its energy is known or
+    not.
     """
     by_energy = any(option.energy_j for option in options if not option.is_predicted)
     compared = tuple(option for option in options if option.energy_j or not by_energy)
@@ -162,7 +163,7 @@ def _group(option: Option, question: Question) -> int:
     bounds = _bounded(option, question)
     if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
         return 2 if option.is_predicted else 0
-    if option.repeats == 1:
+    if option.repeats == 1 and option.time_s.high is None:
         return 1
     return _ONLY_THE_MEAN + option.is_predicted
 

@@ -1,12 +1,12 @@
 """A setting with its time and energy, and where these come from."""
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
-from wattlaw.analysis.metrics.estimates import Floats, Pooled, t_interval
+from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.predict.job import Job
@@ -23,8 +23,6 @@ COLUMNS = (
 )  # fmt: skip
 #: The source of an option that no run has; that of others is ``sources.source_of``.
 PREDICTED = "predicted"
-#: With fewer repeats beyond the first, the interval of a setting uses the spread of all settings.
-_ENOUGH_FREEDOM = 3
 
 
 @dataclass(frozen=True)
@@ -43,20 +41,6 @@ class Quantity:
         if not (math.isfinite(low) and math.isfinite(high)):
             return cls(float(mean))
         return cls(float(mean), float(low), float(high))
-
-    @classmethod
-    def of_repeats(
-        cls, mean: float, ends: tuple[float, float], repeats: int, spread: Pooled
-    ) -> "Quantity | None":
-        """Return a mean over repeats; ``ends`` are its bounds by these repeats alone.
-
-        Few repeats do not tell their spread: t with one degree of freedom is 12.7. Their interval
-        uses that of all settings, ``spread`` of logarithms.
-        """
-        if 1 < repeats <= _ENOUGH_FREEDOM and spread.freedom >= repeats:
-            half = t_interval(0.0, math.sqrt(spread.variance / repeats), spread.freedom)[1]
-            ends = mean * math.exp(-half), mean * math.exp(half)
-        return cls.of(mean, *ends)
 
     @property
     def interval(self) -> list[float] | None:
@@ -93,6 +77,15 @@ class Option(Result):
     model: Job | None = field(default=None, repr=False, compare=False)
     #: Times and energies of a unit, a row for each repeat; a missing energy is NaN.
     runs: Floats | None = field(default=None, repr=False, compare=False)
+    #: Deviations of its mean logarithms of time and energy that others on the same nodes, or of the
+    #: same session there, share: standard deviations by nodes and session.
+    shared: Mapping[Hashable, tuple[float, ...]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    slow_log: float = field(default=0.0, repr=False)  # its mean log time is higher for slow nodes
+    interval_from: str | None = (
+        None  # what runs vary by: its repeats | other settings | public data
+    )
     energy_is: str | None = None
     extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
     epochs_trained: float | None = None  # by its runs, at most; None where it is not known
@@ -194,6 +187,6 @@ PER = (
     "energy_per_step_j",
 )  # fmt: skip
 _FACTS = (
-    "source", "repeats", "extrapolates", "energy_is", "epochs_trained", "eval_time_s", "metric",
-    "quality_known", "quality_warnings",
+    "source", "repeats", "interval_from", "extrapolates", "energy_is", "epochs_trained",
+    "eval_time_s", "metric", "quality_known", "quality_warnings",
 )  # fmt: skip

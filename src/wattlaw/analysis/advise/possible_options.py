@@ -24,10 +24,11 @@ from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.estimates import Floats, pool
+from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
+from wattlaw.analysis.metrics.variation import shared_deviations, variation
 from wattlaw.analysis.predict import grid
 from wattlaw.analysis.predict.intervals import quantiles
 from wattlaw.analysis.predict.job import Job, job_of, setting_of_row
@@ -36,7 +37,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
-from wattlaw.study.sources import source_of
+from wattlaw.study.sources import origin_of, source_of
 
 #: Runs that differ in these columns inform different models.
 _SEPARATE = ["hardware", "launcher", "threads_per_worker", "power_profile"]
@@ -176,15 +177,19 @@ def options_of_runs(
     job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None
 ) -> list[Option]:
     group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
+    by_group = job.rows.groupby(group)
     rows = aggregate(job.rows).assign(
-        eval_time_s=job.rows["eval_time_s"].groupby(group).mean(),
-        epochs_trained=job.rows["epochs_trained"].groupby(group).max(),
+        eval_time_s=by_group["eval_time_s"].mean(),
+        epochs_trained=by_group["epochs_trained"].max(),
+        slow_log=by_group["slow_log"].mean(),
     )
-    runs = [own.to_numpy(float) for _, own in job.rows[quantities].groupby(group)]
-    spreads = []
-    for at in range(len(quantities)):
-        known = (np.log(own[own[:, at] > 0, at]) for own in runs)
-        spreads.append(pool(dict(enumerate(logs for logs in known if len(logs)))))
+    runs = [own.to_numpy(float) for _, own in by_group[quantities]]
+    is_simulated = origin_of(job.rows["launcher"].iloc[0]) == "simulated"
+    varied = [variation(job.rows[name], group, job.rows, simulated=is_simulated)
+              for name in quantities]  # fmt: skip
+    shared = [shared_deviations(own, varied) for _, own in job.rows.groupby(group)]
+    repeated = varied[0].repeated
+    is_known = repeated > 0 or "imported" not in set(job.rows["launcher"])
     shown, options = tuple(varying_columns(job.rows)), []
     for number, row in enumerate(rows.to_dict("records")):
         values = {str(name): plain(value) for name, value in row.items()}
@@ -197,11 +202,14 @@ def options_of_runs(
             dataset_fraction=values["dataset_fraction"] or 1.0,
         )
         time_s, energy_j = (
-            Quantity.of_repeats(
-                row[name], (row[f"{name}_low"], row[f"{name}_high"]), repeats, spread
+            Quantity.of(mean, mean / factor * np.exp(-row["slow_log"]), mean * factor)
+            for mean, factor in (
+                (row[name], np.exp(own.half[number]) if is_known else np.nan)
+                for name, own in zip(quantities, varied, strict=True)
             )
-            for name, spread in zip(quantities, spreads, strict=True)
         )
+        interval_from = "repeats" if repeats > 1 else "other settings"
+        interval_from = interval_from if repeated else "public data"
         if amount is None or time_s is None:
             continue
         options.append(
@@ -210,7 +218,9 @@ def options_of_runs(
                 threads_per_worker=values["threads_per_worker"], run_length=values["run_length"],
                 global_batch=values["global_batch"], unit=job.unit, time_s=time_s,
                 energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
-                repeats=repeats, runs=runs[number], energy_is=job.energy_is if energy_j else None,
+                repeats=repeats, runs=runs[number], shared=shared[number],
+                slow_log=values["slow_log"], energy_is=job.energy_is if energy_j else None,
+                interval_from=interval_from if is_known else None,
                 footprint=footprint, epochs_trained=values["epochs_trained"],
                 eval_time_s=values["eval_time_s"], metric=values["metric"],
                 per={name: values[name] for name in PER}, worker=job.worker, shown=shown,
@@ -271,7 +281,8 @@ def _predicted(
             continue
         option = rule.judge(replace(
             first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0, runs=None,
-            amount=amount, extrapolates=outside, epochs_trained=None, eval_time_s=None, metric=None,
+            amount=amount, shared={}, slow_log=0.0, interval_from=None,
+            extrapolates=outside, epochs_trained=None, eval_time_s=None, metric=None,
             per={}, quality_known=False, quality_warnings=(), falls=False,
         ))  # fmt: skip
         if not option.left_out:

@@ -10,6 +10,7 @@ import pandas as pd
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS, UNITS, missing_energy
 from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.metrics.variation import slow_nodes
 from wattlaw.common.errors import NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.study.labels import group_label
@@ -59,7 +60,10 @@ def worker_noun(runs: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class ComparableRuns:
-    """Rows of ``run_metrics`` that can be compared: one unit, one kind of energy or none."""
+    """Rows of ``run_metrics`` that can be compared: one unit, one kind of energy or none.
+
+    ``slow_log`` is how much higher a run's log time is for a slow node that is named.
+    """
 
     rows: pd.DataFrame
     unit: str
@@ -91,9 +95,11 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
     unit = choice.keep_one_unit()
     choice.keep_one_variant()
     energy_is = choice.keep_one_energy()
-    warnings = (*choice.warnings, *batch_cautions(choice.rows), *scope_cautions(choice.rows))
-    worker = worker_noun(choice.rows)
-    return ComparableRuns(choice.rows, unit, energy_is, worker, warnings, choice.left_out)
+    slow, slow_log = slow_nodes(choice.rows)
+    rows, slower = choice.rows.assign(slow_log=slow_log), [item.caution for item in slow]
+    warnings = (*choice.warnings, *slower, *batch_cautions(rows), *scope_cautions(rows))
+    worker = worker_noun(rows)
+    return ComparableRuns(rows, unit, energy_is, worker, warnings, choice.left_out)
 
 
 def batch_cautions(table: pd.DataFrame) -> list[Caution]:

@@ -36,6 +36,7 @@ _DERIVED = ("unit", "run_length")
 _NO_MATTER = ("seed", "checkpoint_every", "save_model")
 _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
 HOUR_S = 3600.0
+_DAY_NS = 86_400 * 10**9
 
 
 def run_metrics(
@@ -72,6 +73,8 @@ def run_metrics(
     - ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share, communication_share,
       rank_wait_share``: means weighted with the windows' durations; shares of the training time.
     - ``eval_time_s, eval_energy_j``: means over evaluations, without those after an interruption.
+    - ``hosts, session``: the hosts of the measured windows, separated by commas, and their first
+      day since 1970 (UTC).
     - ``metric, loss, best_metric, epochs_trained``: of the last evaluation; the best, where it is
       known which way is better; epochs with warm-up, missing where steps were measured.
     """
@@ -81,7 +84,7 @@ def run_metrics(
     training = training_windows(epochs)
     measured = measured_windows(training)
     timed = _phase(measured, energy_scope).join(_utilisation(measured))
-    timed = timed[timed["block_time_s"] > 0]
+    timed = timed[timed["block_time_s"] > 0].join(_place(measured))
     evaluations = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)], energy_scope)[
         ["block_time_s", "block_energy_j"]
@@ -172,6 +175,12 @@ def _phase(windows: pd.DataFrame, energy_scope: str) -> pd.DataFrame:
     # The part of an epoch next to an evaluation may be too short for a measurement.
     usable = windows[windows["duration_s"] >= _LEAST_SHARE * hosts["duration_s"].transform("sum")]
     return table.join(energies(usable, energy_scope))
+
+
+def _place(windows: pd.DataFrame) -> pd.DataFrame:
+    hosts = windows[["run_id", "host"]].drop_duplicates().sort_values(["run_id", "host"])
+    day = windows["start_ns"].groupby(windows["run_id"]).min() // _DAY_NS
+    return pd.DataFrame({"hosts": hosts.groupby("run_id")["host"].agg(",".join), "session": day})
 
 
 def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:

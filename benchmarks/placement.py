@@ -1,0 +1,65 @@
+"""Do intervals of measured settings hold on other nodes, and is a slow node named?
+
+Made studies of 18 settings on 8 nodes (``made_studies.placed``), 3 repeats each on the same nodes
+or one run; the truth is the mean time on other healthy nodes. Deadlines of 0.95 and 1.05 times the
+truth ask each setting whether it meets them.
+
+    python benchmarks/placement.py --seeds 40
+"""
+
+import argparse
+import sys
+from math import log
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
+from made_studies import placed
+from wattlaw.analysis.advise.amounts import needed_epochs
+from wattlaw.analysis.advise.certainty import draw
+from wattlaw.analysis.advise.possible_options import options_of_runs
+from wattlaw.analysis.metrics.comparable_runs import comparable_runs
+from wattlaw.analysis.metrics.metrics import run_metrics
+
+
+def of_seed(seed: int, slow: float, repeats: int) -> dict[str, list[float]]:
+    made, truth = placed(seed, slow=slow, repeats=repeats)
+    job = comparable_runs(run_metrics(made.runs, made.epochs), "job")
+    options = options_of_runs(job, needed_epochs(job, made.epochs, 1, None)[0])
+    found: dict[str, list[float]] = {"covered": [], "width": [], "sure": [], "right": []}
+    draws = draw(options, options) if repeats > 1 else None
+    for at, item in enumerate(options):
+        setting, time = item.setting, item.time_s
+        true_s = truth[setting.gpus, int(setting.local_batch or 0), setting.power_limit_w]
+        if time.low is not None and time.high is not None:
+            found["covered"].append(time.low <= true_s <= time.high)
+            found["width"].append(log(time.high / time.low))
+        for share in (0.95, 1.05) if draws is not None else ():
+            meets = float((draws.time_s[:, at] <= share * true_s).mean())
+            if max(meets, 1 - meets) >= 0.9:
+                found["sure"].append(max(meets, 1 - meets))
+                found["right"].append((meets > 0.5) == (share > 1))
+    texts = [item.text for item in job.warnings if item.code == "slow-node"]
+    named = [text for text in texts if text.startswith("Node n3 ")]
+    return found | {"named": [bool(named)], "misnamed": [len(texts) > len(named)]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=40)
+    seeds = parser.parse_args().seeds
+    print("slow repeats coverage high/low stated right named misnamed")
+    for slow in (0.0, 0.25):
+        for repeats in (1, 3):
+            rows = [of_seed(seed, slow, repeats) for seed in range(seeds)]
+            values = {key: [value for row in rows for value in row[key]] for key in rows[0]}
+            mean = {key: np.mean(own or [np.nan]) for key, own in values.items()}
+            print(
+                f"{slow:.2f} {repeats} {mean['covered']:.2f} {np.exp(mean['width']):.2f} "
+                f"{mean['sure']:.3f} {mean['right']:.2f} {mean['named']:.2f} {mean['misnamed']:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()

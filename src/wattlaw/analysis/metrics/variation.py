@@ -1,0 +1,227 @@
+"""What repeats in one place cannot show: how runs vary between sessions and nodes; slow nodes.
+
+A session is a day (UTC). The logarithm of a run's time or energy is that of its setting, plus a
+deviation of its set of nodes, of its session there, and of the run.
+"""
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from wattlaw.analysis.metrics.estimates import LEVEL, ROUNDING, Floats, LeastSquares
+from wattlaw.analysis.metrics.groups import group_numbers
+from wattlaw.analysis.metrics.metrics import SETTINGS
+from wattlaw.analysis.metrics.result import Caution
+
+#: Standard deviations in logs before a store has shown its own, and the degrees of freedom that
+#: they count for. Nodes: the same T4 jobs on other nodes of a cluster differ by 3.2 %
+#: (`test_the_prior` in tests/analysis/test_variation.py). Sessions: public repeats on other days,
+#: of which a tenth differ by more than 4 % (docs/prediction.md, Noise). Runs: between the 1 % of
+#: most GPUs and the 2.8 % of these T4 jobs.
+PRIOR = {"run": (0.02, 2.0), "session": (0.01, 4.0), "nodes": (0.03, 4.0)}
+#: With fewer repeats beyond the first, runs of a setting are taken to vary as those of all do.
+_ENOUGH_FREEDOM = 3
+#: The probability that a node is named although none is slower by more than ``PRIOR`` of nodes.
+_FALSE_NAMES = 0.01
+#: A node of which a smaller share is left beside the settings cannot be told from these.
+_IDENTIFIED = 0.05
+_SIZE = ["gpus", "nodes"]
+
+
+@dataclass(frozen=True)
+class Variation:
+    """How far mean logarithms of settings may be from those on other days and nodes.
+
+    ``variances`` are those of the components ``run``, ``session`` and ``nodes``, and ``half`` is
+    half the width of the 95 % interval of each setting's mean logarithm. ``repeated`` is the number
+    of repeats beyond the first of each setting.
+    """
+
+    variances: Floats
+    half: Floats
+    repeated: int
+
+
+def variation(
+    quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame, *, simulated: bool = False
+) -> Variation:
+    """Return how a quantity varies: nested analysis of variance by unweighted means, shrunk.
+
+    Each sum of squares, less what finer components add to it (Searle, Casella & McCulloch 1992,
+    "Variance Components", chapter 3), is pooled with that of ``PRIOR``: a scaled inverse chi-square
+    posterior. Degrees of freedom of a mean are Satterthwaite's. Simulated runs have neither
+    sessions nor nodes that differ. ``setting`` numbers the settings from 0 on.
+    """
+    placed = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts"])
+    cell = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts", "session"])
+    known = quantity > 0
+    logs = np.log(quantity[known].to_numpy(float)) - rows.loc[known, "slow_log"].to_numpy(float)
+    levels = [level[known] for level in (cell, placed, setting)]
+    size = int(setting.max()) + 1
+    runs_of = np.bincount(levels[-1], minlength=size).astype(float)
+    values, below, units = logs, np.zeros(len(logs)), np.arange(len(logs))
+    variances, freedoms, shares, repeated = [], [], [], 0
+    for (name, (sd, weight)), level in zip(PRIOR.items(), levels, strict=True):
+        # The units of this component, each of one group: runs, cells, sets of nodes.
+        first = np.unique(units, return_index=True)[1]
+        group, counts = level.to_numpy()[first], np.bincount(units)
+        owner = levels[-1].to_numpy()[first]
+        groups, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
+        means = np.bincount(number, values) / sizes
+        deviations, freedom = (values - means[number]) ** 2, len(values) - len(groups)
+        if name == "run":
+            cells_of = np.unique(np.column_stack([group, owner]), axis=0)[:, 1]
+            own_squares = np.bincount(owner, deviations, minlength=size)
+            own_freedom = runs_of - np.bincount(cells_of, minlength=size)
+        squares = float(deviations.sum())
+        if squares <= len(values) * ROUNDING**2:
+            freedom = 0  # identical repeats show nothing
+        squares -= float((below * (1 - 1 / sizes[number])).sum())
+        prior = 0.0 if simulated and name != "run" else sd**2
+        variance = (weight * prior + max(0.0, squares)) / (weight + freedom)
+        variances.append(variance)
+        freedoms.append(weight + freedom)
+        of_mean = np.bincount(owner, counts**2.0, minlength=size)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            shares.append(of_mean / runs_of**2)
+        repeated += freedom
+        below = np.bincount(number, below + variance) / sizes**2.0
+        values, units = means, np.searchsorted(groups, level.to_numpy())
+    of_settings, freedom_of = (
+        np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
+    )
+    # A setting with enough repeats shows its own variance of a run.
+    has_enough = own_freedom > _ENOUGH_FREEDOM
+    of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
+    freedom_of[0, has_enough] = own_freedom[has_enough]
+    parts = np.array(shares) * of_settings
+    total = parts.sum(0)
+    freedom_of = total**2 / (parts**2 / freedom_of).sum(0)
+    half = special.stdtrit(freedom_of, (1 + LEVEL) / 2) * np.sqrt(total)
+    return Variation(np.array(variances), half, repeated)
+
+
+def shared_deviations(
+    rows: pd.DataFrame, varied: Sequence[Variation]
+) -> dict[Hashable, tuple[float, ...]]:
+    """Return what the mean of a setting's runs shares with other settings, by nodes and session.
+
+    The values are standard deviations in logs, of each quantity in ``varied``.
+    """
+    return {
+        key: tuple(float(share * np.sqrt(own.variances[at])) for own in varied)
+        for at, by in ((1, ["hosts", "session"]), (2, ["hosts"]))
+        for key, share in rows.groupby(by)["run_id"].size().div(len(rows)).items()
+    }
+
+
+@dataclass(frozen=True)
+class SlowNode:
+    """A node, or nodes that only ran together, slower than ``peers`` others by a share."""
+
+    names: tuple[str, ...]
+    slower: float
+    interval: tuple[float, float]  # 90 %
+    peers: int
+
+    @property
+    def caution(self) -> Caution:
+        low, high = (100 * end for end in self.interval)
+        who = f"Node {self.names[0]} is"
+        if len(self.names) > 1:
+            who = f"One of nodes {', '.join(self.names)}, which ran only together, is"
+        text = (
+            f"{who} {100 * self.slower:.0f} % slower (90 % interval {low:.0f} to {high:.0f} %) "
+            f"than the other {self.peers}; repeat its runs elsewhere."
+        )
+        return Caution("slow-node", text)
+
+
+def slow_nodes(rows: pd.DataFrame) -> tuple[list[SlowNode], pd.Series]:
+    """Return nodes slower than their peers by more than the noise; of each run, by how much in log.
+
+    A run is as fast as its slowest node: hosts of one run cannot be compared, only runs can. Means
+    of a setting on one set of nodes are compared with those on others and, after effects of
+    settings, with other settings. The node with the largest t is named if it is significantly
+    slower than nodes usually are (Bonferroni, one-sided), then the next.
+    """
+    slower = pd.Series(0.0, index=rows.index)
+    table = rows[(rows["time_s"] > 0) & rows["hosts"].notna()]
+    if table["hosts"].nunique() < 2:
+        return [], slower
+    logs = np.log(table["time_s"].to_numpy(float))
+    table = table.assign(y=logs, setting=group_numbers(table, SETTINGS))
+    cells = table.groupby(["setting", "hosts"], as_index=False).agg(
+        {"y": "mean", **dict.fromkeys(SETTINGS, "first")}
+    )
+    theta, surface, lost = _effects_of_settings(cells)
+
+    def transformed(columns: Floats) -> Floats:
+        own = pd.DataFrame(columns)
+        means = own.groupby(cells["setting"]).transform("mean")
+        return np.asarray(own - means.mul(theta, axis=0), dtype=float)
+
+    ran = cells["hosts"].str.get_dummies(",")
+    y, design = transformed(cells[["y"]].to_numpy(float)), transformed(surface)
+    members, found = ran.to_numpy(float, copy=True), list[tuple[str, ...]]()
+    while (freedom := len(cells) - lost - len(found) - 1) > 0:
+        own = transformed(members)
+        left = np.column_stack([y, own])
+        left = left - design @ np.linalg.lstsq(design, left, rcond=None)[0]
+        norm = (left[:, 1:] ** 2).sum(0)
+        is_known = (norm > _IDENTIFIED * (own**2).sum(0)) & (members.sum(0) > 1)
+        if not is_known.any():
+            break
+        norm = np.where(is_known, norm, 1.0)
+        log = left[:, 0] @ left[:, 1:] / norm
+        error = np.sqrt(np.maximum((left[:, 0] ** 2).sum() - log**2 * norm, 0.0) / freedom / norm)
+        t = (log - PRIOR["nodes"][0]) / np.maximum(error, ROUNDING)
+        best = int(np.where(is_known, t, -np.inf).argmax())
+        distinct = len(np.unique(members[:, is_known], axis=1).T)
+        if distinct * special.stdtr(freedom, -t[best]) > _FALSE_NAMES:
+            break
+        column = members[:, [best]].copy()
+        found.append(tuple(ran.columns[(members == column).all(0)]))
+        design = np.column_stack([design, transformed(column)])
+        members *= 1 - column  # its runs are as fast as it is, whatever their other nodes are
+    if not found:
+        return [], slower
+    last, freedom = LeastSquares(design, y[:, 0]), len(cells) - lost - len(found)
+    half = float(special.stdtrit(freedom, 0.95)) * np.sqrt(
+        last.squares / freedom * np.diag(last.gram)
+    )
+    peers, named = ran.shape[1] - sum(map(len, found)), []
+    for at, names in enumerate(found, start=len(half) - len(found)):
+        low, middle, high = np.expm1(last.params[at] + half[at] * np.array([-1, 0, 1])).tolist()
+        named.append(SlowNode(names, middle, (low, high), peers))
+    for item in reversed(named):  # the first one named counts
+        ran_on = rows["hosts"].str.split(",").map({*item.names}.issubset, na_action="ignore")
+        slower = slower.mask(ran_on.eq(other=True), float(np.log1p(item.slower)))
+    return named, slower
+
+
+def _effects_of_settings(cells: pd.DataFrame) -> tuple[pd.Series, Floats, int]:
+    """Return the share of a setting's mean to subtract, its effects, and degrees of freedom lost.
+
+    This is the random-effects estimator of panels (Swamy & Arora 1972, Econometrica 40, 261-275),
+    of which the panels are settings. Times may differ with each number of GPUs, each combination of
+    limits and the like, and smoothly with the batch; what is left of a setting's mean is random.
+    """
+    rest = [name for name in SETTINGS if name not in (*_SIZE, "global_batch", "local_batch")]
+    factors = [pd.get_dummies(group_numbers(cells, by), dtype=float) for by in (_SIZE, rest)]
+    batch = np.log(cells["local_batch"].fillna(1.0).to_numpy(float))
+    surface = np.column_stack([*factors, batch, batch**2])
+    by_setting, first = cells.groupby("setting")["y"], ~cells["setting"].duplicated()
+    middle, counts = by_setting.transform("mean"), by_setting.transform("size")
+    between = LeastSquares(surface[first], middle[first].to_numpy())
+    theta, repeated = pd.Series(0.0, index=cells.index), int((~first).sum())
+    if between.freedom == 0:  # as many effects as settings: only a setting's own runs compare
+        return theta + 1, np.zeros((len(cells), 1)), int(first.sum())
+    if repeated:
+        within = max(float(((cells["y"] - middle) ** 2).sum()) / repeated, ROUNDING**2)
+        misfit = max(0.0, between.variance - within * float((1 / counts[first]).mean()))
+        theta = 1 - (within / (within + counts * misfit)) ** 0.5
+    return theta, surface, len(cells[first]) - between.freedom
