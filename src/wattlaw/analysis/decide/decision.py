@@ -10,6 +10,7 @@ from pydantic import TypeAdapter, ValidationError
 from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.next_runs import OtherSetting, Plan
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict.reach import cautions as far_cautions
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number
 from wattlaw.study.decide import Decide
@@ -103,6 +104,8 @@ class Decision(Result):
                     "add settings to the sweeps.",
                 )
             )
+        if job is not None and plan.setting is not None:
+            cautions += far_cautions(plan.setting, job.settings)
         if budget is not None and spent > budget:
             cautions.append(
                 Caution(
