@@ -205,14 +205,14 @@ def capped_store(folder: Path, board: str, **facts: float) -> Path:
     [
         ("X1", {"min_power_limit_w": 80.0, "max_power_limit_w": 320.0}, 80, 320),  # recorded
         ("dgx-a100-80 (simulated, uncalibrated)", {}, 100, 400),  # in the library
-        ("NVIDIA A100-SXM4-80GB", {"max_power_limit_w": 350.0}, 1, 350),  # the board's own count
+        ("NVIDIA A100-SXM4-80GB", {"max_power_limit_w": 350.0}, 100, 350),  # both
     ],
 )
 def test_a_limit_that_the_board_does_not_accept_is_refused(tmp_path, board, facts, low, high):
     results = wattlaw.open(capped_store(tmp_path, board, **facts))
     rows = results.predict(gpus=[4], power_limit_w=[low, high]).rows
     assert "limit-far" not in codes(rows[1])
-    for watts in (low - 0.5, high + 0.5) if low > 1 else (high + 0.5,):
+    for watts in (low - 0.5, high + 0.5):
         with pytest.raises(BadInput, match=f"power_limit_w: given {watts:g}; allowed: .* {high} W"):
             results.predict(gpus=[4], power_limit_w=[watts], far=True)
 

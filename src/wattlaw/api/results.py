@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import pandas as pd
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
@@ -213,35 +212,31 @@ class Results(StoreReports):
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
 
-    def _boards(self, workload: str, cluster: "Cluster | None") -> dict[str | None, "Ranges"]:
+    def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
         """Return the limits that boards accept, by the hardware of a workload's runs.
 
-        They are those of the hardware file; else the power that runs recorded; else of the library.
+        They are those of the hardware file; else of the library, with the power that runs recorded.
         """
         from wattlaw.hardware.library import find_gpu
 
-        boards: dict[str | None, Ranges] = {}
+        boards: dict[str, dict[str, tuple[float, float]]] = {}
         rows = self.metrics[self.metrics["workload"] == workload]
-        for label, run_ids in rows.groupby("hardware", dropna=False)["run_id"]:
-            hardware = None if pd.isna(label) else str(label)
-            gpu = cluster.gpu if cluster else find_gpu(str(label))
-            ranges: dict[str, tuple[float, float]] = {}
-            if gpu is not None:
+        for label, run_ids in rows.fillna({"hardware": "None"}).groupby("hardware")["run_id"]:
+            ranges = boards.setdefault(str(label), {})
+            if (gpu := cluster.gpu if cluster else find_gpu(str(label))) is not None:
                 ranges["power_limit_w"] = (gpu.min_limit_w, gpu.max_w)
                 ranges["clock_limit_mhz"] = (gpu.min_clock_mhz, gpu.max_clock_mhz)
             known = [
-                (device.facts.get("min_power_limit_w"), device.facts.get("max_power_limit_w"))
+                [float(device.facts.get(f"{end}_power_limit_w") or 0) for end in ("min", "max")]
                 for store in (() if cluster else self._stores)
-                for record in store.records_by_id(set(run_ids)).values()
-                for report in (record.samplers if record else ())
-                for device in report.devices
-                if record and device.kind == "gpu" and device.name == record.facts.hardware
+                for record in filter(None, store.records_by_id(set(run_ids)).values())
+                for device in chain(*(report.devices for report in record.samplers))
+                if device.kind == "gpu" and device.name == record.facts.hardware
             ]
-            if top := [float(high) for _, high in known if high]:
-                least = min(float(low or 0.0) for low, _ in known)
-                ranges["power_limit_w"] = (least, max(top))
-            boards[hardware] = ranges
-        return boards
+            if any(high for _, high in known):
+                low = min(known)[0] or ranges.get("power_limit_w", (0.0,))[0]
+                ranges["power_limit_w"] = (low, max(high for _, high in known))
+        return dict(boards)
 
     def compare(
         self,

@@ -328,7 +328,7 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
             text += f" Outside of their range: {listed}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
         if option.model is not None:
-            yield from far_cautions(option.setting, option.model.settings)
+            yield from far_cautions(option.setting, option.model.settings, option.model.board)
     elif option.repeats == 1:
         text = "This setting ran once, so it has no interval: its uncertainty is unknown."
         yield Caution("measured-once", text)

@@ -105,7 +105,7 @@ class Decision(Result):
                 )
             )
         if job is not None and plan.setting is not None:
-            cautions += far_cautions(plan.setting, job.settings)
+            cautions += far_cautions(plan.setting, job.settings, job.board)
         if budget is not None and spent > budget:
             cautions.append(
                 Caution(

@@ -201,7 +201,7 @@ def predict_workload(
     cluster: "Cluster | None" = None,
     seed: int = 0,
     far: bool = False,
-    boards: Mapping[str | None, reach.Ranges] | None = None,
+    boards: Mapping[str, reach.Ranges] | None = None,
     **values: Any,
 ) -> Predictions:
     """Return the predictions of a workload, for each kind of hardware.
@@ -209,10 +209,7 @@ def predict_workload(
     ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
     (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
     its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
-    the limits of each kind of hardware. ``far`` allows any number of GPUs.
-
-    ``Refused``: More GPUs than ``reach.REFUSED`` allows. ``BadInput``: A limit is outside of the
-    range of the board.
+    the range of limits of each kind of hardware; ``far`` allows any number of GPUs.
     """
     rows: list[Prediction] = []
     baselines = []
@@ -220,7 +217,7 @@ def predict_workload(
     if cluster is not None and not values.get("gpus_per_node"):
         values["gpus_per_node"] = cluster.node.gpus
     for known in jobs_of(table, workload, values.get("gpus_per_node")):
-        job = replace(known, board=(boards or {}).get(known.hardware, {}))
+        job = replace(known, board=(boards or {}).get(str(known.hardware), {}))
         measured = job.settings
         settings = grid.combinations(measured, job.node_gpus, **values)
         compared = job.fastest

@@ -9,13 +9,14 @@ from wattlaw.common.errors import BadInput, Refused
 from wattlaw.study.labels import LIMIT_UNITS
 from wattlaw.study.setting import Setting
 
-#: The least and the greatest value of each limit that a board accepts, 0 and inf if not known.
+#: The least and the greatest value of each limit that a board accepts, as far as they are known.
 Ranges = Mapping[str, tuple[float, float]]
 #: More GPUs than this multiple of the most that ran have a warning, or are refused.
 WARNED, REFUSED = 2, 64
 #: Where the range of the board is not known, limits outside of those of the runs by more than this
 #: factor have a warning: the largest step between neighbours in public sweeps (100 to 125 W).
 _STEP = 1.25
+_UNKNOWN = (0.0, math.inf)
 
 
 def check_gpus(name: str, gpus: int, measured: Sequence[Setting]) -> None:
@@ -29,36 +30,25 @@ def check_gpus(name: str, gpus: int, measured: Sequence[Setting]) -> None:
 
 def check_limits(setting: Setting, measured: Sequence[Setting], ranges: Ranges) -> None:
     for name in LIMITS:
-        value, unit = getattr(setting, name), LIMIT_UNITS[name]
-        low, high = ranges.get(name, (0.0, math.inf))
-        if value is None or low <= value <= high or value in _ran(name, measured):
-            continue
-        raise BadInput(
-            f"{name}: given {value:g}; allowed: {low:g} to {high:g} {unit}, as the board accepts"
-        )
+        value, (low, high) = getattr(setting, name), ranges.get(name, _UNKNOWN)
+        if value is not None and not low <= value <= high and value not in _ran(name, measured):
+            text = f"{low:g} to {high:g} {LIMIT_UNITS[name]}, as the board accepts"
+            raise BadInput(f"{name}: given {value:g}; allowed: {text}")
 
 
-def cautions(
-    setting: Setting, measured: Sequence[Setting], ranges: Ranges | None = None
-) -> Iterator[Caution]:
-    most = max(item.gpus for item in measured)
-    if setting.gpus > WARNED * most:
-        text = (
-            f"Beyond {WARNED * most} GPUs, twice the most that ran, predictions rest on what no "
-            "run has shown; measure more GPUs."
-        )
-        yield Caution("far", text)
+def cautions(setting: Setting, measured: Sequence[Setting], ranges: Ranges) -> Iterator[Caution]:
+    most = WARNED * max(item.gpus for item in measured)
+    if setting.gpus > most:
+        text = f"Above {most} GPUs, twice the most that ran, predictions rest on what no run shows."
+        yield Caution("far", f"{text} Measure more GPUs.")
     for name in LIMITS:
         value, ran, unit = getattr(setting, name), _ran(name, measured), LIMIT_UNITS[name]
-        low, high = (ranges or {}).get(name, (0.0, math.inf))
-        if value is None or not ran:
-            continue
-        is_low, is_high = value < min(ran) / _STEP, value > max(ran) * _STEP
-        if (is_low and low == 0) or (is_high and high == math.inf):
-            text = (
-                f"{value:g} {unit} is far outside of the limits of the runs ({min(ran):g} to "
-                f"{max(ran):g} {unit}), and the board's range is not known; set --hardware."
-            )
+        low, high = ranges.get(name, _UNKNOWN)
+        below = [0.0] if low else [limit / _STEP for limit in ran]
+        above = [math.inf] if high < math.inf else [limit * _STEP for limit in ran]
+        if value is not None and ran and not min(below) <= value <= max(above):
+            of_runs = f"the limits of the runs, {min(ran):g} to {max(ran):g} {unit}"
+            text = f"{value:g} {unit} is far outside of {of_runs}. Name the board with --hardware."
             yield Caution("limit-far", text)
 
 
