@@ -91,6 +91,9 @@ def read_evidence(
     rows = _job_rows(study, run_metrics(runs, epochs), settings) if len(own) else pd.DataFrame()
     job = None
     if len(rows):
+        # In the order of measuring: each run is compared with what was expected before it.
+        times = runs.set_index("run_id")["started_at"]
+        rows = rows.iloc[rows["run_id"].map(times).argsort(kind="stable")]
         job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node)[0]
     seconds = _seconds(own, epochs)
     overheads = [total - trained for total, trained in seconds.values() if trained]

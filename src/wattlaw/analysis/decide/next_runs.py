@@ -10,6 +10,7 @@ from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.decide.first_runs import first_runs
 from wattlaw.analysis.decide.regret import missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
+from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
@@ -77,6 +78,7 @@ class Plan(Result):
     proposals: tuple[Proposal, ...] = ()
     stopped_because: str | None = None  # why no run is proposed; None if runs are
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones
+    surprises: tuple[Surprise, ...] = ()  # how each setting was predicted before its first run
 
 
 def plan(
@@ -119,10 +121,12 @@ def plan(
         return Plan(proposals=tuple(map(Proposal, first[:at_once])), stopped_because=reason)
     if not choices:
         return Plan(stopped_because=NOTHING_LEFT)
+    shown = surprises(observations, seed)
     belief = Belief.of(
         fit_with_repeats(observations, seed),
         [*choices, *(item.setting for item in candidates)],
         host,
+        widening(shown),
     )
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means = regret.mean(0)
@@ -135,6 +139,7 @@ def plan(
         probability=float(probabilities[best]),
         meets=float((missing[:, best] <= 0).mean()),
         others=tuple(OtherSetting(choices[at], float(probabilities[at])) for at in likeliest),
+        surprises=shown,
     )
     is_sure = not first and probabilities[best] >= question.confidence
     is_sure = is_sure and means[best] <= question.tolerance
@@ -182,14 +187,22 @@ class Belief:
 
     @classmethod
     def of(
-        cls, posterior: Posterior, settings: Sequence[Setting], host: HostPower | None = None
+        cls,
+        posterior: Posterior,
+        settings: Sequence[Setting],
+        host: HostPower | None = None,
+        widths: float = 1.0,
     ) -> "Belief":
+        """Return the draws, whose deviations from the median are ``widths`` times the model's."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
         draws = max(_DRAWS, _VALUES // len(distinct))
         noise = noise_of_repeats(posterior)
-        return cls(columns, *posterior.means(distinct, draws, noise=noise), host_w)
+        times, time_noise, powers, power_noise = posterior.means(distinct, draws, noise=noise)
+        middle = np.median(times, axis=0)
+        times = middle * (times / middle) ** widths
+        return cls(columns, times, time_noise, powers, power_noise, host_w)
 
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
         return regrets(question, choices, *self._of_a_sample(choices))

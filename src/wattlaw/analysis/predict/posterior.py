@@ -53,6 +53,21 @@ class Posterior:
         overhead: Floats = self.values["compute"] * self.values["epoch_overhead"]
         return self.reference.compute_s * overhead[:, 0]
 
+    @property
+    def misfit(self) -> float:
+        """Return what the model typically misses of the measured step times, in logs.
+
+        Repeats of a setting count as their mean, so that the noise of runs is not taken for it.
+        """
+        seen = [item.setting for item in self.observations]
+        fitted, _, _ = self._steps(seen, self.observations)
+        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        by_setting: dict[Setting, list[float]] = {}
+        for setting, value in zip(seen, np.median(missed, axis=0).tolist(), strict=True):
+            by_setting.setdefault(setting, []).append(value)
+        means = [sum(values) / len(values) for values in by_setting.values()]
+        return float(np.sqrt(np.mean(np.square(means))))
+
     def steps(self, settings: Sequence[Setting]) -> Step:
         return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
 
@@ -108,7 +123,10 @@ class Posterior:
             luck=(np.median(luck_seen, axis=0), np.median(luck, axis=0)),
             placements=(_placements(seen), _placements(settings)), noise=noise,
         )  # fmt: skip
-        errors = errors + beyond.draw_errors(*layouts, self.draws, self.seed)
+        errors = errors + beyond.draw_errors(
+            layouts[0], np.array([item.step_time_s for item in self.observations]), layouts[1],
+            self.misfit / model_error.TIME_ERROR, self.draws, self.seed,
+        )  # fmt: skip
         times = steps.step_s * np.exp(errors)
         if fitted.power_w is None or steps.power_w is None:
             return times, time_noise, None, None
@@ -130,11 +148,16 @@ class Posterior:
 
         Both are standard deviations in logs, shape (draws, settings).
         """
-        layout = Layout.of(settings, self.reference)
+        layout, values = Layout.of(settings, self.reference), self.values
         if observations:
             layout = Layout.of_observations(observations, self.reference)
-        steps = step(self.values, layout, power=self.has_power)
-        noise, shared = scales(self.values, layout, steps)
+        else:
+            seen = Layout.of_observations(self.observations, self.reference)
+            factor = beyond.narrowing(seen, layout, self.draws, self.seed)
+            volumes = {name: values[name] * factor for name in beyond.NARROWED if name in values}
+            values = values | volumes
+        steps = step(values, layout, power=self.has_power)
+        noise, shared = scales(values, layout, steps)
         luck = np.sqrt(np.maximum(shared**2 - self.values["session"] ** 2, 0.0))
         return steps, noise, luck + np.zeros((1, layout.gpus.size))
 
@@ -156,7 +179,7 @@ def fit(
     return _fit(tuple(observations), seed, priors)
 
 
-@lru_cache(maxsize=16)
+@lru_cache(maxsize=64)
 def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Priors) -> Posterior:
     reference = Reference.of(observations)
     layout = Layout.of_observations(observations, reference)
