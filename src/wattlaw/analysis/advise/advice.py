@@ -26,6 +26,8 @@ from wattlaw.analysis.metrics.comparable_runs import (
     comparable_runs,
 )
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.analysis.predict.reach import cautions as far_cautions
 from wattlaw.common.errors import Refused
 from wattlaw.study.footprint import Footprint
@@ -328,6 +330,7 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
             text += f" Outside of their range: {listed}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
         if option.model is not None:
+            yield from misfit_cautions(fit(option.model.observations))
             yield from far_cautions(option.setting, option.model.settings, option.model.board)
     elif option.repeats == 1:
         text = "This setting ran once, so it has no interval: its uncertainty is unknown."
