@@ -7,17 +7,20 @@ under the present prior with the prior's update. Each job is fitted once, under 
 its draws are then weighted by the ratio of priors.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from prediction_data import Job
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import GROUPS, WEAK, Floats, Prior, Priors
 from wattlaw.analysis.predict.posterior import fit
 
 _STRENGTH = 1.0
 _ROUNDS = 4
+#: Evenly chosen jobs of each origin.
+_JOBS = 6
 _LEAST_FAMILIES = 3
 #: The share of effective draws below which the weights are flattened.
 _LEAST_EFFECTIVE = 0.1
@@ -59,13 +62,27 @@ def job_draws(observations: Sequence[Observation], seed: int = 0) -> JobDraws:
     return JobDraws(names, np.column_stack(columns))
 
 
-def learn(families: Mapping[str, Sequence[JobDraws]], without: Collection[str] = ()) -> Priors:
-    """Return priors learned from the jobs of all families but some.
+def learned(jobs: Iterable[Job]) -> dict[str, Priors]:
+    """Return the priors that are learned without each origin, and under "" those of all."""
+    found: dict[str, list[Job]] = {}
+    for job in jobs:
+        if len(job.observations) > 1:
+            found.setdefault(job.origin, []).append(job)
+    families = {}
+    for origin, own in found.items():
+        count = min(_JOBS, len(own))
+        chosen = [own[index * len(own) // count] for index in range(count)]
+        families[origin] = [job_draws(job.observations) for job in chosen]
+    return {without: learn(families, without) for without in ("", *families)}
+
+
+def learn(families: Mapping[str, Sequence[JobDraws]], without: str = "") -> Priors:
+    """Return priors learned from the jobs of all families but one.
 
     A family of n jobs has the weight of sqrt(n) jobs. What fewer than three families bear on keeps
     its weak default: one cluster does not show how clusters differ.
     """
-    used = {name: jobs for name, jobs in families.items() if name not in without}
+    used = {name: jobs for name, jobs in families.items() if name != without}
     sources: dict[str, set[str]] = {}
     for family, jobs in used.items():
         for name in (name for job in jobs for name in job.names):

@@ -1,255 +1,186 @@
-"""The laws that the prediction benchmark compares with, each as its authors define it.
+"""What predictions are compared with, each as its authors define it.
 
-Laws in N are fitted to the series of one local batch, Pollux's form and the Gaussian process to all
-settings of a job. A fit minimizes squares of logarithms, and its 90 % interval is that of least
-squares: Student's t with the residual degrees of freedom, and the leverage of the target. Without a
-degree of freedom there is no interval, which counts as a miss.
+Laws in N are of the time of a sample. They see the runs of the target's local batch, else of its
+global batch; with one GPU count among them they are as the nearest setting. A rival is a law of
+settings and their values; ``forecast`` gives each the same distribution.
 """
 
+import json
+import os
+import subprocess
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from itertools import product
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+from scipy import optimize
+from scipy.interpolate import PchipInterpolator
 
-from wattlaw.analysis.predict import Observation
 from wattlaw.study.setting import Setting
 
 Floats = npt.NDArray[np.float64]
+Law = Callable[[Sequence[Setting], Floats, Sequence[Setting]], Floats]
+EXTRAP = Path(
+    os.environ.get("WATTLAW_EXTRAP_PYTHON") or Path(__file__).parents[1] / ".venv-extrap/bin/python"
+)
+#: The least standard deviation of a rival's logarithm.
+LEAST_SD = 0.02
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """The distribution of ln(step time) of targets: a t distribution for each."""
+def forecast(
+    law: Law, seen: Sequence[Setting], values: Floats, wanted: Sequence[Setting]
+) -> tuple[Floats, Floats]:
+    """Return means and standard deviations of the logarithms of what a law predicts.
 
-    center: Floats
-    scale: Floats | None
-    freedom: float
+    The standard deviation is that of the law's errors for each seen setting from the others, at
+    least 2 %, times the square root of the doublings of GPUs beyond those seen, from the second on.
+    """
 
-    def interval(self, level: float = 0.9) -> tuple[Floats, Floats] | None:
-        """Return low and high step times, or None without an interval."""
-        if self.scale is None:
-            return None
-        half = stats.t.ppf((1 + level) / 2, self.freedom) * self.scale
-        return np.exp(self.center - half), np.exp(self.center + half)
+    def logs(kept: Sequence[int], targets: Sequence[Setting]) -> Floats:
+        found = law([seen[index] for index in kept], values[list(kept)], targets)
+        # A fitted law may fall below 0, or leave all bounds.
+        return np.log(np.clip(np.nan_to_num(found), 1e-3 * values.min(), 1e3 * values.max()))
 
-    def log_score(self, times: Floats) -> Floats | None:
-        """Return the log density of ln(step time) at what was measured."""
-        if self.scale is None:
-            return None
-        return stats.t.logpdf(np.log(times), self.freedom, self.center, self.scale)
-
-
-Rival = Callable[[Sequence[Observation], Sequence[Setting]], Forecast]
+    every = range(len(seen))
+    left = [logs([i for i in every if i != out], [seen[out]])[0] for out in every]
+    sd = max(LEAST_SD, float(np.sqrt(np.mean((np.array(left) - np.log(values)) ** 2))))
+    doublings = np.log2([item.gpus for item in wanted]) - np.log2(max(s.gpus for s in seen))
+    return logs(every, wanted), sd * np.sqrt(np.maximum(doublings, 1.0))
 
 
-def power_law(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
+def nearest(seen: Sequence[Setting], values: Floats, wanted: Sequence[Setting]) -> Floats:
+    """As measured at the nearest setting, first of all in batches; times a ratio of batches."""
+
+    def place(settings: Sequence[Setting]) -> Floats:
+        rows = [(s.gpus, s.local_batch, s.micro_batch, s.power_limit_w) for s in settings]
+        return np.log([[value or 1.0 for value in row] for row in rows])
+
+    here, there = place(seen), place(wanted)
+    index = (np.abs(there[:, None] - here[None]) @ [1, 2, 2, 1]).argmin(1)
+    return np.asarray(values[index] * np.exp(there[:, 1] - here[index, 1]))
+
+
+def interpolation(seen: Sequence[Setting], values: Floats, wanted: Sequence[Setting]) -> Floats:
+    """Return a monotone curve through the logarithms of power limits and values."""
+    limits, at = (np.log([s.power_limit_w or np.nan for s in each]) for each in (seen, wanted))
+    return np.asarray(np.exp(PchipInterpolator(limits, np.log(values))(at)))
+
+
+def power_law(n: Floats, times: Floats, at: float) -> float:
     """T = alpha N^-beta for a fixed amount of work (Frey et al. 2022)."""
-    return _linear(train, targets, lambda n: np.column_stack([np.ones_like(n), np.log(n)]), True)
+    slope, level = np.polyfit(np.log(n), np.log(times), 1)
+    return float(np.exp(level + slope * np.log(at)))
 
 
-def amdahl(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
-    """T = a / N + b (Amdahl 1967); of a step that grows with N: a + b N."""
-    return _linear(train, targets, lambda n: np.column_stack([np.ones_like(n), n]))
+def amdahl(n: Floats, times: Floats, at: float) -> float:
+    """T = a / N + b (Amdahl 1967)."""
+    return _nonnegative(lambda x: [1 / x, x**0], n, times, at)
 
 
-def usl(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
-    """T = t1 (1 + sigma (N - 1) + kappa N (N - 1)) / N (Gunther 2007); times N."""
-    return _linear(train, targets, lambda n: np.column_stack([np.ones_like(n), n - 1, n * (n - 1)]))
+def ernest(n: Floats, times: Floats, at: float) -> float:
+    """T = a + b / N + c log N + d N, all >= 0 (Venkataraman et al., Ernest, NSDI'16)."""
+    return _nonnegative(lambda x: [x**0, 1 / x, np.log(x), x], n, times, at)
 
 
-def ernest(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
-    """T = a + b / N + c log N + d N, all >= 0 (Venkataraman et al., Ernest, NSDI'16); times N."""
-    return _linear(
-        train, targets,
-        lambda n: np.column_stack([n, np.ones_like(n), n * np.log(n), n**2]),
-    )  # fmt: skip
+def extra_p(n: Floats, times: Floats, at: float) -> float:
+    """Extra-P's own model of one parameter (Calotoiu et al., SC13).
+
+    It is of the time of a step: most series of public data then have smaller errors than with T.
+    """
+    return _ask_extra_p(json.dumps([n.tolist(), (times * n).tolist(), at])) / at
 
 
-def extra_p(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
-    """T = c0 + c1 N^i log2(N)^j with the lowest cross-validation error (Calotoiu et al., SC13)."""
-    n, logs = _series(train)
-    exponents = [
-        -1,
-        -3 / 4,
-        -2 / 3,
-        -1 / 2,
-        -1 / 3,
-        -1 / 4,
-        0,
-        1 / 4,
-        1 / 3,
-        1 / 2,
-        2 / 3,
-        3 / 4,
-        1,
-    ]
-    best, least = None, np.inf
-    for i, j in product(exponents, (0, 1, 2)):
-        if i == j == 0:
-            continue
-
-        def terms(x: Floats, i: float = i, j: int = j) -> Floats:
-            return np.column_stack([np.ones_like(x), x**i * np.log2(x) ** j]) * x[:, None]
-
-        error = 0.0
-        for left in range(n.size):
-            kept = np.arange(n.size) != left
-            weights = _weights(terms(n[kept]), logs[kept])
-            guess = float((terms(n[[left]]) @ weights)[0])
-            true = float(np.exp(logs[left]))
-            error += abs(guess - true) / (abs(guess) + true)
-        if error < least:
-            best, least = terms, error
-    assert best is not None
-    return _linear(train, targets, best, free=True)
-
-
-def pollux(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
-    """T = (T_grad^g + T_sync^g)^(1/g), Pollux's iteration time (Qiao et al., OSDI'21, 3.2).
+def pollux(seen: Sequence[Setting], values: Floats, wanted: Sequence[Setting]) -> Floats:
+    """T = (s - 1) T_grad + (T_grad^g + T_sync^g)^(1/g) of s micro-batches (Qiao et al., OSDI'21).
 
     T_grad = a + b m; T_sync is 0 for one GPU, and linear in K - 2 on one node and on several. What
     no run shows is as Pollux assumes it: between nodes as on one.
     """
-    logs = np.log([item.step_time_s for item in train])
-    settings = [item.setting for item in train]
-    has_nodes = any((item.nodes or 1) > 1 for item in settings)
+    logs = np.log(values)
+    has_nodes = any((item.nodes or 1) > 1 for item in seen)
 
     def times(p: Floats, at: Sequence[Setting]) -> Floats:
         a, b, al, bl, an, bn = np.exp(p[:6])
         if not has_nodes:
             an, bn = al, bl
-        m = np.array([item.local_batch or 1.0 for item in at])
+        m = np.array([item.micro_batch or 1.0 for item in at])
+        s = np.array([item.gradient_accumulation for item in at])
         k = np.array([item.gpus for item in at], dtype=float)
         several = np.array([(item.nodes or 1) > 1 for item in at])
         sync = np.where(several, an + bn * (k - 2), al + bl * (k - 2)) * (k > 1)
         g = 1 + 9 / (1 + np.exp(-p[6]))
         compute = a + b * m
-        return np.log(compute * (1 + (sync / compute) ** g) ** (1 / g))
+        return np.log(compute) + np.log(s - 1 + (1 + (sync / compute) ** g) ** (1 / g))
 
     start = logs.min()
-    m = float(np.mean([item.local_batch or 1.0 for item in settings]))
+    m = float(np.mean([item.local_batch or 1.0 for item in seen]))
     best = None
     for shift in (-1.0, -4.0):
         first = np.array([start - 1, start - np.log(m), *(start + shift,) * 4, 0.0])
         first[[3, 5]] -= 3
         found = optimize.least_squares(
-            lambda p, first=first: np.concatenate([times(p, settings) - logs, 1e-3 * (p - first)]),
+            lambda p, first=first: np.concatenate([times(p, seen) - logs, 1e-3 * (p - first)]),
             first,
         )
         best = found if best is None or found.cost < best.cost else best
     assert best is not None
-    used = 5 if not has_nodes else 7
-    return _forecast(best.x, lambda p: times(p, settings), lambda p: times(p, targets), logs, used)
+    return np.asarray(np.exp(times(best.x, wanted)))
 
 
-def gaussian_process(train: Sequence[Observation], targets: Sequence[Setting]) -> Forecast:
-    """Ln t as a Gaussian process over ln N, ln nodes and ln batch, by maximum likelihood.
-
-    Linear mean and squared-exponential covariance (Rasmussen and Williams 2006, chapters 2 and 5).
-    """
-
-    def features(at: Sequence[Setting]) -> Floats:
-        return np.log([[s.gpus, s.nodes or 1, s.local_batch or 1.0] for s in at])
-
-    x, y = features([item.setting for item in train]), np.log([item.step_time_s for item in train])
-    scale = np.maximum(x.std(0), 1e-9)
-    varies = x.std(0) > 1e-9
-    z, q = ((v - x.mean(0)) / scale for v in (x, features(targets)))
-    z, q = z[:, varies], q[:, varies]
-    level = y.mean()
-
-    def kernel(a: Floats, b: Floats, p: Floats) -> Floats:
-        squares = ((a[:, None] - b[None]) ** 2 / np.exp(2 * p[3:])).sum(2)
-        return np.exp(2 * p[0] - squares / 2) + np.exp(2 * p[1]) * (1 + a @ b.T)
-
-    def cost(p: Floats) -> float:
-        c = kernel(z, z, p) + np.exp(2 * p[2]) * np.eye(y.size)
-        root = np.linalg.cholesky(c + 1e-10 * np.eye(y.size))
-        solved = np.linalg.solve(root, y - level)
-        return float(0.5 * solved @ solved + np.log(np.diag(root)).sum())
-
-    bounds = [(-4, 2), (-3, 3), (-6, 0), *[(-1, 3)] * z.shape[1]]
-    first = np.array([-1.0, 0.0, -3.0, *np.zeros(z.shape[1])])
-    p = optimize.minimize(cost, first, bounds=bounds, method="L-BFGS-B").x
-    inverse = np.linalg.inv(kernel(z, z, p) + (np.exp(2 * p[2]) + 1e-10) * np.eye(y.size))
-    cross = kernel(q, z, p)
-    center = level + cross @ inverse @ (y - level)
-    variance = np.diag(kernel(q, q, p)) - np.einsum("ij,jk,ik->i", cross, inverse, cross)
-    return Forecast(center, np.sqrt(np.maximum(variance, 0) + np.exp(2 * p[2])), 1e6)
-
-
-RIVALS: dict[str, Rival] = {
-    "power law": power_law, "amdahl": amdahl, "usl": usl, "ernest": ernest, "extra-p": extra_p,
-    "pollux": pollux, "gaussian process": gaussian_process,
-}  # fmt: skip
-#: Rivals that see only the runs with the target's local batch.
-IN_N = ("power law", "amdahl", "usl", "ernest", "extra-p")
-
-
-def _series(train: Sequence[Observation]) -> tuple[Floats, Floats]:
-    n = np.array([item.setting.gpus for item in train], dtype=float)
-    return n, np.log([item.step_time_s for item in train])
-
-
-def _linear(
-    train: Sequence[Observation],
-    targets: Sequence[Setting],
-    terms: Callable[[Floats], Floats],
-    in_logs: bool = False,
-    free: bool = False,
-) -> Forecast:
-    """Return the forecast of a weighted sum of terms, which is ln t or t (weights >= 0)."""
-    n, logs = _series(train)
-    at = np.array([item.gpus for item in targets], dtype=float)
-    design = terms(n)
-    if in_logs:
-        weights = np.linalg.lstsq(design, logs, rcond=None)[0]
-        return _forecast(weights, lambda w: design @ w, lambda w: terms(at) @ w, logs, 2)
-    weights = _weights(design, logs) if free else _nonnegative(design, logs)
-    used = 2 if free else max(1, int((weights > 0).sum()))
-
-    def log(values: Floats) -> Floats:
-        return np.log(np.maximum(values, 1e-12))
-
-    return _forecast(weights, lambda w: log(design @ w), lambda w: log(terms(at) @ w), logs, used)
-
-
-def _weights(design: Floats, logs: Floats) -> Floats:
-    """Return least squares of relative errors."""
-    times = np.exp(logs)
-    return np.linalg.lstsq(design / times[:, None], np.ones_like(times), rcond=None)[0]
-
-
-def _nonnegative(design: Floats, logs: Floats) -> Floats:
-    times = np.exp(logs)
-    return optimize.nnls(design / times[:, None], np.ones_like(times))[0]
-
-
-def _forecast(
-    fitted: Floats,
-    seen: Callable[[Floats], Floats],
-    wanted: Callable[[Floats], Floats],
-    logs: Floats,
-    used: int,
-) -> Forecast:
-    """Return a least-squares forecast by the delta method."""
-    center, freedom = wanted(fitted), logs.size - used
-    if freedom < 1:
-        return Forecast(center, None, 0)
-    variance = ((seen(fitted) - logs) ** 2).sum() / freedom
-    here, there = (_jacobian(f, fitted) for f in (seen, wanted))
-    leverage = np.einsum("ij,jk,ik->i", there, np.linalg.pinv(here.T @ here), there)
-    return Forecast(center, np.sqrt(np.maximum(variance, 1e-12) * (1 + leverage)), freedom)
-
-
-def _jacobian(function: Callable[[Floats], Floats], at: Floats) -> Floats:
-    steps = np.maximum(np.abs(at), 1e-8) * 1e-5
-    return np.column_stack(
-        [
-            (function(at + step * unit) - function(at - step * unit)) / (2 * step)
-            for step, unit in zip(steps, np.eye(at.size), strict=True)
-        ]
+def in_n(law: Callable[[Floats, Floats, float], float]) -> Law:
+    """Return a law in N as a law of settings."""
+    batches: tuple[Callable[[Setting], object], ...] = (
+        lambda s: (s.local_batch, s.micro_batch),
+        lambda s: (s.global_batch, s.micro_batch),
     )
+
+    def predict(seen: Sequence[Setting], values: Floats, wanted: Sequence[Setting]) -> Floats:
+        n = np.array([item.gpus for item in seen], dtype=float)
+        times = values / [item.samples for item in seen]
+        found = nearest(seen, values, wanted)
+        for index, item in enumerate(wanted):
+            for batch in batches:
+                own = np.array([batch(other) == batch(item) for other in seen])
+                if len(set(n[own])) > 1:
+                    found[index] = law(n[own], times[own], float(item.gpus)) * item.samples
+                    break
+        return found
+
+    return predict
+
+
+OF_LIMITS: dict[str, Law] = {"interpolation": interpolation, "nearest": nearest}
+OF_GPUS: dict[str, Law] = {
+    "power law": in_n(power_law),
+    "Amdahl": in_n(amdahl),
+    "Ernest": in_n(ernest),
+    "Pollux": pollux,
+    "nearest": nearest,
+}
+if EXTRAP.exists():
+    OF_GPUS["Extra-P"] = in_n(extra_p)
+
+
+def _nonnegative(
+    terms: Callable[[Floats], Sequence[Floats]], n: Floats, times: Floats, at: float
+) -> float:
+    """Return the time of the sum of terms with weights >= 0 and least relative squares."""
+    weights = optimize.nnls(np.column_stack(terms(n)) / times[:, None], np.ones_like(times))[0]
+    return float(np.column_stack(terms(np.array([at])))[0] @ weights)
+
+
+@cache
+def _extra_p() -> "subprocess.Popen[str]":
+    """Return a process with Extra-P, which ends with this one: its standard input is closed."""
+    line = [str(EXTRAP), "-W", "ignore", str(Path(__file__).with_name("prediction_extrap.py"))]
+    return subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@cache
+def _ask_extra_p(question: str) -> float:
+    process = _extra_p()
+    assert process.stdin is not None
+    assert process.stdout is not None
+    print(question, file=process.stdin, flush=True)
+    return float(process.stdout.readline())

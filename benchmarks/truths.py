@@ -35,6 +35,7 @@ class Machine:
     layers: int = field(init=False)
     inside: float = field(init=False)  # bytes per second of a link in a node
     between: float = field(init=False)  # of a node's adapter
+    is_changed: Callable[["Place"], bool] = field(init=False, default=lambda _: False)
 
     def __post_init__(self) -> None:
         dice = self.dice
@@ -214,8 +215,7 @@ def cliff(machine: Machine) -> Step:
     """A network that narrows from some number of nodes on, as where a second switch begins."""
     network = machine.dice.choice([ring, buckets, tree])(machine)
     first, factor = int(machine.dice.choice([3, 4, 5, 9])), machine.dice.uniform(1.5, 4.0)
-    narrow = Machine(np.random.default_rng(0))
-    narrow.__dict__.update(machine.__dict__)
+    machine.is_changed = lambda at: at.nodes >= first
 
     def step(at: Place) -> float:
         whole_s, compute_s = network(at), machine.compute_s(at.batch)
@@ -233,6 +233,7 @@ def storage(machine: Machine) -> Step:
     network = machine.dice.choice([ring, buckets])(machine)
     full = 2 * machine.node_gpus * machine.dice.uniform(1.0, 6.0)
     load_s = machine.sample_s / full
+    machine.is_changed = lambda at: load_s * at.batch * at.gpus > network(at)
     return lambda at: (network(at) ** 6 + (load_s * at.batch * at.gpus) ** 6) ** (1 / 6)
 
 
@@ -261,20 +262,20 @@ class Run:
 
 @dataclass(frozen=True)
 class Job:
-    """The runs of a job on at most two nodes, and the times of runs that are to be predicted."""
+    """The runs of a job, and those with 2, 4 and 8 times as many GPUs that are to be predicted."""
 
     kind: str
     node_gpus: int
     runs: tuple[Run, ...]
     targets: tuple[Run, ...]
 
-    @property
-    def most(self) -> int:
-        return max(run.at.gpus for run in self.runs)
 
+def draw(kind: str, seed: int, *, repeats: int = 1, beyond: bool = False) -> Job:
+    """Return a job of a kind with its runs, each with noise of its own and of its session.
 
-def draw(kind: str, seed: int, *, repeats: int = 1) -> Job:
-    """Return a job of a kind with its runs, each with noise of its own and of its session."""
+    The runs are on at most two nodes. With ``beyond`` there is one more, with the fewest doublings
+    of GPUs that are beyond the change of regime.
+    """
     dice = np.random.default_rng([seed, *kind.encode()])
     machine = Machine(dice)
     step = KINDS[kind][0](machine)
@@ -302,8 +303,14 @@ def draw(kind: str, seed: int, *, repeats: int = 1) -> Job:
                     continue
                 at = Place(gpus, ceil(gpus / machine.node_gpus), batch)
                 runs.append(run(at, f"{gpus} GPUs, {number}"))
-    targets = []
-    for factor in (2, 4, 8):
-        gpus = most * factor
-        targets.append(run(Place(gpus, gpus // machine.node_gpus, machine.batch), f"target {gpus}"))
+
+    def large(gpus: int) -> Place:
+        return Place(gpus, gpus // machine.node_gpus, machine.batch)
+
+    if beyond:
+        most *= 2
+        while not machine.is_changed(large(most)):
+            most *= 2
+        runs.append(run(large(most), f"beyond {most}"))
+    targets = [run(large(most * factor), f"target {most * factor}") for factor in (2, 4, 8)]
     return Job(kind, machine.node_gpus, tuple(runs), tuple(targets))

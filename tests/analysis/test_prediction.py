@@ -1,16 +1,17 @@
 """Predictions of settings that were not measured: types, properties of the model, real data."""
 
+import importlib
 import json
 from dataclasses import replace
 from math import log
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from paths import ROOT
 from public_data import ORIGINS, public_csv
 from wattlaw.analysis.predict import Observation, fit, predict
 from wattlaw.analysis.predict import smc as sampler
@@ -296,101 +297,75 @@ class TestPredictions:
         with pytest.raises(BadInput, match="observations"):
             predict([], [packed(1)])
 
-    def test_intervals_of_drawn_jobs_have_their_coverage(self):
-        """Jobs are drawn from another law than the model: Hockney's all-reduce without overlap."""
-        dice, covered = np.random.default_rng(5), []
-        for seed in range(40):
-            work, start, inside, between = np.exp(dice.normal((-5, -3.5, -4, -2.5), 0.7))
 
-            def true_s(item, w=work, s=start, i=inside, b=between):
-                count, nodes = item.gpus, item.nodes
-                sent = b if nodes > 1 else i
-                return s + w * item.local_batch + sent * (count - 1) / count + 1e-3 * np.log2(count)
-
-            seen = [packed(n, b) for n in (1, 2, 4, 8, 12) for b in (16.0, 32.0)]
-            noise = np.exp(0.01 * dice.standard_normal(len(seen) + 1))
-            data = [Observation(s, true_s(s) * e) for s, e in zip(seen, noise, strict=False)]
-            target = packed(int(dice.choice([3, 6, 16, 32])), float(dice.choice([16, 24, 48])))
-            draws = fit(data, seed=seed, priors=WEAK).runs([target])[1]
-            low, high = np.quantile(draws, (0.05, 0.95))
-            covered.append(low <= true_s(target) * noise[-1] <= high)
-        assert np.mean(covered) >= 0.8
+@pytest.fixture
+def benchmark(monkeypatch):
+    """The benchmark of predictions, of which these tests run a sample."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    return importlib.import_module("prediction")
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_sixteen_nodes_are_predicted_from_two(origin):
-    """Neither a prior nor an error of the model was chosen on these data."""
-    table = pd.read_csv(public_csv("pollux_t4.csv", origin), dtype={"gpus_per_node": str})
-    errors, covered = [], []
-    for _, rows in table.groupby("workload"):
-        found = {}
-        for row in rows.itertuples():
-            digits = row.gpus_per_node if isinstance(row.gpus_per_node, str) else None
-            place = tuple(map(int, digits)) if digits else None
-            setting = Setting(row.gpus, row.nodes, place, float(row.local_batch))
-            if setting.gpus_per_node == packed(row.gpus).gpus_per_node:
-                found[setting] = row.step_time_s
-        seen = [
-            Observation(item, time_s) for item, time_s in found.items() if item.gpus in (1, 2, 4, 8)
-        ]
-        wanted = [item for item in found if item.gpus in (16, 32, 64)]
-        draws = fit(seen, priors=WEAK).runs(wanted)[1]
-        low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
-        true = np.array([found[item] for item in wanted])
-        errors.extend(np.abs(middle / true - 1))
-        covered.extend((low <= true) & (true <= high))
-    assert len(errors) == {"generated": 18, "public": 39}[origin]
-    assert np.median(errors) <= {"generated": 0.55, "public": 0.25}[origin]
-    assert np.median(high / low) <= 4.0
-    assert np.mean(covered) >= {"generated": 0.75, "public": 0.84}[origin]
+def test_the_zoo_of_truths_is_within_the_intervals(benchmark):
+    """Two jobs of each kind; the benchmark has enough of them for bounds by kind."""
+    kinds = benchmark.zoo_kinds()
+    zoo = benchmark.merged(benchmark.score_truth((kind, seed)) for kind in kinds for seed in (0, 2))
+    steady = [scores for kind, scores in zoo.items() if not kind.startswith(("cliff", "storage"))]
+
+    def pooled(factor):
+        return benchmark.summary([row for scores in steady for row in scores[factor]])
+
+    assert {kind.split(",")[0] for kind in zoo} == set(importlib.import_module("truths").KINDS)
+    assert (pooled("2x")["n"], pooled("all")["n"]) == (18, 54)
+    assert pooled("2x")["coverage"] >= 0.8
+    assert pooled("all")["coverage"] >= 0.85
+    assert pooled("2x")["high_over_low"] <= 2
+    assert pooled("all")["high_over_low"] <= 3
 
 
 @pytest.mark.parametrize("origin", ORIGINS)
-def test_three_power_limits_predict_the_others(origin):
-    table = pd.read_csv(public_csv("power_caps.csv", origin))
-    cell = ["gpu", "dataset", "network", "batch_size", "optimizer"]
-    cells = [rows for _, rows in table.groupby(cell) if len(rows) >= 4][::4]
-    errors, covered = [], []
-    for rows in cells:
-        data = [
-            Observation(
-                Setting(1, 1, power_limit_w=float(row.power_limit)),
-                row.time_per_epoch,
-                row.average_power,
-            )
-            for row in rows.sort_values("power_limit").itertuples()
-        ]
-        seen = [data[0], data[len(data) // 2], data[-1]]
-        others = [item for item in data if item not in seen]
-        _, times, powers = fit(seen, priors=WEAK).runs([item.setting for item in others])
-        for draws, name in ((times, "step_time_s"), (powers, "power_per_gpu_w")):
-            true = np.array([getattr(item, name) for item in others])
-            low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95), axis=0)
-            errors.append(np.abs(middle / true - 1))
-            covered.append((low <= true) & (true <= high))
-    times, powers = np.concatenate(errors[::2]), np.concatenate(errors[1::2])
-    assert np.median(times) <= 0.03
-    assert np.median(powers) <= 0.03
-    assert np.mean(np.concatenate(covered)) >= 0.8
+@pytest.mark.parametrize(
+    ("file", "cases", "error", "coverage", "width"),
+    [
+        ("pollux_t4.csv", "t4_cases", (0.55, 0.25), (0.75, 0.84), 4.0),
+        ("power_caps.csv", "cap_cases", (0.03, 0.03), (0.8, 0.8), 1.3),
+    ],
+)
+def test_families_of_public_data_are_predicted(
+    benchmark, monkeypatch, origin, file, cases, error, coverage, width
+):
+    """Sixteen nodes from two, and power limits from three: samples of what is recorded."""
+    data = importlib.import_module("prediction_data")
+    monkeypatch.setattr(data, "FOLDER", public_csv(file, origin).parent)
+    sample = [
+        case
+        for case in getattr(data, cases)()
+        if case.family.endswith("from 1, 2, 4, 8") or case.train[0].setting.local_batch == 32
+    ]
+    scores = benchmark.merged(benchmark.score_case({"": WEAK}, 1, case) for case in sample)
+    found = benchmark.summary([row for by in scores.values() for row in by["wattlaw"]])
+    assert found["n"] >= 15
+    assert found["median_error"] <= error[ORIGINS.index(origin)]
+    assert found["coverage"] >= coverage[ORIGINS.index(origin)]
+    assert found["high_over_low"] <= width
+    rivals = {name for by in scores.values() for name in by} - {"wattlaw"}
+    for name in rivals:
+        rival = benchmark.summary([row for by in scores.values() for row in by[name]])
+        assert found["log_score"] > rival["log_score"]
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_the_largest_count_of_a_series_is_predicted_from_the_others(origin):
-    table = pd.read_csv(public_csv("scaling_series.csv", origin))
-    errors, covered = [], []
-    for _, rows in table.groupby(["family", "series", "unit"]):
-        counts = sorted(set(rows["gpus"]))
-        if len(counts) < 3 or rows["value"].min() < 0.005:
-            continue
-        data = [
-            Observation(Setting(int(row.gpus)), row.value * row.gpus) for row in rows.itertuples()
-        ]
-        seen = [item for item in data if item.setting.gpus < counts[-1]]
-        target = next(item for item in data if item not in seen)
-        draws = fit(seen, priors=WEAK).runs([target.setting])[1]
-        low, middle, high = np.quantile(draws, (0.05, 0.5, 0.95))
-        errors.append(abs(middle / target.step_time_s - 1))
-        covered.append(low <= target.step_time_s <= high)
-    assert len(errors) >= 5
-    assert np.median(errors) <= 0.1
-    assert np.mean(covered) >= 0.8
+def test_rivals_predict_what_follows_their_law(benchmark):
+    rivals = importlib.import_module("prediction_rivals")
+    counts, wanted = [1, 2, 4, 8], [packed(32)]
+    laws = {
+        "power law": lambda n: 3 * n**-0.8,
+        "Amdahl": lambda n: 3 / n + 0.2,
+        "Ernest": lambda n: 1 / n + 0.1 + 0.05 * np.log(n) + 0.01 * n,
+        "nearest": lambda n: 2 / n,
+    }
+    for name, law in laws.items():
+        times = np.array([law(n) * packed(n).samples for n in counts])
+        seen = [packed(n) for n in counts]
+        center, sd = rivals.forecast(rivals.OF_GPUS[name], seen, times, wanted)
+        assert np.exp(center[0]) == pytest.approx(law(32) * packed(32).samples, rel=1e-3)
+        # At least 2 %, times the square root of two doublings.
+        assert sd[0] == pytest.approx(rivals.LEAST_SD * 2**0.5, rel=0.01) or name == "Ernest"
