@@ -18,7 +18,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import percent
 from wattlaw.study.setting import Setting
 
-#: A model that misses its own runs by more says so: three times what any model misses.
+#: A model that misses its own runs by more says so, as it does for a tenth of the public series.
 _MISFIT = 3 * model_error.TIME_ERROR
 
 
