@@ -3,8 +3,10 @@
 import json
 import os
 import sys
+from contextlib import nullcontext
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -227,3 +229,37 @@ def test_an_optimizer_that_never_steps_is_noted(tmp_path, recorder):
     process = recorded(recorder, tmp_path)
     assert (process.steps, len(process.problems)) == (0, 1)
     assert "CUDA graphs" in process.problems[0]
+
+
+def test_waits_for_gradients_on_a_gpu_are_every_second_time_between_events(
+    tmp_path, cuda, recorder, monkeypatch
+):
+    """Events are 10 ms apart; the last of a killed process have not happened."""
+    queued, begins = [], []
+    engine = SimpleNamespace(queue_callback=queued.append)
+    autograd = SimpleNamespace(Variable=SimpleNamespace(_execution_engine=engine))
+    monkeypatch.setattr(sys.modules["torch"], "autograd", autograd, raising=False)
+    monkeypatch.setattr(sys.modules["torch"], "enable_grad", nullcontext, raising=False)
+    node = SimpleNamespace(register_prehook=begins.append)
+    expanded = SimpleNamespace(grad_fn=SimpleNamespace(next_functions=[(node, 0)]))
+    parameter = SimpleNamespace(requires_grad=True, expand_as=lambda _: expanded)
+    recorder.waits.watch(
+        SimpleNamespace(
+            device=torch.device("cuda:1"),
+            is_multi_device_module=False,
+            _module_parameters=[parameter, parameter],
+        )
+    )
+    optimizer, cuda.done = Optimizer(["cpu"]), 27
+    for _ in range(15):
+        for begin in begins:
+            begin(None)
+        while queued:
+            queued.pop(0)()
+        recorder.step(optimizer)
+    recorder.flush()
+    (process,) = StepsFolder(tmp_path).read()
+    assert process.problems == ()
+    assert {what for name, what in cuda.asked if name == "record"} == {"the stream of cuda:1"}
+    assert [*process.gradient_wait_s[:13].round(6)] == [0.01] * 13
+    assert [*np.isnan(process.gradient_wait_s[13:])] == [True] * 2

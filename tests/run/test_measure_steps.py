@@ -1,14 +1,18 @@
 """``wattlaw measure`` of training scripts: steps, their time and energy, and the end at a limit."""
 
 import json
+import re
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import paths
 from conftest import wattlaw
 from fake_nvml import FakeGpus
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.store.store import Store
 
 SCRIPTS = paths.SCRIPTS
@@ -46,6 +50,36 @@ def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_p
     step_s = steady["duration_s"].sum() / steady["steps"].sum()
     assert found["step_time_mean_s"] == pytest.approx(step_s)
     assert found["gpu_energy_per_step_j"] == pytest.approx(200 * step_s, rel=0.05)
+
+
+def test_what_ddp_waits_for_is_split_as_torch_times_it_and_used_for_predictions(tmp_path):
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    options = ("--warmup-steps", "5", "--", sys.executable, *line, SCRIPTS / "ddp.py")
+    found, done = measured(tmp_path, *options, "--accumulate", "2", "--epochs", "8")
+    assert (found["steps"], found["world_size"], found["parallelism"]) == (40, 2, "ddp")
+    assert (found["samples_seen"], found["gradient_accumulation"]) == (1600, 2)
+    results = [json.loads(text) for text in re.findall(r"RESULT (.*)", done.stdout)]
+    # The script does not see the last of its 80 backward passes; two are a step.
+    waits_s = np.array([[*result["gradient_waits_s"], np.nan] for result in results])
+    waits_s = waits_s.reshape(2, 40, 2).sum(2)
+    store = Store(tmp_path)
+    runs, epochs = store.pandas("runs"), store.pandas("epochs")
+    steady = epochs[(epochs["phase"] == "steps") & ~epochs["warmup"].astype(bool)]
+    begins, counts = steady["from_step"].astype(int), steady["steps"].astype(int)
+    steps = np.concatenate([np.arange(a, a + b) for a, b in zip(begins, counts, strict=True)])
+    least_s = waits_s.min(0)[steps]
+    for name, steps_s in (
+        ("communication_s", least_s),
+        ("rank_wait_s", waits_s.mean(0)[steps] - least_s),
+    ):
+        expected_s = np.nansum(steps_s)
+        # A callback may be late on a busy machine.
+        assert steady[name].sum() == pytest.approx(expected_s, rel=0.15, abs=0.001 * len(steps))
+    (job,) = jobs_of(run_metrics(runs, epochs), "command")
+    (observation,) = job.observations
+    share = steady["communication_s"].sum() / steady["duration_s"].sum()
+    assert observation.communication_s == pytest.approx(share * observation.step_time_s)
+    assert observation.waiting_s > 0
 
 
 def test_workers_that_train_alone_are_warned_about(tmp_path):

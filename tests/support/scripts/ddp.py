@@ -21,18 +21,25 @@ model = torch.nn.Linear(8, 1)
 if not args.alone:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(model)
+    model._set_ddp_runtime_logging_sample_rate(1)
 sampler = None if args.alone else DistributedSampler(data)
 loader = DataLoader(data, batch_size=args.batch_size, sampler=sampler)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-timer = Timer(step_s=0.02)
+timer, gradient_waits_s = Timer(step_s=0.02), []
 for _ in range(args.epochs):
     for batches, (x, y) in enumerate(loader, 1):
-        torch.nn.functional.mse_loss(model(x), y).backward()
+        loss = torch.nn.functional.mse_loss(model(x), y)
+        if not args.alone:  # what torch itself has timed in the backward pass before
+            torchs = model._get_ddp_logging_data()
+            names = ("backward_comm_time", "backward_compute_comm_overlap_time")
+            wait_ns, hidden_ns = (torchs.get(name, 0) for name in names)
+            gradient_waits_s.append((wait_ns - hidden_ns) / 1e9)
+        loss.backward()
         timer.add(len(x), 1 / args.accumulate)
         if batches % args.accumulate == 0:
             optimizer.step()
             timer.step()
             optimizer.zero_grad()
-timer.end()
+timer.end(gradient_waits_s=gradient_waits_s[1:])
 if not args.alone:
     dist.destroy_process_group()

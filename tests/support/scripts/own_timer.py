@@ -62,11 +62,11 @@ class Timer:
             self._track.step(samples=samples)
             self._tracked = self.samples
 
-    def end(self) -> None:
+    def end(self, **more: object) -> None:
         if self._track is not None:
             self._track.__exit__(None, None, None)
         result = {"pid": os.getpid(), "rank": int(os.environ.get("RANK", "0"))}
-        result |= {"steps": len(self.times_s), "samples": self.samples}
+        result |= {"steps": len(self.times_s), "samples": self.samples, **more}
         result["ends_s"] = [round(end_s, 6) for end_s in self.ends_s]
         result["times_s"] = [round(time_s, 6) for time_s in self.times_s]
         # In one piece: the ranks of a job share their output.

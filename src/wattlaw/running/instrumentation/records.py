@@ -34,8 +34,10 @@ _ALTERNATE = 1.5
 #: Steps from which the mean number of batches per step shows gradient accumulation.
 _ENOUGH_STEPS = 10
 #: Columns of the steps of an optimizer: the end in microseconds, the samples, the wait for them in
-#: seconds, and 1 for a step with an evaluation before it. NaN is unknown.
-_END_US, _SAMPLES, _WAIT_S, _EVALUATED = range(4)
+#: seconds, 1 for a step with an evaluation before it, and the backward passes of DDP until its end.
+#: NaN is unknown.
+_END_US, _SAMPLES, _WAIT_S, _EVALUATED, _PASSES = range(5)
+_EMPTY = np.empty((0, 5))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,8 +65,9 @@ class ProcessSteps(TrainingFacts):
     the step. Of optimizers that step side by side, it is of the one with the most steps. Samples
     and waits for the data loader are those of this process, NaN if unknown; not of a batch if
     ``is_mixed``: most steps take batches of several loaders, or optimizers take them in turn.
-    ``evaluated`` states whether an evaluation lies between the step before and this one. ``rank``
-    is of the process group or, without one, of the launcher.
+    ``evaluated`` states whether an evaluation lies between the step before and this one.
+    ``gradient_wait_s`` is what a step waited for other ranks' gradients when it had computed its
+    own. ``rank`` is of the process group or, without one, of the launcher.
     """
 
     host: str
@@ -80,6 +83,7 @@ class ProcessSteps(TrainingFacts):
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None
     data_wait_s: Floats | None = None
+    gradient_wait_s: Floats | None = None
     is_mixed: bool = False
 
     @property
@@ -141,7 +145,7 @@ class _Optimizer:
     first_us: float = np.nan  # the end of the first step, by the GPU
 
     def table(self) -> Floats:
-        table = np.concatenate([np.empty((0, 4)), *self.blocks])
+        table = np.concatenate([_EMPTY, *self.blocks])
         known = 1 + min(self.device_steps, len(table) - 1)
         if known > 1:
             since_first_us = np.cumsum(np.concatenate([[0.0], *self.device_us]))[:known]
@@ -157,6 +161,8 @@ class _File:
         self._facts: dict[str, Any] = {}
         self._problems: dict[str, None] = {}
         self._optimizers: dict[int, _Optimizer] = {}
+        self._gradient_waits_us: list[Floats] = []  # of backward passes
+        self._gradient_waits = 0
         self._base_ns: int | None = None
         self._is_ended = False
 
@@ -187,6 +193,11 @@ class _File:
             self._take_steps(record)
         elif kind == "device":
             self._take_device(record)
+        elif kind == "gradient_waits":
+            if record["first"] != self._gradient_waits:
+                raise ValueError  # those before are lost
+            self._gradient_waits_us.append(_durations(record["us"]))
+            self._gradient_waits += len(self._gradient_waits_us[-1])
         elif kind in ("process", "facts"):
             self._take_facts(record)
             if kind == "process":
@@ -226,9 +237,11 @@ class _File:
         self._lost.add(lost)
         if lost:
             self._problem(f"the times of {lost} steps are lost")
-        block = np.full((lost + len(ends_us), 4), np.nan)
+        block = np.full((lost + len(ends_us), 5), np.nan)
         block[lost:, _END_US], block[lost:, _SAMPLES] = ends_us, counted
         block[lost:, _WAIT_S] = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
+        if "passes" in record:
+            block[lost:, _PASSES] = np.cumsum(_numbers(record["passes"]))
         block[:, _EVALUATED] = np.isin(own.steps + np.arange(len(block)), evaluations)
         own.blocks.append(block)
         own.end_us = float(ends_us[-1])
@@ -236,12 +249,10 @@ class _File:
 
     def _take_device(self, record: dict[str, Any]) -> None:
         own = self._optimizer(record)
-        durations_us = np.array(record["us"], dtype=float)
+        durations_us = _durations(record["us"])
         low, high = float(record["low_us"]), float(record["high_us"])
-        is_valid = (
-            bool((durations_us >= 0).all())
-            and bool(own.device_end_us + durations_us.sum() <= _MAX_US)
-            and all(abs(bound) <= _MAX_US for bound in (low, high))
+        is_valid = bool(own.device_end_us + durations_us.sum() <= _MAX_US) and all(
+            abs(bound) <= _MAX_US for bound in (low, high)
         )
         if own.device_steps < 0 or record["first"] != own.device_steps + 1 or not is_valid:
             own.device_steps = -1
@@ -275,6 +286,7 @@ class _File:
             samples_per_step=table[:, _SAMPLES],
             data_wait_s=table[:, _WAIT_S],
             evaluated=table[:, _EVALUATED] > 0,
+            gradient_wait_s=self._gradient_waits_s(table[:, _PASSES]),
             gradient_accumulation=per_step if per_step > 1 else None,
             is_mixed=2 * several > at_step or (is_one and fed > _ALTERNATE * at_step),
             is_ended=self._is_ended,
@@ -282,11 +294,23 @@ class _File:
             **facts,
         )
 
+    def _gradient_waits_s(self, passes: Floats) -> Floats:
+        """Return the waits of each step, by the number of backward passes until its end.
+
+        A step without any has one that was not seen.
+        """
+        until_us = np.cumsum(np.concatenate([[0.0], *self._gradient_waits_us]))
+        known = passes < len(until_us)
+        waits_us = np.full(len(passes), np.nan)
+        waits_us[known] = until_us[passes[known].astype(int)]
+        is_seen = np.diff(passes, prepend=0.0) > 0
+        return np.where(is_seen, np.diff(waits_us, prepend=0.0) * 1e-6, np.nan)
+
     def _main_steps(self) -> Floats:
         """Of optimizers that step side by side, as of a GAN, the one with the most steps counts,
         the first of equals. Optimizers that follow each other add up.
         """
-        chosen = [np.empty((0, 4))]
+        chosen = [_EMPTY]
         until_us = -np.inf  # the last step of those that step side by side
         tables = [own.table() for own in self._optimizers.values()]
         known = [table for table in tables if not np.isnan(table[:, _END_US]).all()]
@@ -304,6 +328,13 @@ def _integer(value: Any) -> int:
     if type(value) is not int or not 0 <= value < _MAX_NUMBER:
         raise ValueError
     return value
+
+
+def _durations(values: Any) -> Floats:
+    durations = np.array(values, dtype=float)
+    if durations.ndim != 1 or not (durations >= 0).all() or durations.sum() > _MAX_US:
+        raise ValueError
+    return durations
 
 
 def _numbers(values: Any) -> Floats:

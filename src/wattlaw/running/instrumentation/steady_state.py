@@ -19,6 +19,8 @@ _ENOUGH_STEPS = 10
 #: A step of this many medians is long. It contains a pause if it also takes this much longer than
 #: the median, or if it has an evaluation and takes this many medians of the others.
 _LONG, _PAUSE_S, _EVALUATION = 5.0, 0.25, 1.05
+#: The least share of a window's steps whose part is known, for the part of the window.
+_KNOWN = 0.9
 #: Kinds of parallelism in which several ranks compute the same samples.
 _SHARED_SAMPLES = ("tensor", "pipeline")
 TRAINING_FACTS = tuple(field.name for field in fields(TrainingFacts))
@@ -132,10 +134,9 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     has_joined = any((process.world_size or 1) > 1 for process in ranks)
     together = has_joined if has_joined or len(ranks) > 1 else None
     members = ranks if together else [first]
-    samples = _sum_over_ranks(members, first.steps, "samples_per_step")
+    samples = _of_ranks(members, first.steps, "samples_per_step").sum(0)
     if first.parallelism in _SHARED_SAMPLES or len(members) != (first.world_size or 1):
         samples = np.full(first.steps, np.nan)
-    waits_s = _sum_over_ranks(members, first.steps, "data_wait_s") / len(members)
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
     peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
     facts = {name: getattr(first, name) for name in TRAINING_FACTS}
@@ -152,7 +153,7 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
         samples_seen=_total(samples[:common]),
         **facts | {"peak_memory_bytes": max(peaks, default=None)},
         workers_work_together=together,
-        **_measured(first, samples, waits_s, part, notes),
+        **_measured(first, samples, _parts_s(members, first), part, notes),
         notes=tuple(dict.fromkeys(notes)),
         steps_by_samples=batches,
     )
@@ -166,19 +167,34 @@ def _are_of_one_job(process: ProcessSteps, first: ProcessSteps) -> bool:
     return are_ranks and process.env_world_size == first.env_world_size is not None
 
 
-def _sum_over_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
-    """Return the sum of a value of each step over all ranks; unknown where one rank's is."""
-    total = np.zeros(steps)
-    for process in ranks:
-        own, values = np.full(steps, np.nan), getattr(process, name)
-        if values is not None:
-            own[: len(values)] = values[:steps]
-        total += own
-    return total
+def _of_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
+    """Return a value of each rank and step; NaN where it is unknown."""
+    table = np.full((len(ranks), steps), np.nan)
+    for row, process in zip(table, ranks, strict=True):
+        if (values := getattr(process, name)) is not None:
+            row[: len(values)] = values[:steps]
+    return table
+
+
+def _parts_s(ranks: Sequence[ProcessSteps], first: ProcessSteps) -> dict[str, Floats]:
+    """Return the measured parts of each step's time, as means over ranks.
+
+    The last rank of a step does not wait for others' gradients: it only communicates.
+    """
+    parts_s = {"data_wait_s": _of_ranks(ranks, first.steps, "data_wait_s").mean(0)}
+    if first.parallelism == "ddp" and 1 < len(ranks) == first.world_size:
+        waits_s = _of_ranks(ranks, first.steps, "gradient_wait_s")
+        least_s = waits_s.min(0)
+        parts_s |= {"communication_s": least_s, "rank_wait_s": waits_s.mean(0) - least_s}
+    return parts_s
 
 
 def _measured(
-    process: ProcessSteps, samples: Floats, waits_s: Floats, part: MeasuredPart, notes: list[str]
+    process: ProcessSteps,
+    samples: Floats,
+    parts_s: Mapping[str, Floats],
+    part: MeasuredPart,
+    notes: list[str],
 ) -> dict[str, Any]:
     end_s = process.step_end_s
     warmup, end = part.bounds(end_s)
@@ -188,7 +204,7 @@ def _measured(
     is_warmup[:warmup], is_steady[warmup:end] = is_known[:warmup], is_known[warmup:end]
     if not is_steady.any():
         notes.append(f"all of {len(end_s)} steps are warm-up; a run of more steps is needed")
-        return {"windows": tuple(_windows(is_warmup, end_s, samples, waits_s, warmup=True))}
+        return {"windows": tuple(_windows(is_warmup, end_s, samples, parts_s, warmup=True))}
     if part.steps is not None and end - warmup < part.steps:
         notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
     is_pause = is_steady & _contains_pause(steps_s, is_steady, process.evaluated)
@@ -206,8 +222,8 @@ def _measured(
     change = drift(steps_s[is_steady])
     if change is not None:
         notes.append(f"the step time changes by {change:+.0%} within the measured steps")
-    before = _windows(is_warmup, end_s, samples, waits_s, warmup=True)
-    measured = _windows(is_steady, end_s, samples, waits_s, warmup=False)
+    before = _windows(is_warmup, end_s, samples, parts_s, warmup=True)
+    measured = _windows(is_steady, end_s, samples, parts_s, warmup=False)
     counts = [window["samples"] for window in measured]
     return {
         "windows": (*before, *measured),
@@ -231,7 +247,12 @@ def _contains_pause(steps_s: Floats, is_measured: Mask, evaluated: Mask | None) 
 
 
 def _windows(
-    is_kept: Mask, step_end_s: Floats, samples: Floats, waits_s: Floats, *, warmup: bool
+    is_kept: Mask,
+    step_end_s: Floats,
+    samples: Floats,
+    parts_s: Mapping[str, Floats],
+    *,
+    warmup: bool,
 ) -> list[dict[str, Any]]:
     """Return the columns of a window for each run of kept steps, which the first step is not.
 
@@ -240,7 +261,6 @@ def _windows(
     edges = np.flatnonzero(np.diff(is_kept, append=False)) + 1
     windows = []
     for begin, end in edges.reshape(-1, 2).tolist():
-        wait_s = waits_s[begin:end].sum()
         windows.append(
             {
                 "epoch": None,
@@ -251,11 +271,18 @@ def _windows(
                 "from_step": begin,
                 "steps": end - begin,
                 "samples": _total(samples[begin:end]),
-                "data_wait_s": float(wait_s) if np.isfinite(wait_s) else None,
+                **{name: _window_part_s(steps_s[begin:end]) for name, steps_s in parts_s.items()},
                 **step_time_columns(np.diff(step_end_s[begin - 1 : end])),
             }
         )
     return windows
+
+
+def _window_part_s(steps_s: Floats) -> float | None:
+    """Return the sum, with the mean for the few steps that a GPU had not ended at a limit."""
+    known_s = steps_s[np.isfinite(steps_s)]
+    is_known = len(known_s) >= _KNOWN * len(steps_s)
+    return float(known_s.mean() * len(steps_s)) if is_known else None
 
 
 def _total(samples: Floats) -> int | None:

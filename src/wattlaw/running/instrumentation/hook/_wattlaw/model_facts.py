@@ -96,6 +96,19 @@ def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
     return lambda module, recorder: observe(getattr(module, name), "__init__", recorder, see)
 
 
+def see_ddp(module: Any, recorder: Any) -> None:
+    ddp = module.DistributedDataParallel
+    original = ddp.__init__
+
+    @functools.wraps(original)
+    def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
+        original(self, *arguments, **named)
+        _seen.add("ddp")
+        recorder.waits.watch(self)
+
+    ddp.__init__ = __init__
+
+
 def see_autocast(module: Any, recorder: Any) -> None:
     def see(autocast: Any) -> bool:
         if autocast._enabled:
@@ -105,7 +118,6 @@ def see_autocast(module: Any, recorder: Any) -> None:
     observe(module.autocast, "__enter__", recorder, see)
 
 
-see_ddp = _sees("ddp", "DistributedDataParallel")
 see_data_parallel = _sees("other", "DataParallel")
 see_fsdp = _sees("fsdp", "FullyShardedDataParallel")
 see_fully_shard = _sees("fsdp", "FSDPState")

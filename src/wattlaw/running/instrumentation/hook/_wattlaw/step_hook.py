@@ -14,18 +14,17 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections.abc import Sequence
 from typing import Any
 
 from . import loaders
 from . import model_facts as model
+from .device_times import GRADIENT_WAITS, MAX_PENDING, DeviceTimes, GradientWaits, clock
 
-_clock = time.perf_counter_ns
 _FLUSH_NS = 450_000_000
 _EXIT_POLL_S = 2.0  # how long the exit waits for the times of the last steps on a GPU
 _MAX_FILE_BYTES = 128 * 2**20
 _MAX_OPTIMIZERS = 64  # that live at the same time
-_MAX_PENDING = 10_000  # events of a GPU
 #: Environment variables of launchers, by what they say.
 _LAUNCHERS = {
     "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
@@ -53,56 +52,13 @@ class _Optimizer:
         self.index, self.reference = index, weakref.ref(optimizer)
         self.is_off = False  # its recording has ended
         self.steps = self.written = 0  # of all steps, and of those that are written
-        # Of each step that is not written: its end, samples, and wait for them (0 where unknown).
-        self.new: list[tuple[int, int | None, int]] = []
+        # Of each step that is not written: its end, samples, the wait for them (0 where unknown),
+        # and the backward passes of DistributedDataParallel so far.
+        self.new: list[tuple[int, int | None, int, int]] = []
         self.evaluated: list[int] = []  # steps with an evaluation since the step before
         self.seen = loaded.totals()  # at the last step
         self.devices: list[Any] = []  # of its parameters
-        self.gpu: _DeviceTimes | None = None
-
-
-class _DeviceTimes:
-    """When a GPU has ended each step, by events that are polled later.
-
-    ``gpu`` is torch's module of that kind of device. ``device`` need not be the current one.
-    """
-
-    def __init__(self, gpu: Any, device: Any) -> None:
-        self._gpu, self._device = gpu, device
-        self._pending: deque[tuple[int, Any]] = deque()
-        self._free: list[Any] = []
-        self._last: Any = None  # the newest event that has happened
-        self._since_first_ns = 0.0
-        self.low_ns, self.high_ns = -(2**62), 2**62  # bounds of the first event's time
-        self.durations_us: list[float] = []  # of the steps that have ended and are not written
-        self.written = 0
-
-    def is_capturing(self) -> bool:
-        """Say whether a graph is captured: events must not be used then."""
-        is_capturing = getattr(self._gpu, "is_current_stream_capturing", None)
-        return is_capturing is not None and bool(is_capturing())
-
-    def mark(self, now_ns: int) -> None:
-        if len(self._pending) >= _MAX_PENDING:
-            raise RuntimeError("the GPU is too far behind")
-        event = self._free.pop() if self._free else self._gpu.Event(enable_timing=True)
-        event.record(self._gpu.current_stream(self._device))
-        self._pending.append((now_ns, event))
-        self.poll(2)
-
-    def poll(self, most: int) -> bool:
-        while self._pending and most and self._pending[0][1].query():
-            recorded_ns, event = self._pending.popleft()
-            if self._last is not None:
-                duration_us = self._last.elapsed_time(event) * 1e3
-                self._since_first_ns += duration_us * 1e3
-                self.durations_us.append(round(duration_us, 1))
-                self._free.append(self._last)
-            self._last = event
-            self.low_ns = max(self.low_ns, recorded_ns - int(self._since_first_ns))
-            self.high_ns = min(self.high_ns, _clock() - int(self._since_first_ns))
-            most -= 1
-        return bool(self._pending)
+        self.gpu: DeviceTimes | None = None
 
 
 class _Recorder:
@@ -128,6 +84,7 @@ class _Recorder:
         self.gpus: list[Any] = []  # devices of the parameters of all optimizers
         self.parameters: dict[str, Any] = {}
         self.loaded = loaders.LoadedSamples()
+        self.waits = GradientWaits(self)
 
     def fail(self, part: str, error: BaseException) -> None:
         if part not in self.off:
@@ -146,7 +103,7 @@ class _Recorder:
         self.problems.append({"type": "problem", "part": part, "error": text[:300]})
 
     def step(self, optimizer: Any) -> None:
-        now_ns = _clock()
+        now_ns = clock()
         own = self.optimizers.get(id(optimizer))
         if own is None or own.reference() is not optimizer:
             own = self.add(optimizer)
@@ -159,7 +116,7 @@ class _Recorder:
             self.note(f"optimizer {own.index}", error)
         if now_ns >= self.next_flush_ns:
             self.flush()
-            self.next_flush_ns = _clock() + _FLUSH_NS
+            self.next_flush_ns = clock() + _FLUSH_NS
 
     def add(self, optimizer: Any) -> _Optimizer | None:
         if any(known.reference() is None for known in [*self.optimizers.values()]):
@@ -185,7 +142,7 @@ class _Recorder:
             gpus = [device for device in own.devices if device.type in ("cuda", "xpu")]
             self.gpus += [device for device in gpus if device not in self.gpus]
             if gpus:
-                own.gpu = _DeviceTimes(getattr(sys.modules["torch"], gpus[0].type), gpus[0])
+                own.gpu = DeviceTimes(getattr(sys.modules["torch"], gpus[0].type), gpus[0])
         if own.gpu is not None:
             try:
                 if own.gpu.is_capturing():
@@ -205,7 +162,8 @@ class _Recorder:
             now - then for now, then in zip(own.seen, before)
         )
         is_known = not unknown and "samples" not in self.off
-        own.new.append((now_ns, *((samples, waited_ns // 1000) if is_known else (None, 0))))
+        known = (samples, waited_ns // 1000) if is_known else (None, 0)
+        own.new.append((now_ns, *known, self.waits.passes))
         if evaluations:
             own.evaluated.append(own.steps)
         own.steps += 1
@@ -247,17 +205,17 @@ class _Recorder:
         records: list[dict[str, Any]] = []
         count = len(own.new)
         if count:
-            ends_ns, samples, waits_us = zip(*own.new[:count])
-            ends_us = [end_ns // 1000 for end_ns in ends_ns]
-            gaps_us = [after - before for before, after in zip(ends_us, ends_us[1:])]
+            ends_ns, samples, waits_us, passes = zip(*own.new[:count])
             record = {
                 "type": "steps",
                 "optimizer": own.index,
                 "first": own.written,
-                "us": [ends_us[0], *gaps_us],
+                "us": _differences([end_ns // 1000 for end_ns in ends_ns]),
                 "samples": samples[0] if len(set(samples)) == 1 else samples,
                 "waits_us": waits_us,
             }
+            if self.waits.passes and GRADIENT_WAITS not in self.off:
+                record["passes"] = _differences(passes)
             if own.evaluated:
                 record["evaluations"], own.evaluated = own.evaluated, []
             records.append(record)
@@ -283,6 +241,10 @@ class _Recorder:
                 records.append(self.process())
             for own in [*self.optimizers.values()]:
                 records += self.steps_of(own)
+            first = self.waits.written
+            if waits_us := self.waits.take_us():
+                rounded = [round(wait_us, 1) for wait_us in waits_us]
+                records.append({"type": "gradient_waits", "first": first, "us": rounded})
             if "facts" not in self.off and (is_end or self.steps >= self.next_facts):
                 try:
                     records.append(self.facts())
@@ -313,7 +275,7 @@ class _Recorder:
         self.path = path
         status = os.fstat(self.file)
         self.identity = status.st_dev, status.st_ino
-        self.base_ns = time.time_ns() - _clock()
+        self.base_ns = time.time_ns() - clock()
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # children of multiprocessing end without atexit
             util.Finalize(None, end, exitpriority=0)
@@ -344,9 +306,10 @@ class _Recorder:
             return
         self.has_ended = True
         stop_s = time.monotonic() + _EXIT_POLL_S
-        for own in [*self.optimizers.values()]:
+        timed: list[Any] = [*self.optimizers.values(), self.waits]
+        for own in timed:
             try:
-                while own.gpu is not None and own.gpu.poll(_MAX_PENDING):
+                while own.gpu is not None and own.gpu.poll(MAX_PENDING):
                     if time.monotonic() > stop_s:
                         break
                     time.sleep(0.01)
@@ -359,6 +322,11 @@ class _Recorder:
         if self.file >= 0 and self.problems:  # the file could not be written, and perhaps can be
             lines = (f"\n{json.dumps(problem)}" for problem in [*self.problems])
             os.write(self.descriptor(), ("".join(lines) + "\n").encode())
+
+
+def _differences(values: Sequence[int]) -> list[int]:
+    """Return the first value, and the difference of each to the next."""
+    return [values[0], *(after - before for before, after in zip(values, values[1:]))]
 
 
 def _first_number(names: tuple[str, ...]) -> int | None:
