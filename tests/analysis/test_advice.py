@@ -166,7 +166,7 @@ def test_a_deadline_beyond_what_was_measured_is_answered_by_a_prediction_with_a_
     told = found.to_dict()["recommended"]
     assert {"gpus", "nodes"} <= set(told["extrapolates"])
     assert told["source"] == "predicted"
-    assert "extrapolated" in {warning.code for warning in found.warnings}
+    assert {"extrapolated", "far"} <= {warning.code for warning in found.warnings}
 
 
 def test_a_prediction_is_not_recommended_if_a_measured_setting_meets_the_constraints():
@@ -178,7 +178,9 @@ def test_a_prediction_is_not_recommended_if_a_measured_setting_meets_the_constra
 
 def test_predictions_end_where_their_intervals_are_wide():
     made = mit(models=DIMENET, counts=(2, 4, 8), noise=0.005)
-    found = advice(made, deadline_s=1, max_gpus=4096)
+    with pytest.raises(Refused, match="max_gpus: given 4096 GPUs; allowed: at most 512"):
+        advice(made, deadline_s=1, max_gpus=4096)
+    found = advice(made, deadline_s=1, max_gpus=4096, far=True)
     assert found.recommended is None
     predicted = [one for one in found.pareto if one.is_predicted]
     assert predicted

@@ -39,6 +39,12 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write_decide, tmp_path, capsy
     assert UNKNOWN_QUALITY.to_dict() in decision["warnings"]
     assert set(FIELDS) <= set(decision)
     assert set(decision["setting"]) == set(SETTING)
+    done = [record for record in records(store).values() if record.status == "done"]
+    measured = {record.spec.setting for record in done}
+    assert len(decision["surprises"]) == len(measured) - 1  # the first one was not predicted
+    for item in decision["surprises"]:
+        assert item["low_s"] < item["predicted_s"] < item["high_s"]
+        assert item["is_inside"] == (item["low_s"] <= item["measured_s"] <= item["high_s"])
     setting = decision["setting"]
     assert (setting["gpus"], setting["local_batch"]) == (1, 32)
     assert decision["probability"] >= 0.9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
-from wattlaw.analysis.predict import Observation
+from wattlaw.analysis.predict import Observation, predict
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.study.setting import Setting
 
@@ -45,3 +45,8 @@ def test_a_model_that_misses_its_own_runs_says_by_how_much():
     ]
     assert fit(good).misfit < 0.02
     assert fit(bad).misfit > 0.1
+    codes = [
+        {warning.code for row in predict(seen, [packed(8)]) for warning in row.warnings}
+        for seen in (good, bad)
+    ]
+    assert ["misfit" in each for each in codes] == [False, True]

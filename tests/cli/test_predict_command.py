@@ -15,6 +15,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.cli.commands.predict import predict as predict_command
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.store.record import DeviceReport, SamplerReport
 
 KEYS = {
     "workload", "hardware", "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch",
@@ -167,6 +168,63 @@ def test_power_limits_save_energy_and_cost_time(tmp_path):
 def test_values_out_of_range_are_named(placed, values, words):
     with pytest.raises(BadInput, match=words):
         wattlaw.open(placed).predict(**values)
+
+
+def codes(prediction):
+    return {warning.code for warning in prediction.warnings}
+
+
+def test_far_from_the_runs_is_a_warning_and_very_far_is_refused(placed):
+    near, far, farthest = wattlaw.open(placed).predict(gpus=[16, 17, 512]).rows
+    assert ["far" in codes(row) for row in (near, far, farthest)] == [False, True, True]
+    for values in ({"gpus": [513]}, {"gpus": [8], "baseline": "gpus=513"}):
+        with pytest.raises(Refused, match="513 GPUs; allowed: at most 512"):
+            wattlaw.open(placed).predict(**values)
+        assert wattlaw.open(placed).predict(**values, far=True).rows
+    refused = command("predict", placed, "--gpus", "513")
+    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
+    assert "--far" in refused.stderr
+
+
+def capped_store(folder: Path, board: str, **facts: float) -> Path:
+    """Return a store of runs with and without a cap; the runs have recorded facts of a board."""
+    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
+    store = write_store(folder / "store", made.runs.assign(hardware=board), made.epochs)
+    gpu = DeviceReport(id="g", kind="gpu", name=board, facts=facts)
+    sampler = SamplerReport(host="a", samples=1, duration_s=1, cpu_s=0, start_cpu_s=0,
+                            devices=(gpu,))  # fmt: skip
+    for record in store.records():
+        known = record.facts.model_copy(update={"hardware": board})
+        changed = record.model_copy(update={"samplers": (sampler,), "facts": known})
+        store.folder(record.run_id).write(changed, durable=False)
+    return store.path
+
+
+@pytest.mark.parametrize(
+    ("board", "facts", "low", "high"),
+    [
+        ("X1", {"min_power_limit_w": 80.0, "max_power_limit_w": 320.0}, 80, 320),  # recorded
+        ("dgx-a100-80 (simulated, uncalibrated)", {}, 100, 400),  # in the library
+        ("NVIDIA A100-SXM4-80GB", {"max_power_limit_w": 350.0}, 100, 350),  # both
+    ],
+)
+def test_a_limit_that_the_board_does_not_accept_is_refused(tmp_path, board, facts, low, high):
+    results = wattlaw.open(capped_store(tmp_path, board, **facts))
+    rows = results.predict(gpus=[4], power_limit_w=[low, high]).rows
+    assert "limit-far" not in codes(rows[1])
+    for watts in (low - 0.5, high + 0.5):
+        with pytest.raises(BadInput, match=f"power_limit_w: given {watts:g}; allowed: .* {high} W"):
+            results.predict(gpus=[4], power_limit_w=[watts], far=True)
+
+
+def test_without_a_known_range_limits_far_from_those_of_the_runs_have_a_warning(tmp_path):
+    results = wattlaw.open(capped_store(tmp_path, "X1"))
+    capped = sorted(results.metrics["power_limit_w"].dropna().unique())
+    limits = [capped[0] / 1.2, capped[0] / 1.3, capped[-1] * 1.2, capped[-1] * 1.3, None]
+    rows = results.predict(gpus=[4], power_limit_w=limits).rows
+    assert ["limit-far" in codes(row) for row in rows] == [False, True, False, True, False]
+    with pytest.raises(BadInput, match="clock_limit_mhz"):
+        results.predict(gpus=[4], clock_limit_mhz=[9000], hardware="a100-sxm-40gb")
 
 
 def test_a_workload_without_runs_is_refused(placed):

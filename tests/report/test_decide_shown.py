@@ -10,6 +10,7 @@ from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.report.core_sections import gallery
+from wattlaw.report.topics.decision_course import expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 
@@ -86,6 +87,9 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     (sentence,) = decision_sentences(opened._findings())
     assert "1 GPU on 1 node, batch 32 each: within" in sentence
     assert "(after 3 runs)" in sentence
+    shown = expected(opened._findings())
+    assert len(shown.rows) == 2  # of three settings, the first was not predicted
+    assert {row[-1] for row in shown.rows} <= {"yes", "no"}
     opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
     assert (folder / "decision.svg").exists()
     page = (tmp_path / "report.html").read_text()
@@ -97,3 +101,4 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     plain = analyse(*made_study(counts=(1, 2)))  # no decision
     assert not list(decision_sentences(plain))
     assert few[0].picture(plain) is None
+    assert expected(plain) is None

@@ -4,9 +4,11 @@ from wattlaw.analysis.advise.advice import advise as advise_on
 from wattlaw.study.question import Question
 
 
-def advise(table, windows, workload, /, *, baseline=None, any_batch=False, unused=None, **asked):
+def advise(
+    table, windows, workload, /, *, baseline=None, any_batch=False, far=False, unused=None, **asked
+):
     """Return the advice for a question; ``unused`` counts the runs without a result."""
     return advise_on(
         table, windows, workload, Question(**asked),
-        baseline=baseline, any_batch=any_batch, without_result=unused,
+        baseline=baseline, any_batch=any_batch, far=far, without_result=unused,
     )  # fmt: skip

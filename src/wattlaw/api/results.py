@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
 from wattlaw.analysis.laws.fitting import Fits
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.questions import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
@@ -19,6 +21,8 @@ from wattlaw.study.question import asks
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.job import Predictions
+    from wattlaw.analysis.predict.reach import Ranges
+    from wattlaw.hardware.cluster import Cluster
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Results(StoreReports):
         *,
         baseline: str | Mapping[str, Any] | None = None,
         any_batch: bool = False,
+        far: bool = False,
         energy_scope: str | None = None,
         **asked: Any,
     ) -> Advice:
@@ -78,6 +83,8 @@ class Results(StoreReports):
             the fastest one that may be recommended.
         any_batch
             Whether global batches of unknown or lower quality may be recommended.
+        far
+            Whether ``max_gpus`` may be more than 64 times the most GPUs that ran.
         energy_scope
             What energies count: ``gpu``, ``node`` or ``all``, the outermost scope that was
             measured and the default. Runs without that scope have no energy.
@@ -95,8 +102,8 @@ class Results(StoreReports):
         Raises
         ------
         wattlaw.common.errors.Refused
-            There is no done run of the workload, no run reached the target, or epochs are needed
-            and the unit is another.
+            There is no done run of the workload, no run reached the target, epochs are needed and
+            the unit is another, or ``max_gpus`` needs ``far``.
         wattlaw.common.errors.BadInput
             A constraint is out of range, the baseline is no setting of the runs, or one of several
             workloads must be named.
@@ -117,6 +124,7 @@ class Results(StoreReports):
             question,
             baseline=read_baseline(baseline),
             any_batch=any_batch,
+            far=far,
             without_result=runs_without_result(self.runs, self.metrics["run_id"], name),
             decision=self.decision,
         )
@@ -136,6 +144,7 @@ class Results(StoreReports):
         epochs: int | None = None,
         hardware: str | None = None,
         seed: int = 0,
+        far: bool = False,
     ) -> "Predictions":
         """Predict time, power and energy of settings, with 90 % intervals.
 
@@ -167,13 +176,17 @@ class Results(StoreReports):
             path of a hardware file. Its networks and clocks are the prior.
         seed
             Seed of the random numbers: equal runs and seeds give equal predictions.
+        far
+            Whether to predict more than 64 times the most GPUs that ran.
 
         Raises
         ------
         wattlaw.common.errors.Refused
-            The stores have no done run of the workload, or it is not data-parallel.
+            The stores have no done run of the workload, it is not data-parallel, or GPUs need
+            ``far``.
         wattlaw.common.errors.BadInput
-            A value is out of range, or the stores have several workloads and none is named.
+            A value is out of range, such as a limit that the board does not accept, or the stores
+            have several workloads and none is named.
 
         Examples
         --------
@@ -187,13 +200,43 @@ class Results(StoreReports):
         from wattlaw.analysis.predict.job import predict_workload
         from wattlaw.hardware.library import read_cluster
 
+        name, compared = self._workload(workload), read_baseline(baseline)
+        cluster = None if hardware is None else read_cluster(hardware)
+        limits = [*power_limit_w, *clock_limit_mhz, *(compared or {}).keys() & {*LIMITS}]
+        boards = self._boards(name, cluster) if limits else {}
         return predict_workload(
-            self.metrics, self._workload(workload), baseline=read_baseline(baseline),
-            epochs=epochs, cluster=None if hardware is None else read_cluster(hardware), seed=seed,
+            self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
+            far=far, boards=boards,
             gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node, local_batch=local_batch,
             global_batch=global_batch, power_limit_w=power_limit_w,
             clock_limit_mhz=clock_limit_mhz,
         )  # fmt: skip
+
+    def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
+        """Return the limits that boards accept, by the hardware of a workload's runs.
+
+        They are those of the hardware file; else of the library, with the power that runs recorded.
+        """
+        from wattlaw.hardware.library import find_gpu
+
+        boards: dict[str, dict[str, tuple[float, float]]] = {}
+        rows = self.metrics[self.metrics["workload"] == workload]
+        for label, run_ids in rows.fillna({"hardware": "None"}).groupby("hardware")["run_id"]:
+            ranges = boards.setdefault(str(label), {})
+            if (gpu := cluster.gpu if cluster else find_gpu(str(label))) is not None:
+                ranges["power_limit_w"] = (gpu.min_limit_w, gpu.max_w)
+                ranges["clock_limit_mhz"] = (gpu.min_clock_mhz, gpu.max_clock_mhz)
+            known = [
+                [float(device.facts.get(f"{end}_power_limit_w") or 0) for end in ("min", "max")]
+                for store in (() if cluster else self._stores)
+                for record in filter(None, store.records_by_id(set(run_ids)).values())
+                for device in chain(*(report.devices for report in record.samplers))
+                if device.kind == "gpu" and device.name == record.facts.hardware
+            ]
+            if any(high for _, high in known):
+                low = min(known)[0] or ranges.get("power_limit_w", (0.0,))[0]
+                ranges["power_limit_w"] = (low, max(high for _, high in known))
+        return dict(boards)
 
     def compare(
         self,

@@ -1,6 +1,7 @@
 """Hardware descriptions: those that ship with the package, and the user's own files."""
 
 import contextlib
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -80,6 +81,16 @@ def _with_board(data: dict[str, Any]) -> dict[str, Any]:
             *("node", "gpu"),
         )
     return data | {"node": node | {"gpu": _board(name).model_dump(mode="json")}}
+
+
+def find_gpu(label: str) -> Gpu | None:
+    """Return the board that the hardware of runs names: by the library or, as in ``NVIDIA
+    A100-SXM4-40GB``, by the driver; None if it is not in the library."""
+    first, words = label.partition(" ")[0], re.findall("[a-z0-9]+", label.lower())
+    for name in gpu_names():
+        if all(any(word.startswith(part) for word in words) for part in name.split("-")):
+            return _board(name)
+    return _shipped(first).gpu if first in cluster_names() else None
 
 
 def describe(part: Described, prefix: str = "") -> list[Entry]:

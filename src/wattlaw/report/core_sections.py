@@ -116,6 +116,7 @@ def _prediction(content: Content) -> Parts:
 def _decision(content: Content) -> Parts:
     yield from decision.sentences(content.findings)
     yield from content.pictures
+    yield decision.expected(content.findings)
 
 
 def _utilisation(content: Content) -> Parts:

@@ -26,6 +26,9 @@ from wattlaw.analysis.metrics.comparable_runs import (
     comparable_runs,
 )
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.analysis.predict.predictions import misfit_cautions
+from wattlaw.analysis.predict.reach import cautions as far_cautions
 from wattlaw.common.errors import Refused
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import LIMIT_NAMES
@@ -150,6 +153,7 @@ def advise(
     *,
     baseline: Mapping[str, Any] | None = None,
     any_batch: bool = False,
+    far: bool = False,
     without_result: Mapping[str, int] | None = None,
     decision: Mapping[str, Any] | None = None,
 ) -> Advice:
@@ -181,11 +185,11 @@ def advise(
     amounts, cautions = needed_epochs(job, epochs, question.epochs, question.target)
     warnings += cautions
     epochs_differ = "epochs-differ" in {item.code for item in cautions}
-    options = read_options(table, job, amounts, question, baseline, any_batch=any_batch)
+    options = read_options(table, job, amounts, question, baseline, any_batch=any_batch, far=far)
     choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
     is_late = choice.recommended is None and question.deadline_s is not None
     if is_late and options.sound and question.max_gpus is None:
-        options = options.predict(far=True)
+        options = options.predict(outside=True)
         choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
     front = pareto(options.offered)
     base = options.named or fastest(choice.compared)  # what savings refer to
@@ -326,6 +330,9 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
             listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
             text += f" Outside of their range: {listed}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
+        if option.model is not None:
+            yield from misfit_cautions(fit(option.model.observations))
+            yield from far_cautions(option.setting, option.model.settings, option.model.board)
     elif option.repeats == 1:
         text = "This setting ran once, so it has no interval: its uncertainty is unknown."
         if option.interval_from:

@@ -4,6 +4,7 @@ A setting may be recommended where it has no more GPUs than allowed, and a globa
 quality is known to hold, or that is in use. A setting that ran is never replaced by a prediction.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise, product
@@ -29,7 +30,7 @@ from wattlaw.analysis.metrics.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.metrics.variation import shared_deviations, variation
-from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import quantiles
 from wattlaw.analysis.predict.job import Job, job_of, setting_of_row
 from wattlaw.analysis.predict.predictions import MeasuredRange
@@ -43,8 +44,6 @@ from wattlaw.study.sources import origin_of, source_of
 _SEPARATE = ["hardware", "launcher", "threads_per_worker", "power_profile"]
 #: A time is known well enough for an option if its 95 % interval is no wider than this factor.
 WIDEST = 4.0
-#: GPU counts to try, as a multiple of the largest one that ran: intervals decide what is kept.
-_REACH = 64
 #: With more settings, those between measured batches and limits are left out.
 _MOST = 400
 #: Why an option may not be recommended.
@@ -62,6 +61,7 @@ class Rule:
     quality: Sequence[BatchQuality]
     largest_batch: float
     max_gpus: float
+    far: bool = False  # whether ``max_gpus`` may be farther from the runs than ``reach.REFUSED``
 
     def judge(self, option: Option) -> Option:
         batch, group = option.global_batch, {"hardware": option.hardware}
@@ -112,8 +112,8 @@ class Options:
         """Those to choose from; all that ran where none may be recommended."""
         return [*self.sound, *self.predicted] or list(self.ran)
 
-    def predict(self, *, far: bool) -> "Options":
-        """Return these options with predicted ones; ``far``: outside of the range of the runs."""
+    def predict(self, *, outside: bool) -> "Options":
+        """Return these options with predicted ones, also ``outside`` of the range of the runs."""
         models: dict[int, list[Option]] = {}
         for item in self.ran:
             if item.model is not None:
@@ -122,14 +122,14 @@ class Options:
         predicted = (
             option
             for own in models.values()
-            for option in _predicted(own, amounts, self.rule, far=far)
+            for option in _predicted(own, amounts, self.rule, beyond=outside)
         )
         return replace(self, predicted=tuple(predicted))
 
 
 def read_options(
     table: pd.DataFrame, job: ComparableRuns, amounts: Amounts, question: Question,
-    baseline: Mapping[str, Any] | None, *, any_batch: bool,
+    baseline: Mapping[str, Any] | None, *, any_batch: bool, far: bool,
 ) -> Options:  # fmt: skip
     """Return what may be chosen of a job; ``table`` has the runs that it was selected from.
 
@@ -154,11 +154,13 @@ def read_options(
             for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
             if rows["run_id"].isin(job.rows["run_id"]).any()
         }
+    if models and not far:
+        reach.check_gpus("max_gpus", question.max_gpus or 1, [item.setting for item in ran])
     ran = [
         replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
         for item in ran
     ]
-    rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf)
+    rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf, far)
     named = None if baseline is None else _index_of(ran, baseline)
     in_use = None if named is None else ran[named].global_batch
     if not any_batch and question.target is None:
@@ -170,7 +172,7 @@ def read_options(
         rule = replace(rule, largest_batch=largest)
     judged = tuple(rule.judge(item) for item in ran)
     options = Options(judged, (), None if named is None else judged[named], rule)
-    return options.predict(far=question.max_gpus is not None)
+    return options.predict(outside=question.max_gpus is not None)
 
 
 def options_of_runs(
@@ -259,7 +261,7 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
 
 
 def _predicted(
-    own: Sequence[Option], amounts: Amounts, rule: Rule, *, far: bool
+    own: Sequence[Option], amounts: Amounts, rule: Rule, *, beyond: bool
 ) -> Iterator[Option]:
     """Yield settings that did not run, by the model of those that did, where a rule allows them.
 
@@ -271,13 +273,13 @@ def _predicted(
         return
     batches = [item.global_batch for item in own if item.global_batch is not None]
     measured, predicted = MeasuredRange.of(model.observations), []
-    for setting in _candidates([item.setting for item in own], model, rule.max_gpus):
+    for setting in _candidates([item.setting for item in own], model, rule):
         batch = None if setting.global_batch is None else int(setting.global_batch)
         outside = measured.exceeded_by(setting)
         if batches and not min(batches) <= (batch or 0) <= max(batches):
             outside = (*outside, "global_batch")
         amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
-        if amount is None or (outside and not far) or model.shares_cores(setting):
+        if amount is None or (outside and not beyond) or model.shares_cores(setting):
             continue
         option = rule.judge(replace(
             first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0, runs=None,
@@ -305,14 +307,15 @@ def _quantities(draws: Floats) -> list[Quantity]:
 Limit = tuple[float | None, ...]
 
 
-def _candidates(measured: Sequence[Setting], model: Job, max_gpus: float) -> Iterator[Setting]:
+def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator[Setting]:
     """Yield settings at measured GPU counts and their doublings that did not run.
 
     They are all combinations of measured batches and limits, and those half-way between neighbours.
     """
     node_gpus, largest = model.node_gpus, max(item.gpus for item in measured)
+    top = math.inf if rule.far and rule.max_gpus < math.inf else reach.REFUSED
     counts = grid.doublings(
-        {item.gpus for item in measured}, min(_REACH, max(max_gpus, largest) / largest)
+        {item.gpus for item in measured}, min(top, max(rule.max_gpus, largest) / largest)
     )
     limits = dict.fromkeys(tuple(getattr(item, name) for name in LIMITS) for item in measured)
     precisions = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)

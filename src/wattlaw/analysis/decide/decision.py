@@ -9,7 +9,11 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.next_runs import LIKELY, OtherSetting, Plan
+from wattlaw.analysis.decide.repeats import fit_with_repeats
+from wattlaw.analysis.decide.surprises import Surprise
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict.predictions import misfit_cautions
+from wattlaw.analysis.predict.reach import cautions as far_cautions
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number
 from wattlaw.study.decide import Decide
@@ -60,6 +64,7 @@ class Decision(Result):
     #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones beside the leading setting
+    surprises: tuple[Surprise, ...] = ()  # how each setting was predicted before its first run
 
     @property
     def clearly_best(self) -> bool:
@@ -78,13 +83,11 @@ class Decision(Result):
         return NO_ENERGY.code in {warning.code for warning in self.warnings}
 
     def with_plan(
-        self, plan: Plan, evidence: Evidence, grid_hours: float | None, budget: float | None
+        self, plan: Plan, evidence: Evidence, grid_hours: float | None, decide: Decide
     ) -> Self:
-        """Return the decision after a plan.
-
-        ``grid_hours`` are the GPU-hours of all runs, and ``budget`` the most that may be spent.
-        """
+        """Return the decision after a plan; ``grid_hours`` are the GPU-hours of all runs."""
         job, question, spent = evidence.job, evidence.question, sum(evidence.hours.values())
+        budget = decide.budget.gpu_hours
         lacks_energy = (
             question.needs_energy
             and job is not None
@@ -100,6 +103,9 @@ class Decision(Result):
                     "add settings to the sweeps.",
                 )
             )
+        if job is not None and plan.setting is not None:
+            cautions += misfit_cautions(fit_with_repeats(job.observations, decide.seed))
+            cautions += far_cautions(plan.setting, job.settings, job.board)
         if budget is not None and spent > budget:
             cautions.append(
                 Caution(
@@ -121,6 +127,7 @@ class Decision(Result):
             stopped_because=plan.stopped_because,
             worker=evidence.worker,
             others=plan.others,
+            surprises=plan.surprises,
             warnings=(*cautions, *evidence.warnings, *(job.warnings if job else ())),
         )
 

@@ -70,8 +70,8 @@ class Planner:
                 and item.setting not in excluded
             ]
             grid_hours = sum(evidence.hours.values()) + sum(self._gpu_hours(evidence, left))
-        ended, budget = replace(current, stopped_because=reason), decide_of(self.study).budget
-        decision = undecided(self.study).with_plan(ended, evidence, grid_hours, budget.gpu_hours)
+        ended, decide = replace(current, stopped_because=reason), decide_of(self.study)
+        decision = undecided(self.study).with_plan(ended, evidence, grid_hours, decide)
         return decision, chosen
 
     def _plan(

@@ -29,6 +29,8 @@ _COMPARED = 30
 class Surprise(Result):
     """The step time of a setting as it was predicted (90 % interval) and as it was measured."""
 
+    properties = ("is_inside",)
+
     setting: Setting
     predicted_s: float
     low_s: float

@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from wattlaw.analysis.metrics.comparable_runs import (
 )
 from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.analysis.predict import grid
+from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.intervals import Components, Prediction
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
@@ -64,6 +64,7 @@ class Job:
     #: counted. The power of an observation is then that of everything counted, per worker.
     host: HostPower | None
     warnings: tuple[Caution, ...]
+    board: reach.Ranges = field(default_factory=dict)
 
     @property
     def fastest(self) -> Setting:
@@ -157,9 +158,9 @@ class Job:
     def _in_units(self, row: Prediction) -> Prediction:
         """Remove values of samples, steps and epochs that are not known."""
         unknown: list[str] = []
-        changes: dict[str, Any] = {}
-        if self.shares_cores(row.setting):
-            changes["warnings"] = (*row.warnings, SHARED_CORES)
+        far = reach.cautions(row.setting, self.settings, self.board)
+        shared = [SHARED_CORES] if self.shares_cores(row.setting) else []
+        changes: dict[str, Any] = {"warnings": (*row.warnings, *far, *shared)}
         if self.unit == "run":
             changes |= {"train_time_s": row.epoch_time_s, "train_time_s_ci": row.epoch_time_s_ci}
         if self.unit != "epoch":
@@ -199,20 +200,24 @@ def predict_workload(
     epochs: float | None = None,
     cluster: "Cluster | None" = None,
     seed: int = 0,
+    far: bool = False,
+    boards: Mapping[str, reach.Ranges] | None = None,
     **values: Any,
 ) -> Predictions:
     """Return the predictions of a workload, for each kind of hardware.
 
     ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
     (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
-    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``.
+    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
+    the range of limits of each kind of hardware; ``far`` allows any number of GPUs.
     """
     rows: list[Prediction] = []
     baselines = []
     warnings: dict[Caution, None] = {}
     if cluster is not None and not values.get("gpus_per_node"):
         values["gpus_per_node"] = cluster.node.gpus
-    for job in jobs_of(table, workload, values.get("gpus_per_node")):
+    for known in jobs_of(table, workload, values.get("gpus_per_node")):
+        job = replace(known, board=(boards or {}).get(str(known.hardware), {}))
         measured = job.settings
         settings = grid.combinations(measured, job.node_gpus, **values)
         compared = job.fastest
@@ -220,6 +225,11 @@ def predict_workload(
             compared = grid.baseline(baseline, measured, job.node_gpus)
         if not settings:
             raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
+        for name, given in (("gpus", settings), ("baseline", [compared])):
+            for setting in given:
+                reach.check_limits(setting, measured, job.board)
+                if not far:
+                    reach.check_gpus(name, setting.gpus, measured)
         baselines.append((job.hardware, compared))
         rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
         warnings |= dict.fromkeys(job.warnings)

@@ -1,20 +1,25 @@
 """Predictions from a job's posterior, and the measurement that would narrow them most."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.predict import model_error
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.intervals import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import LEARNED, Priors
 from wattlaw.analysis.predict.posterior import Posterior, fit
 from wattlaw.common.errors import BadInput
+from wattlaw.common.formatting import percent
 from wattlaw.study.setting import Setting
+
+#: A model that misses its own runs by more says so, as it does for a tenth of the public series.
+_MISFIT = 3 * model_error.TIME_ERROR
 
 
 def predict(
@@ -184,7 +189,17 @@ def _warnings(posterior: Posterior, setting: Setting, unknown: set[str]) -> tupl
         ("batch-unknown", setting.local_batch is None),
         ("precision-assumed", setting.precision not in precisions),
     )
-    return tuple(Caution(code, _TEXTS[code]) for code, applies in conditions if applies)
+    texts = (Caution(code, _TEXTS[code]) for code, applies in conditions if applies)
+    return (*texts, *misfit_cautions(posterior))
+
+
+def misfit_cautions(posterior: Posterior) -> Iterator[Caution]:
+    if (missed := posterior.misfit) > _MISFIT:
+        text = (
+            f"The model misses the runs that it rests on by {percent(missed, 2)}: they are noisy, "
+            "or depend on what it does not contain. Intervals are wider for it; repeat some runs."
+        )
+        yield Caution("misfit", text)
 
 
 _TEXTS = {

@@ -21,6 +21,7 @@ def advise(
     any_batch: Annotated[
         bool, typer.Option("--any-batch", help="Consider batches of unknown or lower quality.")
     ] = False,
+    far: opts.FarOption = False,
     details: Annotated[
         bool, typer.Option("--details", help="Also show the options and all warnings.")
     ] = False,
@@ -39,8 +40,9 @@ def advise(
     for name in opened.workloads if several else (workload,):
         try:
             advice = opened.advise(
-                name, baseline=baseline, any_batch=any_batch, energy_scope=energy_scope, **asked
-            )
+                name, baseline=baseline, any_batch=any_batch, far=far, energy_scope=energy_scope,
+                **asked,
+            )  # fmt: skip
         except Refused as refusal:
             if not several:
                 raise

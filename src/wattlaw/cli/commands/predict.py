@@ -35,6 +35,7 @@ def predict(
         int | None, option("E", "Epochs to train: shows the time of the training.", min=1)
     ] = None,
     hardware: opts.HardwareOption = None,
+    far: opts.FarOption = False,
     seed: Annotated[int, option("SEED", "Seed of the random numbers.", min=0)] = 0,
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
@@ -49,7 +50,7 @@ def predict(
         global_batch=parse_counts("--global-batch", global_batch),
         power_limit_w=parse_limits("--power-limit", power_limit),
         clock_limit_mhz=parse_limits("--clock", clock),
-        baseline=baseline, epochs=epochs, hardware=hardware, seed=seed,
+        baseline=baseline, epochs=epochs, hardware=hardware, seed=seed, far=far,
     )  # fmt: skip
     if as_json:
         print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))

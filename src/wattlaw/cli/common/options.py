@@ -56,6 +56,9 @@ ProfileOption = Annotated[
     PowerProfile | None,
     typer.Option("--power-profile", help="Workload power profile per GPU; see 'wattlaw devices'."),
 ]
+FarOption = Annotated[
+    bool, typer.Option("--far", help="Allow more than 64 times the GPUs that ran.")
+]
 PriorClocksOption = Annotated[
     Literal["default"] | None,
     typer.Option("--prior-clocks", help="'default' confirms that no clock is locked now."),

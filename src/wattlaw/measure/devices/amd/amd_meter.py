@@ -122,6 +122,7 @@ class _Reader:
             "energy_counter": self._energy_by,
             "power": _POWER.get(self._power_by or ""),
             "default_power_limit_w": self._watts("power1_cap_default"),
+            "min_power_limit_w": self._watts("power1_cap_min"),
             "max_power_limit_w": self._watts("power1_cap_max"),
             "power_limit_w": self._watts("power1_cap"),
             "is_shared": bool(others or gpu.partition),

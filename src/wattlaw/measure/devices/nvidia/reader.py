@@ -419,6 +419,7 @@ def _features(
         "power_scopes": ",".join(scopes) or None,
         "scope": f"{users}GPU with its memory",
         "default_power_limit_w": watts(default_mw),
+        "min_power_limit_w": watts(limits_mw[0]) if limits_mw else None,
         "max_power_limit_w": watts(limits_mw[1]) if limits_mw else None,
         "power_limit_w": watts(query_optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
         "is_shared": bool(users),
