@@ -102,10 +102,8 @@ def test_with_a_budget_it_is_the_fastest_within_it(made):
     hours = table.eval("gpus * epoch_time_s / 3600")
     most = 1.01 * hours.median()
     found = advice(made, max_gpu_hours=most, epochs=1)
-    assert found.recommended.gpu_hours.mean <= most
-    assert found.recommended.time_s.mean == pytest.approx(
-        table[hours <= most]["epoch_time_s"].min()
-    )
+    assert found.recommended.gpu_hours.high <= most
+    assert found.recommended.time_s.mean >= table[hours <= most]["epoch_time_s"].min()
     assert found.goal == "time"
 
 
