@@ -28,6 +28,8 @@ _ENOUGH_FREEDOM = 3
 _FALSE_NAMES = 0.01
 #: A node of which a smaller share is left beside the settings cannot be told from these.
 _IDENTIFIED = 0.05
+#: Nodes times settings on a set of nodes: with more, a comparison takes a GB and minutes.
+_MOST_PLACES = 10_000_000
 _SIZE = ["gpus", "nodes"]
 
 
@@ -157,6 +159,8 @@ def slow_nodes(rows: pd.DataFrame) -> tuple[list[SlowNode], pd.Series]:
     cells = table.groupby(["setting", "hosts"], as_index=False).agg(
         {"y": "mean", **dict.fromkeys(SETTINGS, "first")}
     )
+    if len(cells) * cells["hosts"].str.split(",").explode().nunique() > _MOST_PLACES:
+        return [], slower
     theta, surface, lost = _effects_of_settings(cells)
 
     def transformed(columns: Floats) -> Floats:
