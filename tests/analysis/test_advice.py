@@ -355,8 +355,8 @@ def test_enough_repeats_have_their_own_spread():
     found = advise(run_metrics(*tables), tables[1], runs[0]["workload"], any_batch=True)
     (option,) = [item for item in found.pareto if item.gpus == 2]
     run, mean = np.log(times[1]).var(ddof=1) / 5, times[1].mean()
-    total = run + 0.01**2 + 0.03**2
-    freedom = total**2 / (run**2 / 4 + 0.01**4 / 4 + 0.03**4 / 4)
+    total = run + 0.01**2  # runs of this machine on one node have no other nodes
+    freedom = total**2 / (run**2 / 4 + 0.01**4 / 4)
     half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
     assert option.time_s.interval == pytest.approx([mean * np.exp(-half), mean * np.exp(half)])
 

@@ -186,9 +186,12 @@ def options_of_runs(
         slow_log=by_group["slow_log"].mean(),
     )
     runs = [own.to_numpy(float) for _, own in by_group[quantities]]
-    is_simulated = origin_of(job.rows["launcher"].iloc[0]) == "simulated"
-    varied = [variation(job.rows[name], group, job.rows, simulated=is_simulated)
-              for name in quantities]  # fmt: skip
+    launcher, absent = job.rows["launcher"].iloc[0], set[str]()
+    if origin_of(launcher) == "simulated":
+        absent = {"session", "nodes"}
+    elif launcher == "local" and job.rows["nodes"].max() == job.rows["hosts"].nunique() == 1:
+        absent = {"nodes"}  # the next run is on this machine, too
+    varied = [variation(job.rows[name], group, job.rows, absent) for name in quantities]
     shared = [shared_deviations(own, varied) for _, own in job.rows.groupby(group)]
     repeated = varied[0].repeated
     is_known = repeated > 0 or "imported" not in set(job.rows["launcher"])

@@ -4,7 +4,7 @@ A session is a day (UTC). The logarithm of a run's time or energy is that of its
 deviation of its set of nodes, of its session there, and of the run.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -48,14 +48,14 @@ class Variation:
 
 
 def variation(
-    quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame, *, simulated: bool = False
+    quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame, absent: Collection[str] = ()
 ) -> Variation:
     """Return how a quantity varies: nested analysis of variance by unweighted means, shrunk.
 
     Each sum of squares, less what finer components add to it (Searle, Casella & McCulloch 1992,
     "Variance Components", chapter 3), is pooled with that of ``PRIOR``: a scaled inverse chi-square
-    posterior. Degrees of freedom of a mean are Satterthwaite's. Simulated runs have neither
-    sessions nor nodes that differ. ``setting`` numbers the settings from 0 on.
+    posterior. Degrees of freedom of a mean are Satterthwaite's. ``absent`` are components that
+    cannot differ, unless runs show it. ``setting`` numbers the settings from 0 on.
     """
     placed = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts"])
     cell = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts", "session"])
@@ -82,7 +82,7 @@ def variation(
         if squares <= len(values) * ROUNDING**2:
             freedom = 0  # identical repeats show nothing
         squares -= float((below * (1 - 1 / sizes[number])).sum())
-        prior = 0.0 if simulated and name != "run" else sd**2
+        prior = 0.0 if name in absent else sd**2
         variance = (weight * prior + max(0.0, squares)) / (weight + freedom)
         variances.append(variance)
         freedoms.append(weight + freedom)
