@@ -50,7 +50,7 @@ def draw_errors(
     size = misfit * _SLOPE * np.exp(_SLOPE_SPREAD * dice.standard_normal((draws, 1)))
     slope = size * np.where(dice.random((draws, 1)) < _SLOWER, 1.0, -0.5)
     full = dice.exponential(1 / _SATURATION_HAZARD, (draws, 1))
-    begun = _BEGUN * min(_growth(seen, seen_s) / np.log(2), 1.0) ** 2
+    begun = _BEGUN * min(growth(seen, seen_s) / np.log(2), 1.0) ** 2
     full = np.where(dice.random((draws, 1)) < begun, 0.0, full)
     gpus = _doublings(seen.gpus, wanted.gpus)
     errors = slope * gpus + np.log(2) * np.maximum(gpus - full, 0.0)
@@ -63,7 +63,7 @@ def draw_errors(
     return np.asarray(np.where(wanted.has_batch, errors, errors + other))
 
 
-def _growth(seen: Layout, seen_s: Floats) -> float:
+def growth(seen: Layout, seen_s: Floats) -> float:
     """Return by how much a step took longer, in logs, in the last doubling of GPUs that was seen.
 
     Settings count that have the same batch and limits. From one node to two, the network slows.

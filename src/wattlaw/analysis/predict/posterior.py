@@ -179,6 +179,10 @@ def fit(
     return _fit(tuple(observations), seed, priors)
 
 
+#: By how much a doubling of GPUs slows a step, in logs, before its storage may be saturated.
+_GROWTH = 0.1
+
+
 @lru_cache(maxsize=64)
 def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Priors) -> Posterior:
     reference = Reference.of(observations)
@@ -193,7 +197,16 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     transformation = parameters.Transformation([known[name] for name in names])
     data = _Data.of(observations, reference)
     target = partial(_log_likelihood, data, names, transformation)
-    draws = sample(target, len(names), seed)
+    guess = {}
+    times = np.array([item.step_time_s for item in observations])
+    if beyond.growth(layout, times) > _GROWTH:
+        # Storage that all share may be what takes the step of the most GPUs.
+        last = int(np.lexsort((times, layout.gpus))[-1])
+        samples = layout.gpus[last] * layout.micro[last] * layout.parts[last]
+        share = times[last] / (reference.compute_s * samples)
+        prior = known["storage"]
+        guess[names.index("storage")] = float((np.log(share) - prior.mean) / prior.sd)
+    draws = sample(target, len(names), seed, guess)
     dice = np.random.default_rng([seed, 2])
     known[f"precision_{len(reference.precisions)}"] = parameters.PRECISION  # of any other precision
     count = draws.shape[0]

@@ -14,7 +14,7 @@ Few points, ridges and several modes need no starting value, and what the data d
 keeps its prior. Many exact observations are as easy as few, because the particles start near them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -46,10 +46,13 @@ _RISE, _LOWER, _APART = 1e-3, 15.0, 0.3
 _PRIOR_SHARE, _WIDER = 0.3, 1.2
 
 
-def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
+def sample(
+    log_likelihood: LogLikelihood, size: int, seed: int, guess: Mapping[int, float] | None = None
+) -> Floats:
     """Return ``CHAINS * LENGTH`` equally weighted draws of ``size`` standard normal parameters.
 
-    ``log_likelihood`` returns that of each row. Equal seeds give equal draws.
+    ``log_likelihood`` returns that of each row. Equal seeds give equal draws. ``guess`` has values
+    of some parameters, by column, near which there may be a mode that is too narrow to be found.
     """
 
     def log_posterior(rows: Floats) -> Floats:
@@ -59,6 +62,11 @@ def sample(log_likelihood: LogLikelihood, size: int, seed: int) -> Floats:
     dice = np.random.default_rng(seed)
     first = dice.standard_normal((CHAINS * LENGTH, size))
     starts = first[np.argsort(-log_likelihood(first), kind="stable")[:STARTS]]
+    if guess:
+        guessed = first.copy()
+        guessed[:, list(guess)] = list(guess.values())
+        best = np.argsort(-log_likelihood(guessed), kind="stable")[:STARTS]
+        starts = np.vstack([starts, guessed[best]])
     modes = climb(log_posterior, starts)
     path = _Path(log_posterior, _Mixture.around(log_posterior, modes))
     state = path.state(path.mixture.draws(dice, first.shape[0]))
