@@ -182,7 +182,7 @@ def _parts_s(ranks: Sequence[ProcessSteps], first: ProcessSteps) -> dict[str, Fl
     The last rank of a step does not wait for others' gradients: it only communicates.
     """
     parts_s = {"data_wait_s": _of_ranks(ranks, first.steps, "data_wait_s").mean(0)}
-    if first.parallelism == "ddp" and 1 < len(ranks) == first.world_size:
+    if first.parallelism in ("ddp", "fsdp") and 1 < len(ranks) == first.world_size:
         waits_s = _of_ranks(ranks, first.steps, "gradient_wait_s")
         least_s = waits_s.min(0)
         parts_s |= {"communication_s": least_s, "rank_wait_s": waits_s.mean(0) - least_s}
