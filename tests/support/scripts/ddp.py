@@ -1,4 +1,4 @@
-"""A training script for torchrun, with DistributedDataParallel unless --alone or --fsdp is given."""
+"""A training script for torchrun, with DistributedDataParallel, --fsdp of a version, or --alone."""
 
 import argparse
 import functools
@@ -25,16 +25,15 @@ data = TensorDataset(torch.randn(samples, 8), torch.randn(samples, 1))
 model = torch.nn.Linear(8, 1)
 if not args.alone:
     dist.init_process_group("gloo")
-waited_s = 0.0
+collectives_s = []
 
 
 def timed(collective):
     @functools.wraps(collective)
     def wait(*arguments, **named):
-        global waited_s
         begin_s = time.perf_counter()
         collective(*arguments, **named)
-        waited_s += time.perf_counter() - begin_s
+        collectives_s.append(time.perf_counter() - begin_s)
 
     return wait
 
@@ -66,8 +65,8 @@ for _ in range(args.epochs):
             gradient_waits_s.append((wait_ns - hidden_ns) / 1e9)
         loss.backward()
         if args.fsdp:
-            gradient_waits_s.append(waited_s)
-            waited_s = 0.0
+            gradient_waits_s.append(sum(collectives_s))
+            collectives_s.clear()
         timer.add(len(x), 1 / args.accumulate)
         if batches % args.accumulate == 0:
             optimizer.step()

@@ -6,11 +6,12 @@ import functools
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 clock = time.perf_counter_ns
 MAX_PENDING = 10_000  # events of a GPU
+_MAX_MARKS = 10**6  # that are not written, as of an evaluation
 GRADIENT_WAITS = "gradient waits"  # a part that can fail
 #: Functions of FSDP that only wait on a CPU; on a GPU they start work in other streams.
 _OTHER_STREAMS = ("unshard", "_post_backward_hook")
@@ -89,17 +90,16 @@ class GradientWaits:
         self.gpu: DeviceTimes | None = None
         self.device: Any = None
         self._queue: Any = None  # appends to the callbacks of a backward pass that is running
-        self._is_computed = False
         self._depth = self._marks = self._taken = self._last_ns = 0
         self._ends: deque[int] = deque()  # marks until the end of each pass that is not written
         self._host_us: list[float] = []  # between marks
 
-    def _use(self, device: Any) -> None:
+    def _use(self, device: Any, is_one_of_several: bool = False) -> None:
         if self.device is None:
             self.device = device
             if device.type in ("cuda", "xpu"):
                 self.gpu = DeviceTimes(getattr(sys.modules["torch"], device.type), device)
-        if device != self.device:
+        if is_one_of_several or device != self.device:
             raise RuntimeError("the models of a process are on several devices")
 
     @_guarded
@@ -108,9 +108,7 @@ class GradientWaits:
             return  # its backward pass is compiled, also what is called in it
         torch: Any = sys.modules["torch"]
         self._queue = torch.autograd.Variable._execution_engine.queue_callback
-        if ddp.is_multi_device_module:
-            raise RuntimeError("a model is on several devices")
-        self._use(ddp.device)
+        self._use(ddp.device, ddp.is_multi_device_module)
         trained = [p for p in ddp._module_parameters if p.requires_grad]
         with torch.enable_grad():
             for parameter in (trained[0], trained[-1]):  # one of them may be unused
@@ -123,29 +121,23 @@ class GradientWaits:
 
     @_guarded
     def _computed(self) -> None:
-        if not self._is_computed:  # the first of several callbacks
-            self._is_computed = True
+        if not self._depth:  # the first of several callbacks
             self.enter(self)
-            self._queue(self._received)
+            self._queue(functools.partial(self.leave, True))
 
     @_guarded
-    def _received(self) -> None:
-        self._is_computed = False
-        self.leave(True)
-
-    @_guarded
-    def watch_fsdp(self, find: Callable[[], list[tuple[Any, str]]]) -> None:
-        calls = [(owner, name, getattr(owner, name)) for owner, name in find()]  # all, or a failure
-        for call in calls:
-            _time_calls(*call, self.recorder, is_end=call is calls[-1])
+    def watch_calls(self, module: Any, calls: Sequence[tuple[str, str]]) -> None:
+        found = [(sys.modules.get(owner) or getattr(module, owner), name) for owner, name in calls]
+        for call, original in [(call, getattr(*call)) for call in found]:  # all of them, or none
+            _time_calls(*call, original, self.recorder, is_end=call == found[-1])
 
     @_guarded
     def enter(self, state: Any) -> None:
-        """Begin a wait of a state of FSDP, or of this object."""
-        device = getattr(state, "compute_device", None) or getattr(state, "device", self.device)
-        self._use(device)
+        self._use(getattr(state, "compute_device", None) or getattr(state, "device", self.device))
         self._depth += 1
         if self._depth == 1:
+            if self._marks - self._taken > _MAX_MARKS:
+                raise RuntimeError("too many waits without an optimizer step")
             if self.gpu is not None and self.gpu.is_capturing():
                 raise RuntimeError("a backward pass was captured in a CUDA graph")
             self._mark()

@@ -88,12 +88,16 @@ def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) ->
     setattr(owner, name, method)
 
 
-def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
-    def see(_: Any) -> bool:
-        _seen.add(kind)
-        return True
+def _sees(kind: str, name: str, *waits: tuple[str, str]) -> Callable[[Any, Any], None]:
+    def see_module(module: Any, recorder: Any) -> None:
+        def see(_: Any) -> bool:
+            _seen.add(kind)
+            recorder.waits.watch_calls(module, waits)
+            return True
 
-    return lambda module, recorder: observe(getattr(module, name), "__init__", recorder, see)
+        observe(getattr(module, name), "__init__", recorder, see)
+
+    return see_module
 
 
 def see_ddp(module: Any, recorder: Any) -> None:
@@ -109,35 +113,6 @@ def see_ddp(module: Any, recorder: Any) -> None:
     ddp.__init__ = __init__
 
 
-def see_fully_shard(module: Any, recorder: Any) -> None:
-    def find() -> list[tuple[Any, str]]:
-        names = ("unshard", "wait_for_unshard", "post_backward")
-        last = module.FSDPState, "_root_post_backward_final_callback"
-        return [*((module.FSDPParamGroup, name) for name in names), last]
-
-    _see_fsdp(module.FSDPState, recorder, find)
-
-
-def see_fsdp(module: Any, recorder: Any) -> None:
-    def find() -> list[tuple[Any, str]]:
-        runtime = sys.modules["torch.distributed.fsdp._runtime_utils"]
-        names = ("_pre_backward_hook", "_post_backward_hook", "_post_backward_final_callback")
-        return [(module, "_pre_forward_unshard"), *((runtime, name) for name in names)]
-
-    _see_fsdp(module.FullyShardedDataParallel, recorder, find)
-
-
-def _see_fsdp(owner: Any, recorder: Any, find: Callable[[], list[tuple[Any, str]]]) -> None:
-    """Time the calls that are found, of which the last ends a backward pass, once FSDP is used."""
-
-    def see(_: Any) -> bool:
-        _seen.add("fsdp")
-        recorder.waits.watch_fsdp(find)
-        return True
-
-    observe(owner, "__init__", recorder, see)
-
-
 def see_autocast(module: Any, recorder: Any) -> None:
     def see(autocast: Any) -> bool:
         if autocast._enabled:
@@ -148,5 +123,22 @@ def see_autocast(module: Any, recorder: Any) -> None:
 
 
 see_data_parallel = _sees("other", "DataParallel")
+#: With the functions in which FSDP waits, of modules or classes; the last one ends a backward pass.
+see_fsdp = _sees(
+    "fsdp",
+    "FullyShardedDataParallel",
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "_pre_forward_unshard"),
+    ("torch.distributed.fsdp._runtime_utils", "_pre_backward_hook"),
+    ("torch.distributed.fsdp._runtime_utils", "_post_backward_hook"),
+    ("torch.distributed.fsdp._runtime_utils", "_post_backward_final_callback"),
+)
+see_fully_shard = _sees(
+    "fsdp",
+    "FSDPState",
+    ("FSDPParamGroup", "unshard"),
+    ("FSDPParamGroup", "wait_for_unshard"),
+    ("FSDPParamGroup", "post_backward"),
+    ("FSDPState", "_root_post_backward_final_callback"),
+)
 see_pipeline = _sees("pipeline", "_PipelineStageBase")
 see_deepspeed = _sees("deepspeed", "DeepSpeedEngine")
