@@ -52,15 +52,22 @@ def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_p
     assert found["gpu_energy_per_step_j"] == pytest.approx(200 * step_s, rel=0.05)
 
 
-def test_what_ddp_waits_for_is_split_as_torch_times_it_and_used_for_predictions(tmp_path):
+@pytest.mark.parametrize(
+    ("choice", "parallelism", "late_s"),
+    [((), "ddp", 0.0), (("--fsdp", "1"), "fsdp", 0.01), (("--fsdp", "2"), "fsdp", 0.01)],
+    ids=["ddp", "fsdp1", "fsdp2"],
+)
+def test_what_ranks_wait_for_is_split_as_the_script_times_it_and_used_for_predictions(
+    tmp_path, choice, parallelism, late_s
+):
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     options = ("--warmup-steps", "5", "--", sys.executable, *line, SCRIPTS / "ddp.py")
-    found, done = measured(tmp_path, *options, "--accumulate", "2", "--epochs", "8")
-    assert (found["steps"], found["world_size"], found["parallelism"]) == (40, 2, "ddp")
+    found, done = measured(tmp_path, *options, *choice, "--accumulate", "2", "--epochs", "8")
+    assert (found["steps"], found["world_size"], found["parallelism"]) == (40, 2, parallelism)
     assert (found["samples_seen"], found["gradient_accumulation"]) == (1600, 2)
     results = [json.loads(text) for text in re.findall(r"RESULT (.*)", done.stdout)]
-    # The script does not see the last of its 80 backward passes; two are a step.
-    waits_s = np.array([[*result["gradient_waits_s"], np.nan] for result in results])
+    # Of 80 backward passes, DDP does not show the last; two are a step.
+    waits_s = np.array([result["gradient_waits_s"] for result in results], float)
     waits_s = waits_s.reshape(2, 40, 2).sum(2)
     store = Store(tmp_path)
     runs, epochs = store.pandas("runs"), store.pandas("epochs")
@@ -73,8 +80,10 @@ def test_what_ddp_waits_for_is_split_as_torch_times_it_and_used_for_predictions(
         ("rank_wait_s", waits_s.mean(0)[steps] - least_s),
     ):
         expected_s = np.nansum(steps_s)
-        # A callback may be late on a busy machine.
-        assert steady[name].sum() == pytest.approx(expected_s, rel=0.15, abs=0.001 * len(steps))
+        # A callback may be late on a busy machine. FSDP's copies are timed, its collectives here.
+        near_s = (0.004 if choice else 0.001) * len(steps)
+        assert steady[name].sum() == pytest.approx(expected_s, rel=0.15, abs=near_s)
+    assert steady["rank_wait_s"].sum() > 0.8 * late_s * len(steps)  # twice, mean of two ranks
     (job,) = jobs_of(run_metrics(runs, epochs), "command")
     (observation,) = job.observations
     share = steady["communication_s"].sum() / steady["duration_s"].sum()

@@ -67,7 +67,7 @@ class ProcessSteps(TrainingFacts):
     ``is_mixed``: most steps take batches of several loaders, or optimizers take them in turn.
     ``evaluated`` states whether an evaluation lies between the step before and this one.
     ``gradient_wait_s`` is what a step waited for other ranks' gradients when it had computed its
-    own. ``rank`` is of the process group or, without one, of the launcher.
+    own, with FSDP also for parameters. ``rank`` is of the process group or else of the launcher.
     """
 
     host: str

@@ -179,10 +179,11 @@ def _of_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
 def _parts_s(ranks: Sequence[ProcessSteps], first: ProcessSteps) -> dict[str, Floats]:
     """Return the measured parts of each step's time, as means over ranks.
 
-    The last rank of a step does not wait for others' gradients: it only communicates.
+    The last rank of a step does not wait for others' gradients: it only communicates, unless ranks
+    are late in turn within a step of FSDP, which waits many times.
     """
     parts_s = {"data_wait_s": _of_ranks(ranks, first.steps, "data_wait_s").mean(0)}
-    if first.parallelism == "ddp" and 1 < len(ranks) == first.world_size:
+    if first.parallelism in ("ddp", "fsdp") and 1 < len(ranks) == first.world_size:
         waits_s = _of_ranks(ranks, first.steps, "gradient_wait_s")
         least_s = waits_s.min(0)
         parts_s |= {"communication_s": least_s, "rank_wait_s": waits_s.mean(0) - least_s}

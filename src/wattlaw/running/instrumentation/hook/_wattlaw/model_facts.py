@@ -88,12 +88,16 @@ def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) ->
     setattr(owner, name, method)
 
 
-def _sees(kind: str, name: str) -> Callable[[Any, Any], None]:
-    def see(_: Any) -> bool:
-        _seen.add(kind)
-        return True
+def _sees(kind: str, name: str, *waits: tuple[str, str]) -> Callable[[Any, Any], None]:
+    def see_module(module: Any, recorder: Any) -> None:
+        def see(_: Any) -> bool:
+            _seen.add(kind)
+            recorder.waits.watch_calls(module, waits)
+            return True
 
-    return lambda module, recorder: observe(getattr(module, name), "__init__", recorder, see)
+        observe(getattr(module, name), "__init__", recorder, see)
+
+    return see_module
 
 
 def see_ddp(module: Any, recorder: Any) -> None:
@@ -119,7 +123,22 @@ def see_autocast(module: Any, recorder: Any) -> None:
 
 
 see_data_parallel = _sees("other", "DataParallel")
-see_fsdp = _sees("fsdp", "FullyShardedDataParallel")
-see_fully_shard = _sees("fsdp", "FSDPState")
+#: With the functions in which FSDP waits, of modules or classes; the last one ends a backward pass.
+see_fsdp = _sees(
+    "fsdp",
+    "FullyShardedDataParallel",
+    ("torch.distributed.fsdp.fully_sharded_data_parallel", "_pre_forward_unshard"),
+    ("torch.distributed.fsdp._runtime_utils", "_pre_backward_hook"),
+    ("torch.distributed.fsdp._runtime_utils", "_post_backward_hook"),
+    ("torch.distributed.fsdp._runtime_utils", "_post_backward_final_callback"),
+)
+see_fully_shard = _sees(
+    "fsdp",
+    "FSDPState",
+    ("FSDPParamGroup", "unshard"),
+    ("FSDPParamGroup", "wait_for_unshard"),
+    ("FSDPParamGroup", "post_backward"),
+    ("FSDPState", "_root_post_backward_final_callback"),
+)
 see_pipeline = _sees("pipeline", "_PipelineStageBase")
 see_deepspeed = _sees("deepspeed", "DeepSpeedEngine")
