@@ -43,9 +43,9 @@ def draw_errors(
 ) -> Floats:
     """Return what the model misses of step times, in logs, shape (draws, settings).
 
-    ``misfit`` is what the model misses of its own runs, as a multiple of what it usually does.
+    ``misfit`` is what the model misses of its own runs, relative to what it usually does.
     """
-    misfit = min(max(misfit, 1.0), _MOST_MISFIT)
+    misfit = min(misfit, _MOST_MISFIT)
     dice = np.random.default_rng([seed, 5])
     size = misfit * _SLOPE * np.exp(_SLOPE_SPREAD * dice.standard_normal((draws, 1)))
     slope = size * np.where(dice.random((draws, 1)) < _SLOWER, 1.0, -0.5)

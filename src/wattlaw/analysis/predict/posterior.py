@@ -115,7 +115,8 @@ class Posterior:
         missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
         # What an allocation of nodes adds counts as an error of the model: a training is in one
         # allocation too. What a session shares does not.
-        lasting = own**2 + luck_seen**2
+        misfit = max(self.misfit, model_error.TIME_ERROR)
+        lasting = own**2 + luck_seen**2 + misfit**2
         missed = missed * lasting / (lasting + self.values["session"] ** 2)
         dice = np.random.default_rng([self.seed, 4])
         errors, time_noise = model_error.draw_errors(
@@ -125,7 +126,7 @@ class Posterior:
         )  # fmt: skip
         errors = errors + beyond.draw_errors(
             layouts[0], np.array([item.step_time_s for item in self.observations]), layouts[1],
-            self.misfit / model_error.TIME_ERROR, self.draws, self.seed,
+            misfit / model_error.TIME_ERROR, self.draws, self.seed,
         )  # fmt: skip
         times = steps.step_s * np.exp(errors)
         if fitted.power_w is None or steps.power_w is None:
