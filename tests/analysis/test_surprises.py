@@ -20,8 +20,8 @@ def of_scores(*scores: float) -> list[Surprise]:
 
 
 def test_settings_are_compared_with_what_the_runs_before_them_predict():
-    seen = [Observation(packed(gpus), 0.2) for gpus in (1, 2, 4)]
-    found = surprises([*seen, seen[0], Observation(packed(8), 5.0)])
+    seen = tuple(Observation(packed(gpus), 0.2) for gpus in (1, 2, 4))
+    found = surprises((*seen, seen[0], Observation(packed(8), 5.0)))
     assert [item.setting for item in found] == [packed(2), packed(4), packed(8)]
     assert all(item.is_inside and item.low_s < item.predicted_s < item.high_s for item in found[:2])
     assert found[2].score > 1.64 and not found[2].is_inside

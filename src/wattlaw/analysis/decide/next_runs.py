@@ -123,12 +123,10 @@ def plan(
         return Plan(proposals=tuple(map(Proposal, first[:at_once])), stopped_because=reason)
     if not choices:
         return Plan(stopped_because=NOTHING_LEFT)
-    shown = surprises(observations, seed)
     belief = Belief.of(
         fit_with_repeats(observations, seed),
         [*choices, *(item.setting for item in candidates)],
         host,
-        widening(shown),
     )
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
@@ -151,7 +149,7 @@ def plan(
         probability=float(probabilities[best]),
         meets=float(meets[best]),
         others=tuple(OtherSetting(choices[at], float(probabilities[at])) for at in likeliest),
-        surprises=shown,
+        surprises=surprises(tuple(observations), seed),
     )
     is_none = not first and not state.is_met and (missing > 0).all(1).mean() >= question.confidence
     urgent = first
@@ -204,13 +202,9 @@ class Belief:
 
     @classmethod
     def of(
-        cls,
-        posterior: Posterior,
-        settings: Sequence[Setting],
-        host: HostPower | None = None,
-        widths: float = 1.0,
+        cls, posterior: Posterior, settings: Sequence[Setting], host: HostPower | None = None
     ) -> "Belief":
-        """Return the draws, whose deviations from the median are ``widths`` times the model's."""
+        """Return the draws, whose widths are those of the model times what surprises ask for."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
         host_w = np.zeros(len(distinct)) if host is None else host.mean_w(distinct)
@@ -218,6 +212,7 @@ class Belief:
         noise = noise_of_repeats(posterior)
         times, time_noise, powers, power_noise = posterior.means(distinct, draws, noise=noise)
         middle = np.median(times, axis=0)
+        widths = widening(surprises(posterior.observations, posterior.seed))
         times = middle * (times / middle) ** widths
         return cls(columns, times, time_noise, powers, power_noise, host_w)
 

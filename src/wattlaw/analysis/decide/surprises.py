@@ -8,6 +8,7 @@ that are wider in proportion, one whose scores vary less gets narrower ones.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from scipy import special
@@ -43,7 +44,8 @@ class Surprise(Result):
         return self.low_s <= self.measured_s <= self.high_s
 
 
-def surprises(observations: Sequence[Observation], seed: int = 0) -> tuple[Surprise, ...]:
+@lru_cache(maxsize=4)
+def surprises(observations: tuple[Observation, ...], seed: int = 0) -> tuple[Surprise, ...]:
     """Return how each setting but the first was predicted, in the order of the observations."""
     first: dict[Setting, int] = {}
     for index, item in enumerate(observations):
