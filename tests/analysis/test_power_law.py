@@ -187,7 +187,7 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
 
 def test_unknown_and_wordy_columns_are_named():
     table = pd.DataFrame({"n": [1, 2, 4], "t": ["a", "b", "c"]})
-    with pytest.raises(BadInput, match="no column 'gpus'; allowed: 'n', 't'"):
+    with pytest.raises(BadInput, match="x: no column 'gpus'; allowed: n, t"):
         fit_groups(table, "gpus", "t", [])
     with pytest.raises(BadInput, match="'t' is not numeric"):
         fit_groups(table, "n", "t", [])
@@ -219,7 +219,7 @@ def test_each_series_gives_one_law(capsys):
         ("words.csv", "gpus,t\n1,8\n2,x\n", 'words.csv: line 3: "t" is "x"; allowed: a number'),
         ("other.csv", "gpus,u\n1,8\n", 'other.csv: no column "t"; allowed: gpus, u'),
         ("bad.parquet", "PAR1", "not a table"),
-        ("same.csv", "gpus,t\n1,8\n2,4\n4,2\n", "x and y are both 'gpus'"),
+        ("same.csv", "gpus,t\n1,8\n2,4\n4,2\n", "x and y: both given 'gpus'"),
     ],
 )
 def test_a_table_that_cannot_be_fitted_gives_a_line_with_the_place(

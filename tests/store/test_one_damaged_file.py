@@ -110,7 +110,7 @@ def test_any_one_damaged_file_leaves_the_other_runs(which, damage, share, whole,
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DamagedFileWarning)
         results = wattlaw.open(store)
-        assert {*results.telemetry()["run_id"]} >= others
+        assert {*results.telemetry["run_id"]} >= others
         assert {*results.metrics["run_id"]} >= others
     assert {*results.damaged} <= {path.parent.name}
 
