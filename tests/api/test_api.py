@@ -6,6 +6,7 @@ import importlib
 import inspect
 import json
 import pkgutil
+import runpy
 import subprocess
 import sys
 import time
@@ -420,6 +421,18 @@ def test_the_examples_of_the_docstrings_work(folder, monkeypatch):
         assert outcome.failed == 0, module.__name__
         tried += outcome.attempted
     assert tried > 20
+
+
+def test_the_code_of_the_gallery_draws_its_pictures(tmp_path, monkeypatch):
+    page = runpy.run_path(str(Path("tools/gallery.py").resolve()))
+    images = Path("docs").resolve()
+    monkeypatch.chdir(tmp_path)
+    drawn = {path: chart.to_dict() for path, chart in page["pictures"]()}
+    assert len(drawn) == 10
+    assert all((images / path).is_file() for path in drawn)
+    assert all(
+        "imulated" in json.dumps(chart["title"]) for chart in drawn.values() if "title" in chart
+    )
 
 
 def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch):
