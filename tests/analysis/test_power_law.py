@@ -242,7 +242,8 @@ def test_rows_without_a_value_are_left_out_and_counted(tmp_path, capsys):
     assert "left out 1 row without gpus or t" in shown.err
 
 
-def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys):
+def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
     x, y = shared((2, 4, 8, 16, 32, 64, 128, 256, 424), between=0, noise=0.03)
     flat = np.maximum(x / 64, 1) ** 0.8
     table = pd.concat(

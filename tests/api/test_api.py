@@ -318,7 +318,7 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: r.advise(grid="atlantis"), "grid: no grid intensity of 'atlantis'"),
         (lambda r: r.report("t.html", template="none"), "none"),
         (lambda r: r.fit(x="cores"), "x: no column 'cores'"),
-        (lambda r: r.fit(y="energyj"), "y: no column 'energyj'; did you mean 'energy_j'?"),
+        (lambda r: r.fit(y="energyj"), "y: no column 'energyj' (did you mean 'energy_j'?)"),
         (lambda r: r.fit(by="cores"), "by: no column 'cores'"),
     ],
 )

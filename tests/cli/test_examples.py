@@ -18,13 +18,10 @@ def test_every_file_in_the_folder_belongs_to_one_example():
     assert sorted(files) == sorted(there - {"__init__.py"})
 
 
-def test_the_list_has_a_line_for_each_example(capsys):
+def test_the_list_has_a_row_for_each_example(capsys):
     assert main(["examples"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    for known in EXAMPLES:
-        (line,) = (line for line in lines if line.split()[0] == known.name)
-        assert line.endswith(f"  {known.summary}")
-        assert len(line) <= 100
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert [row[0] for row in rows if row[0] in NAMES] == [known.name for known in EXAMPLES]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -104,7 +104,7 @@ def test_python_gives_the_rows_of_the_command_again(placed, capsys):
 def test_without_gpus_the_doublings_are_predicted_and_shown(placed, capsys):
     assert predict_command([placed]) == 0
     text = capsys.readouterr().out
-    counts = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdigit()]
+    counts = [line.split()[1] for line in text.splitlines() if line.startswith("GPUs ")]
     assert counts == ["1", "2", "4", "8", "16", "32"]
     assert "Rests on 4 observations" in text
 

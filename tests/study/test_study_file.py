@@ -66,7 +66,12 @@ CHANGES = {
     "a command of an odd name": (NET, "{command: [python], name: a b}", "or of a command"),
     "neither name nor command": (NET, "{command: null}", "workloads[0].name: given nothing"),
     "an unknown sweep key": ("power_limit_w", "power_cap", "unknown key"),
-    "an unknown key": ("repeats", "repeat", "unknown key; allowed: name"),
+    "an unknown key": (
+        "repeats", "repeat", "repeat: unknown key (did you mean 'repeats'?); allowed: name",
+    ),
+    "a key whose lack follows from an unknown one": (
+        "workloads", "workload", "workload: unknown key (did you mean 'workloads'?)",
+    ),
     "no name": ("name: digits-scaling\n", "", "given nothing"),
     "a name that is a path": ("name: digits-scaling", "name: ../../etc", "name"),
     "a name that is a number": ("name: digits-scaling", "name: 3", "given 3"),

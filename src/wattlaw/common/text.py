@@ -73,9 +73,9 @@ def _short_value(value: Any) -> str:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return ``; did you mean ...?`` for the known name that is most like another, or nothing."""
+    """Return `` (did you mean ...?)`` for the known name that is most like another, or nothing."""
     found = difflib.get_close_matches(name, list(known), 1)
-    return f"; did you mean {found[0]!r}?" if found else ""
+    return f" (did you mean {found[0]!r}?)" if found else ""
 
 
 def collapse_whitespace(text: str) -> str:

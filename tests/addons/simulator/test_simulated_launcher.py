@@ -115,7 +115,7 @@ def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_pa
         ({"gpus_per_node": 3}, [], "launch.gpus_per_node: 3 is too large; allowed: 1 to 2"),
         ({"simulation": {"fail_share": 1.5}}, [], "given 1.5; allowed: the share of attempts"),
         ({"simulation": {"critical_batch": 5}}, [], "allowed: both or neither"),
-        ({"simulation": {"speed": 5}}, [], "unknown key; allowed: hardware, fail_share"),
+        ({"simulation": {"speed": 5}}, [], "(did you mean 'seed'?); allowed: hardware"),
         ({}, ["--fail-share", "2"], "'--fail-share': Input should be less than or equal to 1"),
         ({}, ["--fail-share", "nan"], "'--fail-share': Input should be"),
         ({}, ["--hardware", "nowhere/x.yaml"], "nowhere/x.yaml: cannot be read"),
