@@ -130,7 +130,7 @@ def this_machine() -> Machine:
 
 def slurm_machine(name: str) -> Machine:
     found = commands.partition(name)
-    slurm = {"gres": found.gres or None, "options": {"partition": name}}
+    slurm: dict[str, Any] = {"gres": found.gres or None, "options": {"partition": name}}
     launch = {"kind": "slurm", "slurm": slurm}
     if not found.gpus:
         return _of_cores(found.cores, launch, found.nodes)
@@ -220,14 +220,15 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
         seen = replace(seen, global_batch=count)
     elif batch.value is not None and seen.ranks > 1:
         is_global = int(batch.value) != seen.local_batch
-    sweeps = _sweeps(seen, machine)
+    base = seen.global_batch or 1  # known, or given as a value
+    sweeps = _sweeps(seen, base, machine)
     caps_w = machine.caps_w
     steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
     warmup = Measure().warmup_steps
     if seen.steps is not None:
         steps = max(1, min(steps, seen.steps - warmup))
     costs = sorted(
-        _gpu_hours(seen, workers, size, cap_w, warmup + steps, machine)
+        _gpu_hours(seen, workers, size / base, cap_w, warmup + steps, machine)
         for counts, sizes in sweeps
         for workers in counts
         for size in sizes
@@ -243,6 +244,8 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
             f"the training ended after {plural(seen.steps, 'step')}; with larger batches it has "
             "fewer: let it train for more epochs"
         )
+    if batch.value is None:
+        notes.append(f"{batch.name} was added to the command; the run does not show that it exists")
     if caps_w == () and machine.has_gpus:
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if not seen.is_parallel:
@@ -253,10 +256,8 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     return FirstStudy(text, len(costs), (low, high), tuple(notes))
 
 
-def _sweeps(seen: Seen, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
+def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
     """Return worker counts, and the global batches that all of them divide and that fit on them."""
-    if seen.global_batch is None or seen.local_batch is None:
-        raise BadInput(batch_text(seen))
     node, counts = machine.per_node, {machine.per_node}
     counts |= {2**power for power in range(node.bit_length()) if 2**power <= node}
     counts |= {seen.ranks} if seen.ranks <= node * machine.nodes else set()
@@ -269,17 +270,17 @@ def _sweeps(seen: Seen, machine: Machine) -> list[tuple[tuple[int, ...], list[in
     if machine.nodes > 1:  # a run has the same number of workers on each of its nodes
         counts = {count for count in counts if count % math.ceil(count / node) == 0}
     sweeps: dict[tuple[int, ...], list[int]] = {}
-    for batch in (seen.global_batch * multiple for multiple in _BATCHES):
+    for batch in (base * multiple for multiple in _BATCHES):
         fitting = tuple(
             count
             for count in sorted(counts)
-            if batch % count == 0 and _fits(seen, batch / count / seen.local_batch, machine)
+            if batch % count == 0 and _fits(seen, batch / count * seen.ranks / base, machine)
         )
         if fitting:
             sweeps.setdefault(fitting, []).append(batch)
     if not sweeps:
         raise BadInput(
-            f"no number of workers divides the global batch of {seen.global_batch:,} and has the "
+            f"no number of workers divides the global batch of {base:,} and has the "
             "memory for it; train with another batch"
         )
     return [*sweeps.items()]
@@ -293,17 +294,17 @@ def _fits(seen: Seen, growth: float, machine: Machine) -> bool:
 
 
 def _gpu_hours(
-    seen: Seen, workers: int, batch: int, cap_w: float | None, steps: int, machine: Machine
+    seen: Seen, workers: int, growth: float, cap_w: float | None, steps: int, machine: Machine
 ) -> tuple[float, float]:
     """Return the least and the most GPU-hours of a run.
 
-    The least: GPUs share the work perfectly, and a larger batch takes no longer. The most: more
-    GPUs are no faster, a batch takes as long as its samples, and a cap cuts the clock as it cuts
-    the power; without GPUs, a worker has its share of the cores that the seen one had.
+    ``growth`` is of the global batch. The least: GPUs share the work perfectly, and a larger batch
+    takes no longer. The most: more GPUs are no faster, a batch takes as long as its samples, and a
+    cap cuts the clock as it cuts the power; without GPUs, a worker has its share of the cores that
+    the seen one had.
     """
-    assert seen.global_batch is not None
-    local = batch / workers * seen.ranks / seen.global_batch
-    most = max(1.0, local, batch / seen.global_batch)
+    local = growth * seen.ranks / workers
+    most = max(1.0, local, growth)
     if cap_w is not None:
         most *= (machine.default_w or cap_w) / cap_w
     if not machine.has_gpus:
