@@ -9,16 +9,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
+from test_nvidia_meter import LOST, UNKNOWN, facts_of, opened, told
 
-from conftest import wattlaw
-from fake_nvml import (
-    COUNTER_ABSENT,
-    SETTER_DOES_NOTHING,
-    SETTER_IS_LATE,
-    SETTER_IS_UNDONE,
-    FakeGpus,
-)
+from fake_nvml import COUNTER_ABSENT, SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
 from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, record
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
@@ -28,7 +21,6 @@ from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.store.store import Store
 
 S = 10**9
 Row = dict[str, object]
@@ -163,19 +155,6 @@ def test_a_fault_that_heals_leaves_a_gap_and_the_rest_is_measured(recording):
 
 
 # Boards that return, change their order, or are another one.
-
-
-def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(fake_gpus):
-    boards = fake_gpus(2)
-    meter = opened(boards)
-    boards[0].lost_ns = time.time_ns()
-    assert of(boards, 0, meter.read(last=True)) == []
-    boards[0].back_ns = time.time_ns()
-    assert of(boards, 0, meter.read(last=True)) == []
-    meter.close()
-    again = opened(boards)
-    assert told(of(boards, 0, again.read(last=True)), "power_w") == [250.0]
-    again.close()
 
 
 def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
@@ -354,17 +333,6 @@ def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
         assert found.count("ok") > len(found) / 2
 
 
-@pytest.mark.parametrize("counter", [True, False])
-def test_windows_with_repeated_times_are_suspect(counter):
-    columns = {"power_w": 250.0} | (RAMP if counter else {})
-    rows = readings(30, **columns)
-    for row in rows[151:]:
-        row["t_ns"] -= 3 * S  # set back by 3 s at 15 s
-    crossing, before, after = energies(rows, (11, 6), (5, 4), (18, 4))
-    assert crossing["energy_verdict"] != "ok"
-    assert (before["energy_verdict"], after["energy_verdict"]) == ("ok", "ok")
-
-
 @pytest.mark.parametrize("length_s", [1, 0.95])
 def test_a_window_that_ends_where_the_clock_came_back_to_is_suspect(length_s):
     rows = readings(30, **RAMP)
@@ -373,14 +341,6 @@ def test_a_window_that_ends_where_the_clock_came_back_to_is_suspect(length_s):
     (edge,) = energies(rows, (11.1, length_s))
     assert edge["gpu_energy_j"] > 300
     assert edge["energy_verdict"] == "suspect"
-
-
-def test_times_that_occur_twice_or_never_change_do_no_harm():
-    rows = readings(power_w=250.0, **RAMP)
-    (row,) = energies([*rows[:1], *rows[:1], *rows, *rows[-1:]], (0, 20))
-    assert row["gpu_energy_j"] == pytest.approx(5000)
-    frozen = [one | {"t_ns": 7 * S} for one in rows]
-    assert energies(frozen, (5, 4))[0]["energy_verdict"] == "unavailable"
 
 
 @pytest.mark.parametrize(
@@ -394,13 +354,6 @@ def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, v
     if verdict != "unavailable":
         covered_s = min(length_s, {"partial": 3}.get(verdict, length_s))
         assert row["gpu_energy_j"] == pytest.approx(250 * covered_s)
-
-
-def test_a_part_that_is_implausible_makes_the_sum_so():
-    wrong = [row | {"device": "GPU-1", "power_w": 1e6} for row in readings()]
-    (row,) = energies([*readings(power_w=250.0), *wrong], (5, 4))
-    assert row["energy_verdict"] == "implausible"
-    assert row["energy_reason"].startswith("GPU-1: ")
 
 
 NUMBERS = st.one_of(
@@ -467,20 +420,6 @@ def test_an_ok_energy_is_physically_possible_for_any_samples(rows, start_s, leng
         if isinstance(limit, float) and limit > 0:
             most_w = min(most_w, plausibility.MAX_POWER_FACTOR * limit)
         assert energy_j <= most_w * length_s * devices * (1 + 1e-6)
-
-
-def test_a_run_has_notes_on_limits_that_its_devices_exceeded(tmp_path, monkeypatch):
-    modes = [SETTER_IS_UNDONE, 0, SETTER_DOES_NOTHING]
-    boards = FakeGpus.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
-    for name, value in boards.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
-    done = wattlaw("measure", "-o", tmp_path / "store", "--power-limit", 200, "--", "sleep", 6)
-    assert done.returncode == 0
-    (found,) = Store(tmp_path / "store").records()
-    uuids = [board.uuid.decode() for board in boards]
-    notes = [[note for note in found.notes if note.startswith(uuid)] for uuid in uuids]
-    assert ["400 W" in " ".join(told) for told in notes] == [True, False, True]
 
 
 @pytest.mark.parametrize(("mhz", "count"), [(900.0, 0), (915.0, 0), (1410.0, 1)])
