@@ -239,25 +239,18 @@ def sparse(path: Path) -> None:
         file.truncate(8 * 2**30)
 
 
-def write_state(path: Path, previous_w: str) -> None:
-    text = saved_limit(path.stem).model_dump_json()
-    path.write_text(text.replace("203.251", previous_w))
 
 
 DAMAGED: dict[str, Callable[[Path], object]] = {
-    "empty": lambda path: path.write_text(""),
     "torn": lambda path: path.write_text("{"),
-    "bytes": lambda path: path.write_bytes(b"\xff"),
     "deep": lambda path: path.write_text("[" * 8_000 + "]" * 8_000),
-    "lacking": lambda path: path.write_text('{"device": "GPU-0"}'),
     "of another device": lambda path: path.write_text(saved_limit("other").model_dump_json()),
-    "NaN": lambda path: write_state(path, "NaN"),
-    "half of a limit": lambda path: write_state(path, "null"),
+    "NaN": lambda path: path.write_text(
+        saved_limit(path.stem).model_dump_json().replace("203.251", "NaN")
+    ),
     "sparse": sparse,
     "pipe": os.mkfifo,
     "link": lambda path: path.symlink_to("/etc/passwd"),
-    "loop": lambda path: path.symlink_to(path.name),
-    "folder": Path.mkdir,
 }
 
 
