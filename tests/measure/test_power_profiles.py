@@ -73,9 +73,7 @@ def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
     assert ids == {name: number for number, name in enumerate(POWER_PROFILES)}
 
 
-def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(
-    offering, monkeypatch, capsys
-) -> None:
+def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(offering) -> None:
     place = offering(2, profiles=[OFFERS["profiles"], 0])
     limiter = NvidiaLimiter.open()
     offering, plain = (limiter.read(device) for device in place.devices)
@@ -83,11 +81,6 @@ def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(
     assert offering.requested_profiles == offering.enforced_profiles == ("network", "profile-40")
     assert plain.power_profiles == plain.requested_profiles == ()
     limiter.close()
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["devices"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.count("clocks 210") == 2
-    assert text.count("power profiles: max-q, network, training, profile-40") == 1
 
 
 def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(offering) -> None:
@@ -114,32 +107,6 @@ def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering)
         wait_for(place.is_clean, "the profile to be restored", 20)
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
     assert place.limits_w == [217.5]
-
-
-def test_a_profile_whose_restore_fails_is_restored_by_the_next_command(offering) -> None:
-    place = offering(1)
-    place.boards.fault(
-        "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", code=999, after_calls=1
-    )
-    lease = acquire(place.devices)
-    lease.apply(PROFILE)
-    with pytest.raises(NotAvailable, match="limits restore"):
-        lease.release()
-    place.boards.clear_faults()
-    place.wait_until_clean()
-    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-
-
-def test_a_request_that_fails_half_way_changes_nothing(offering) -> None:
-    place = offering(2)
-    place.boards.fault(
-        "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", board=1, code=999, for_calls=1
-    )
-    with acquire(place.devices) as lease, pytest.raises(NotAvailable, match="999"):
-        lease.apply(Limits(power_limit_w=150.0, power_profile="max-q"))
-    assert {board.requested_profiles for board in place.boards} == {NETWORK | UNNAMED}
-    assert place.limits_w == [400.0] * 2
-    assert place.is_clean()
 
 
 def test_a_profile_that_the_board_does_not_enforce_gives_a_note(offering) -> None:
