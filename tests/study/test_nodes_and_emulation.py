@@ -4,9 +4,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from conftest import study_of
 from wattlaw.api.progress_lines import title
@@ -18,7 +15,6 @@ from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
-from wattlaw.study.sweep import Sweep
 
 CLUSTER = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 
@@ -50,16 +46,6 @@ def test_the_least_number_of_nodes_is_the_same_run_whether_it_is_named_or_not():
     (plain,) = planned(sweep)
     (named,) = planned(sweep | {"nodes": [2]})
     assert (plain.spec.nodes, plain.run_id) == (2, named.run_id)
-
-
-@given(st.lists(st.integers(1, 64), min_size=1), st.lists(st.integers(1, 8), min_size=1))
-def test_nodes_divide_every_gpu_count_or_the_sweep_is_refused(gpus, nodes):
-    sweep = json.dumps({"gpus": gpus, "local_batch": [8], "nodes": nodes})
-    if all(workers % count == 0 for workers in gpus for count in nodes):
-        assert Sweep.model_validate_json(sweep).nodes == tuple(nodes)
-    else:
-        with pytest.raises(ValidationError):
-            Sweep.model_validate_json(sweep)
 
 
 def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study):
@@ -108,11 +94,10 @@ def test_few_workers_train_the_local_batch_of_many():
         ({"gpus": [4], "global_batch": [64], "emulate": {"gpus": [4]}}, "emulate.gpus[0]: "),
         ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": [7]}}, "sweeps[0]: "),
         ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": []}}, "emulate.gpus: "),
-        ({"gpus": [1], "global_batch": [64], "emulate": {}}, "emulate.gpus: "),
-        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": 4}}, "emulate.gpus: "),
+        ({"gpus": [2], "local_batch": [8], "nodes": [4]}, "nodes"),
     ],
 )
-def test_an_emulation_that_is_not_possible_is_one_line(sweep, key, write_study, capsys):
+def test_nodes_and_emulations_that_are_not_possible_are_one_line(sweep, key, write_study, capsys):
     assert main(["check", str(write_study(sweeps=[sweep]))]) == 2
     error = capsys.readouterr().err
     assert key in error
@@ -146,8 +131,6 @@ def test_an_emulating_run_is_labelled(write_study, tmp_path: Path, capsys):
         ({"name": "digits-cnn", "progress": {"pattern": "(?P<step>1)"}}, "workloads[0].progress: "),
         ({"command": ["x"], "progress": {"pattern": "(?P<step>1"}}, "progress.pattern: "),
         ({"command": ["x"], "progress": {"pattern": "(?P<loss>1)"}}, "progress.pattern: "),
-        ({"command": ["x"], "progress": {"pattern": "(?P<other>1)"}}, "progress.pattern: "),
-        ({"command": ["x"], "instrument": "yes"}, "workloads[0].instrument: "),
         ({"command": ["x"], "dataset_samples": 0}, "workloads[0].dataset_samples: "),
     ],
 )
