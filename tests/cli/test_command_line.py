@@ -78,18 +78,6 @@ def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     assert shown.err.startswith("wattlaw: ")
 
 
-def test_a_dry_run_shows_every_run_with_its_status_and_writes_nothing(
-    study, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setenv("COLUMNS", "80")
-    store = tmp_path / "never"
-    assert main(["run", str(study), "--store", str(store), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert "2 runs: 2 planned. Nothing was run." in shown
-    assert shown.count("planned") == 4  # no word of the table is broken
-    assert not store.exists()
-
-
 def test_a_finished_study_starts_no_run(study, store):
     (done,) = [record.run_id for record in records(store).values() if record.status == "done"]
     files = sorted((store / "runs" / done).iterdir())
@@ -98,12 +86,6 @@ def test_a_finished_study_starts_no_run(study, store):
     assert again.returncode == 0
     assert "1 done, 0 failed, 1 skipped" in again.stdout
     assert [path.stat().st_mtime_ns for path in files] == before
-
-
-def test_check_counts_the_runs(study, capsys):
-    assert main(["check", str(study)]) == 0
-    told = capsys.readouterr().out
-    assert told.endswith("cli: 2 runs, 1 workload, 2 settings, 1 repeat\n")
 
 
 def test_status_prints_counts_and_reasons(store, capsys, monkeypatch):
@@ -140,17 +122,6 @@ def test_unknown_tables_and_suffixes_are_rejected(store, tmp_path, capsys):
     assert ".csv, .parquet, .jsonl" in capsys.readouterr().err
 
 
-def test_a_report_and_its_figures_are_written(store, tmp_path):
-    page = tmp_path / "out" / "report.html"
-    figures = str(tmp_path / "figures")
-    assert main(["report", str(store), "-o", str(page), "--figures", figures]) == 0
-    assert "needs 99 workers" in page.read_text()
-    names = {path.stem for path in (tmp_path / "figures").iterdir()}
-    assert "predictions" in names
-    kinds = {f"{name}.{kind}" for name in names for kind in ("png", "svg")}
-    assert {path.name for path in (tmp_path / "figures").iterdir()} == kinds
-
-
 def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):
     assert main(["workloads", "show", "resnet50"]) == 0
     shown = "".join(capsys.readouterr().out.replace("│", " ").split())
@@ -161,14 +132,6 @@ def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(c
     assert main(["workloads", "show", "resnet"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "'resnet'; allowed: bert-base, " in line
-
-
-def test_workloads_are_listed_with_parameters_and_options(capsys):
-    assert main(["workloads", "--json"]) == 0
-    listed = json.loads(capsys.readouterr().out)
-    (digits,) = [one for one in listed if one["name"] == "digits-cnn"]
-    assert digits["parameters"] == 85_066
-    assert digits["options"]["lr"]["default"] == 0.05
 
 
 @pytest.mark.parametrize(
