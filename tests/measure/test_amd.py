@@ -159,15 +159,6 @@ def test_a_job_with_one_gpu_of_a_board(
             assert str(facts["failed"]).startswith(f"GPU {machine[2].id} reports the power of")
 
 
-def test_a_gpu_whose_other_gpu_is_hidden_is_alone_on_its_board(amd_machine: Make) -> None:
-    machine = amd_machine("MI250X", 4, library=False)
-    machine[0].remove()
-    ids = machine.ids[1:]
-    assert [gpu.board for gpu in amd.all_gpus()] == [(ids[0],), tuple(ids[1:]), tuple(ids[1:])]
-    with opened() as meter:
-        assert "reports no power" in str(devices(meter)[ids[0]].facts["failed"])
-
-
 def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both(
     amd_machine: Make, tmp_path: Path
 ) -> None:
@@ -240,16 +231,6 @@ def test_values_that_are_not_available_are_missing(amd_machine: Make, library: b
         assert [getattr(found, name) for name in missing] == [None] * len(missing)
 
 
-def test_a_counter_that_the_library_does_not_support_is_replaced_by_a_file(
-    amd_machine: Make,
-) -> None:
-    gpu = amd_machine("MI210", 1)[0]
-    gpu.fail("amdsmi_get_energy_count", 2)
-    gpu.set(energy1_input=123_000_000)
-    with opened() as meter:
-        assert sample(meter, gpu).energy_j == 123
-
-
 @pytest.mark.parametrize(
     ("code", "reason"),
     [
@@ -310,14 +291,6 @@ def test_a_board_that_was_replaced_is_lost(amd_machine: Make) -> None:
         gpu.set(unique_id="00000000feedbeef")
         assert meter.read(last=True) == []
         assert meter.problems() == [f"{gpu.id}: lost: another board has replaced it"]
-
-
-def test_only_requested_gpus_are_read(amd_machine: Make) -> None:
-    machine = amd_machine("MI210", 3, library=False)
-    with opened(Target(1, gpus=(machine[2].id,))) as meter:
-        assert list(devices(meter)) == [machine[2].id]
-    with pytest.raises(NotAvailable, match="none of the requested"):
-        AmdMeter.open(Target(1, gpus=("GPU-1111",)))
 
 
 # Commands.
