@@ -72,17 +72,6 @@ def test_the_method_that_covers_the_window_is_used(counter, integral, source, ve
     assert (found.source, found.verdict) == (source, verdict)
 
 
-def test_a_window_without_readings_has_no_energy():
-    for found in (
-        Counter(np.array([], np.int64), np.array([])).estimate(T0, T0 + S),
-        Counter(np.array([T0]), np.array([5.0])).estimate(T0 - S, T0 + S),
-        Power(np.array([], np.int64), np.array([])).estimate(T0, T0 + S),
-        Power(ticks(1, 10), np.ones(11)).estimate(T0 + 2 * S, T0 + 3 * S),
-        Counter(ticks(1, 10), np.arange(11.0)).estimate(T0 + 2 * S, T0 + 3 * S),
-    ):
-        assert found == EnergyEstimate(None, 0.0)
-
-
 GAPS = st.lists(st.integers(1_000_000, 900_000_000), min_size=3, max_size=40)
 
 
