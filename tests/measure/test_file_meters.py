@@ -118,8 +118,6 @@ except NotPermitted as error:
          "class/hwmon/*/power1_average", "chmod o+r class/hwmon/hwmon*/power1_average"),
         ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/*energy",
          "chmod -R o+rX cray/pm_counters"),
-        ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters",
-         "chmod -R o+rX cray/pm_counters"),
         ("cray", lambda root: PmCounters(root, 0), "cray/pm_counters/freshness",
          "chmod -R o+rX cray/pm_counters"),
     ],
@@ -216,14 +214,6 @@ def test_a_wrap_of_a_zone_without_a_range_is_a_fault(packages, told):
     assert wrapping["energy_verdict"] == "partial"  # package-0 is at fault, package-1 is not
     after = row_of(meter, lambda _: packages.advance(1.0))
     assert (after["energy_verdict"], after["cpu_energy_j"]) == ("ok", pytest.approx(4 * 220))
-
-
-def test_a_package_without_a_readable_name_makes_the_sum_partial(packages):
-    (packages.root / "intel-rapl:1" / "name").unlink()
-    meter = RaplMeter.open(TARGET)
-    failed = [device for device in meter.devices() if "failed" in device.facts]
-    assert [device.id for device in failed] == ["intel-rapl:1"]
-    assert row_of(meter, lambda _: packages.advance(1.0))["energy_verdict"] == "partial"
 
 
 # Intel
@@ -341,16 +331,6 @@ def test_a_node_and_its_parts_are_counted_with_their_scopes(root, monkeypatch):
         NodePowerMeter.open(TARGET)
 
 
-def test_counters_without_times_are_read(root):
-    counters = PmCounters(root, 0)
-    put(counters.folder / "energy", "598732067 J")
-    meter = CrayMeter.open(TARGET)
-    ages_s = {device.id: device.facts["age_s"] for device in meter.devices()}
-    assert ages_s["cray-node"] is None
-    assert 0 <= ages_s["cray-cpu"] < 60
-    assert energies(meter)["cray-node"] == 598732067
-
-
 @pytest.mark.parametrize("text", ["12", "12 W", "-3 J", "J", "1e5 J", "12 J 5 s", "9" * 30 + " J"])
 def test_a_counter_with_another_text_is_failed_and_the_others_count(root, text):
     counters = PmCounters(root, 0)
@@ -397,16 +377,6 @@ def test_files_that_are_updated_while_they_are_read_are_read_again(root):
     writer.join(10)
     assert counters.joules[""] - before[""] == 4000
     assert read == {f"cray-{part[:-1] or 'node'}": j for part, j in counters.joules.items()}
-
-
-def test_counters_that_are_updated_all_the_time_give_no_sample_of_two_moments(root):
-    counters = PmCounters(root, 0)
-    meter = CrayMeter.open(TARGET)
-    writer = update_while_read(counters, cray._TRIES)
-    assert meter.read() == []
-    writer.join(10)
-    assert not writer.is_alive()
-    assert len(meter.read()) == 3
 
 
 def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monkeypatch):
