@@ -104,17 +104,6 @@ def test_a_board_that_cannot_be_limited_and_restored_is_left_as_it_is(
     assert place.is_clean()
 
 
-@pytest.mark.parametrize(
-    "limits", [Limits(300), Limits(99.9), Limits(150, 2000), Limits(None, 100)], ids=str
-)
-def test_a_limit_out_of_range_changes_nothing(start: Start, limits: Limits) -> None:
-    place = start(2)
-    with acquire(place.devices) as held, pytest.raises(NotAvailable, match=r"is outside .* to "):
-        held.apply(limits)
-    assert place.boards.calls(SET) == place.boards.calls(LOCK) == 0
-    assert place.is_clean()
-
-
 def test_users_without_driver_permission_use_sudo(start: Start, sudo: None) -> None:
     place = start(root=0, limit_mw=203_251)
     with acquire(place.devices) as held:
@@ -237,8 +226,6 @@ def test_a_limit_that_its_owner_restores_is_not_restored_twice(start: Start) -> 
 def sparse(path: Path) -> None:
     with path.open("wb") as file:
         file.truncate(8 * 2**30)
-
-
 
 
 DAMAGED: dict[str, Callable[[Path], object]] = {
