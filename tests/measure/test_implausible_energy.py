@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_nvidia_meter import LOST, UNKNOWN, facts_of, opened, told
+from test_nvidia_meter import LOST, UNKNOWN, opened, told
 
 from fake_nvml import COUNTER_ABSENT, SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
 from public_data import ORIGINS, public_csv
@@ -180,15 +180,6 @@ def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tm
     assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(375, rel=0.02))
 
 
-@pytest.mark.parametrize("sentinel", [2**31 - 1, 2**32 - 1])
-def test_a_limit_that_is_a_sentinel_is_not_known(fake_gpus, sentinel):
-    boards = fake_gpus(1)
-    boards.lie(0, "max_limit", "sets", sentinel)
-    meter = opened(boards)
-    assert facts_of(meter)[0]["max_power_limit_w"] is None
-    meter.close()
-
-
 def test_a_driver_clock_that_goes_back_gives_ascending_times(fake_gpus):
     boards = fake_gpus(1, buffers=1)
     meter = opened(boards)
@@ -357,9 +348,8 @@ def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, v
 
 
 NUMBERS = st.one_of(
-    st.none(), st.floats(), st.floats(0, 1000), st.sampled_from([0.0, 4294967.295, 250.0, 1e9]),
-    st.floats(-1e3, 1e7),
-)  # fmt: skip
+    st.none(), st.floats(), st.floats(-1e3, 1e7), st.sampled_from([0.0, 4294967.295, 250.0, 1e9])
+)
 TIMES = st.one_of(st.integers(0, 20 * S), st.integers(-(2**63), 2**63 - 1), st.none())
 
 
@@ -368,34 +358,24 @@ def sequences(draw) -> list[Row]:
     """Return samples of some devices: sound ones with some columns and times replaced."""
     rows: list[Row] = []
     for number in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["gpu", "gpu", "cpu", "dram", "node"]))
-        watts = draw(st.floats(0, 4000))
-        steady, counted = draw(st.booleans()), draw(st.booleans())
+        kind, watts = draw(st.sampled_from(["gpu", "cpu", "dram", "node"])), draw(st.floats(0, 4000))
+        counted = draw(st.booleans())
         own = readings(
             draw(st.integers(1, 12)),
-            draw(st.sampled_from([1, 5, 10])),
             kind=kind,
-            power_w=watts if steady else lambda s, watts=watts: watts * (1 + s % 3),
+            power_w=lambda s, watts=watts: watts * (1 + s % 3),
             energy_j=(lambda s, watts=watts: watts * s) if counted else None,
             sm_util=wave(0, 1),
         )
-        source = draw(st.sampled_from(["measured", "measured", "simulated", "estimated", None]))
+        source = draw(st.sampled_from(["measured", "simulated", "estimated", None]))
         for row in own:
             row |= {"device": f"{kind}-{number}", "power_source": source}
         for _ in range(draw(st.integers(0, 6))):
+            column = draw(st.sampled_from(["power_w", "energy_j", "sm_util", "t_ns"]))
             row = draw(st.sampled_from(own))
-            column = draw(st.sampled_from(["power_w", "energy_j", "sm_util", "t_ns", "kind"]))
-            if column == "kind":
-                row["kind"] = draw(st.sampled_from([None, "gpu", "cpu"]))
-            else:
-                row[column] = draw(TIMES if column == "t_ns" else NUMBERS)
-        if draw(st.booleans()):
-            shift_ns, place = draw(st.integers(-10 * S, 10 * S)), draw(st.integers(0, len(own)))
-            for row in own[place:]:
-                if row["t_ns"] is not None:
-                    row["t_ns"] = max(-(2**62), min(row["t_ns"], 2**62)) + shift_ns
+            row[column] = draw(TIMES if column == "t_ns" else NUMBERS)
         rows += own
-    return draw(st.permutations(rows)) if draw(st.integers(0, 9)) == 0 else rows
+    return rows
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
