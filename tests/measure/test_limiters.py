@@ -3,7 +3,6 @@
 import contextlib
 import os
 import shutil
-import subprocess
 import sys
 import threading
 import time
@@ -18,9 +17,8 @@ import pytest
 from conftest import wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN, OWNER, child, kill
+from limiting import FAKE_BIN
 from trees import IntelCards, put
-from wattlaw.cli.main import main
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices import meter
@@ -352,19 +350,6 @@ def test_a_board_without_clock_locks_has_none_to_take_away(way: Way) -> None:
         limiter.unlock_clock(device)
 
 
-@pytest.mark.parametrize("name", NVIDIA)
-def test_without_a_driver_or_a_board_there_is_nothing_to_limit(
-    name: str, fake_gpus: Callable[..., FakeGpus], boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    open_limiter = registry.load(GROUP, name).open
-    fake_gpus(0)
-    with pytest.raises(NotAvailable, match="lists no GPU"):
-        open_limiter()
-    monkeypatch.setenv("WATTLAW_FAKE_NVML", "")
-    with pytest.raises(NotAvailable, match="driver"):
-        open_limiter()
-
-
 def test_without_sudo_the_sudo_limiter_is_not_available(
     boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -423,19 +408,13 @@ def intel_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
-    intel_sysfs: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    intel_sysfs: Path,
 ) -> None:
     cards = IntelCards(intel_sysfs, 1, limit_w=0, driver="xe")
     with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
         (device,) = limiter.devices()
         state = limiter.read(device)
         assert (state.power_limit_w, state.enforced_w, state.max_w) == (0, None, 600)
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["devices"]) == main(["limits", "show"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert any("none of 1 to 600 W" in line for line in lines)
-    row = lines[-2].split()
-    assert row[:4] == [device, "none", "–", "600"]
     lease = acquire([device])
     assert lease is not None
     (report,) = lease.apply(Limits(power_limit_w=350.0))
@@ -462,19 +441,3 @@ def test_a_card_that_must_not_be_limited_keeps_its_limit(
     with lease, pytest.raises(NotAvailable, match=reason):
         lease.apply(Limits(power_limit_w=350.0))
     assert cards.limit().read_text().strip() == f"{limit_w:.0f}000000"
-
-
-def test_the_limits_of_intel_cards_are_restored_when_their_owner_is_killed(
-    intel_sysfs: Path,
-) -> None:
-    cards = IntelCards(intel_sysfs, 2, driver="xe", limit_w=517.5)
-    line = [sys.executable, "-c", OWNER, "300", "intel-0000:18:00.0", "intel-0000:19:00.0"]
-
-    def limits() -> list[str]:
-        return [cards.limit(index).read_text().strip() for index in range(2)]
-
-    with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
-        assert process.stdout.readline() == "limited\n", process.stderr.read()
-        assert limits() == ["300000000"] * 2
-        kill(process)
-        wait_for(lambda: limits() == ["517500000"] * 2, "the limits to be restored", 20)
