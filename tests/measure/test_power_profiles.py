@@ -11,14 +11,11 @@ import pytest
 from conftest import records, study_of, wait_for, wattlaw
 from limiting import Place, child, kill_group, places
 from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base_model import POWER_PROFILES
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Study
-from wattlaw.study.plan import expand, read_study
 
 MAX_Q, NETWORK, TRAINING = (1 << POWER_PROFILES.index(n) for n in ("max-q", "network", "training"))
 UNNAMED = 1 << 40  # newer than this program
@@ -139,32 +136,6 @@ def test_amd_gpus_have_no_profiles(amd_machine) -> None:
     (device, *_) = amd_machine().ids
     with acquire([device]) as lease, pytest.raises(NotAvailable, match="power profile max-q"):
         lease.apply(PROFILE)
-
-
-def test_a_profile_is_part_of_a_setting_and_of_the_identity_of_its_runs() -> None:
-    def runs(**sweep: object) -> list[object]:
-        return expand(Study.model_validate(study_of(sweeps=[SWEEP | sweep]), strict=False))
-
-    (before,), profiled = runs(), runs(power_profile=[None, "max-q", "training"])
-    by_profile = {run.setting.power_profile: run for run in profiled}
-    assert by_profile.keys() == {None, "max-q", "training"}
-    assert by_profile[None].run_id == before.run_id  # as before profiles were known
-    assert len({run.run_id for run in profiled}) == 3
-    assert all(run.run_id == run_id(run.spec) for run in profiled)
-
-
-@pytest.mark.parametrize("name", ["turbo", "MAX_Q", "max_q", 1, ""])
-def test_an_unknown_profile_is_one_line_with_the_known_ones(write_study, name) -> None:
-    path = write_study(sweeps=[{**SWEEP, "power_profile": [name]}])
-    with pytest.raises(BadInput, match=r"power_profile.*max-q, compute") as caught:
-        read_study(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_decide_is_for_one_profile(write_study) -> None:
-    changes = {"sweeps": [{**SWEEP, "power_profile": ["max-q", None]}], "decide": {}}
-    with pytest.raises(BadInput, match="differ in power_profile"):
-        read_study(write_study(**changes))
 
 
 def test_runs_with_profiles_are_measured_and_advised(
