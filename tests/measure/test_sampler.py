@@ -18,7 +18,6 @@ import pytest
 from conftest import SIMULATED_DEVICES, environment, wait_for
 from fake_nvml import FakeGpus
 from recording import HOST, machine, report_of
-from wattlaw.common import processes
 from wattlaw.measure.devices.host import HostMeter
 from wattlaw.measure.devices.meter import Device, Meter, Sample, Target
 from wattlaw.measure.telemetry import sampler
@@ -35,13 +34,6 @@ while True:
     subprocess.run([sys.executable, "-c", "import time\\ne=time.process_time()+.2\\n"
                     "while time.process_time()<e: pass"])
 """
-# As an agent has them: ranks that work together, each a process.
-RANKS = """
-import subprocess, sys
-ranks = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(8)]
-print("started", flush=True)
-ranks[0].wait()
-"""
 SECOND = 1_000_000_000
 
 
@@ -49,17 +41,14 @@ SECOND = 1_000_000_000
 def load():
     running = []
 
-    def start(code: str, **options: object) -> int:
-        line = [sys.executable, "-c", code]
-        running.append(subprocess.Popen(line, start_new_session=True, **options))
-        if options:
-            running[-1].stdout.readline()
+    def start(code: str) -> int:
+        running.append(subprocess.Popen([sys.executable, "-c", code], start_new_session=True))
         return running[-1].pid
 
     yield start
     for process in running:
         os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+        process.wait()
 
 
 #: With simulated devices, and without the tests' other meters.
@@ -140,24 +129,6 @@ def test_work_of_children_that_have_ended_is_not_forgotten(load):
     assert energies == sorted(energies)
     # A child that lives is known to the meter, and not yet to its parent's times.
     assert energies[-1] == pytest.approx(ended_s - begun_s, abs=0.3)
-
-
-def test_eight_ranks_are_one_tree_of_processes_and_count_their_machine_once(load):
-    root = load(RANKS, stdout=subprocess.PIPE)
-    meter = HostMeter.open(Target(root, assume_cpu_w=10.0))
-    first = meter.read()
-    time.sleep(1.0)
-    second = meter.read()
-    assert len(first) == len(second) == 1
-    children = {child.pid for child in psutil.Process(root).children(recursive=True)}
-    assert {*processes.descendants(root)} == {root, *children}
-    assert len(children) == 8
-    assert processes.descendants(2**22 - 1) == []
-    seconds = (second[0].t_ns - first[0].t_ns) * 1e-9
-    assert 0 < second[0].cpu_cores <= processes.cores() * 1.05 + 0.09  # of a clock of 10 ms
-    used_j = second[0].energy_j - first[0].energy_j
-    assert used_j == pytest.approx(10 * second[0].cpu_cores * seconds, rel=1e-6)
-    meter.close()
 
 
 # Its data.
