@@ -3,7 +3,6 @@
 import pytest
 
 from wattlaw.api.studies import load_study
-from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 
 BAD = {
@@ -30,6 +29,8 @@ BAD = {
     "epochs of other batches": ({"epochs_by_batch": {99: 3}}, {}, "decide.epochs_by_batch"),
     "bounds that no setting meets together": (
         {"max_gpus": 1, "epochs_by_batch": {256: 3}}, {}, "decide.max_gpus with epochs_by_batch"),
+    "several power profiles": ({}, {"sweeps": [
+        {"gpus": [1], "local_batch": [8], "power_profile": ["max-q", None]}]}, "decide"),
     "shares of the data": ({}, {"sweeps": [
         {"gpus": [1], "local_batch": [8], "dataset_fraction": [0.5, 1]}]}, "decide"),
 }  # fmt: skip
@@ -40,14 +41,6 @@ def test_a_bad_value_is_named_with_what_is_allowed(write_decide, name):
     decide, changes, key = BAD[name]
     with pytest.raises(BadInput, match=f"{key}: .*allowed: "):
         load_study(write_decide(decide, **changes))
-
-
-def test_check_states_the_question(write_decide, capsys):
-    decide = {"minimize": "time", "max_gpus": 4, "tolerance": "5%", "confidence": 0.8}
-    assert main(["check", str(write_decide(decide))]) == 0
-    question = capsys.readouterr().out.splitlines()[1]
-    for part in ("least time", "4 GPUs", "5 %", "0.8"):
-        assert part in question
 
 
 def test_samples_of_an_epoch_must_be_known_where_epochs_are(write_decide):
