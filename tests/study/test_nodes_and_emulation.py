@@ -57,22 +57,6 @@ def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study
     assert "2 nodes" in reasons[2]
 
 
-def test_on_a_simulated_cluster_two_nodes_cost_what_the_network_costs(write_study, tmp_path):
-    sweep = {"gpus": [2, 4], "local_batch": [4], "nodes": [1, 2]}
-    resnet = {"name": "resnet50"}
-    study = write_study(workloads=[resnet], sweeps=[sweep], launch=CLUSTER)
-    assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
-    store = Store.existing(tmp_path / "store")
-    table = store.pandas("epochs").merge(store.pandas("runs"), on="run_id")
-    (skipped,) = store.pandas("runs").query("status == 'skipped'").to_dict("records")
-    assert (skipped["gpus"], skipped["nodes"]) == (4, 1)
-    assert "4 GPUs on each of 1 node" in skipped["reason"]
-    table = table[table["gpus"] == 2]
-    step_s = table[table["phase"] == "train"].groupby("nodes")["step_time_mean_s"].mean()
-    assert step_s[2] > 1.05 * step_s[1]
-    assert set(table[table["nodes"] == 2]["host"]) == {"sim[0001-0002]"}
-
-
 # Emulation.
 
 
