@@ -5,12 +5,10 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 
-from public_data import ORIGINS, public_csv
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import
 from wattlaw.cli.commands.import_files import import_files
@@ -338,35 +336,6 @@ def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home
     long.write_text("n,t,w\n1,1," + "z" * 10**6 + "\n2,1,good\n")
     assert bring(long, MAP + ",workload=w", home) == 1
     assert csv.field_size_limit() == 131072
-
-
-CAPS = (
-    "gpus=@1,epoch_time_s=time_per_epoch,workload=network,hardware=gpu,local_batch=batch_size,"
-    "power_limit_w=power_limit,power_w=average_power,options.dataset=dataset,"
-    "options.optimizer=optimizer"
-)
-
-
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_a_table_of_power_caps_is_imported_completely(home, origin):
-    path = public_csv("power_caps.csv", origin)
-    frame = pd.read_csv(path)
-    assert bring(path, CAPS, home) == 0
-    found = metrics(home)
-    assert len(found) == len(frame)
-    assert (found["repeat"] == 0).all()  # each cell was measured once
-    keys = ["hardware", "workload", "options", "local_batch", "power_limit_w"]
-    options = [
-        json.dumps({"dataset": d, "optimizer": o})
-        for d, o in zip(frame["dataset"], frame["optimizer"], strict=True)
-    ]
-    renamed = {"gpu": "hardware", "network": "workload", "batch_size": "local_batch",
-               "power_limit": "power_limit_w"}  # fmt: skip
-    both = frame.rename(columns=renamed).assign(options=options)
-    both = both.merge(found, on=keys, how="inner", suffixes=("_given", ""))
-    assert len(both) == len(frame)
-    assert np.allclose(both["epoch_time_s"], both["time_per_epoch"], rtol=1e-12)
-    assert np.allclose(both["energy_per_epoch_j"], both["energy_per_epoch_J"], rtol=1e-9)
 
 
 FORMS = {  # the same three rows as people and programs write them
