@@ -2,8 +2,6 @@
 
 import gzip
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bombs import MIB, run_watched
 from wattlaw.cli.main import main
 from wattlaw.store.measurements import read_table
 from wattlaw.store.rows import MAX_ROWS
@@ -43,51 +42,17 @@ def told(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
     return lines[0]
 
 
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from wattlaw.cli.main import main
-code = main(sys.argv[1:])
-status = open("/proc/self/status").read()  # ru_maxrss is at least that of who started us
-print(code, int(status.partition("VmHWM:")[2].split()[0]) // 1024)
-"""
-
-
-def peak_mb(line: list[str]) -> tuple[int, int, str]:
-    """Return the exit code of a command, its greatest memory in MiB, and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *line],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    code, peak = done.stdout.split()[-2:]
-    return int(code), int(peak), done.stderr
-
-
 def test_a_bomb_of_rows_is_refused_before_it_is_read(tmp_path):
     rows = 20_000_000
     path = tmp_path / "bomb.parquet"
     ones = pa.array(np.ones(rows))
     pq.write_table(pa.table({"n": ones, "t": ones}), path, compression="zstd")
     assert path.stat().st_size < 300_000
-    code, peak, said = peak_mb(bring(path))
+    code, said, peak = run_watched(bring(path), tmp_path, tmp_path, 100)
     assert code == 2
     assert f"{path}: given 20,000,000 rows; allowed: at most 200,000 in one table" in said
     assert len(said.splitlines()) == 1
-    assert peak < 500
-
-
-def test_a_long_text_in_every_row_is_in_memory_once(tmp_path):
-    rows = 5_000
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([LONG]))
-    n = pa.array([1] * rows)
-    path = a_parquet(tmp_path / "t.parquet", n=n, t=pa.array([1.0] * rows), s=texts, unused=texts)
-    assert path.stat().st_size < 10_000_000  # 5 GB of text
-    code, peak, said = peak_mb(bring(path, "workload=s"))
-    assert code == 2
-    assert f"{path}: row 1: " in said
-    assert len(said.splitlines()[0]) < 400
-    assert peak < 1000
+    assert peak.memory < 500 * MIB
 
 
 def test_very_many_rows_of_text_are_refused_while_they_are_read(tmp_path, capsys):
