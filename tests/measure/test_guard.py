@@ -3,10 +3,8 @@
 What happens when processes are killed is in test_killed_owners.py.
 """
 
-import json
 import os
 import socket
-import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -256,20 +254,6 @@ def test_a_damaged_file_stops_its_device_and_no_other(
             call(held)
     assert place.limits_w == [217.5, 203.251]
     assert place.files == [path.name]
-
-
-def test_saved_states_are_complete_and_private(start: Start) -> None:
-    place = start()
-    before = os.umask(0)
-    try:
-        with acquire(place.devices) as held:
-            held.apply(CAP)
-            told = json.loads((place.folder.path / place.files[0]).read_text())
-            assert (told["device"], told["power_limit_w"]) == (place.devices[0], 217.5)
-            modes = {stat.S_IMODE(path.stat().st_mode) for path in place.folder.path.iterdir()}
-            assert (modes, stat.S_IMODE(place.folder.path.stat().st_mode)) == ({0o600}, 0o700)
-    finally:
-        os.umask(before)
 
 
 def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) -> None:
