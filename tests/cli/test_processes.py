@@ -65,13 +65,11 @@ V1_QUOTA = {"cpu/a/b/cpu.cfs_quota_us": "800000\n", "cpu/a/b/cpu.cfs_period_us":
         ("0::/a\n", {"a/cpu.max": "50000 100000\n"}, 1),
         ("0::/\n", {"cpu.max": "200000 50000\n"}, 4),  # a container of version 2
         ("0::/../host\n", {"cpu.max": "200000 50000\n"}, 4),
-        (V1, V1_QUOTA, 8),
         (V1, V1_QUOTA | {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
         # A container of version 1 sees the path of its host.
         (V1, {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
         ("0::/a\n" + V1, V1_QUOTA, 8),
         ("0::/a\n", {"a/cpu.max": "no number\n"}, 64),
-        ("0::/a\n", {}, 64),
         (None, {}, 64),
     ],
 )
@@ -91,7 +89,6 @@ def test_the_cores_are_those_of_the_cpu_quota(machine, own, files, expected):
         (("0", "8", "32"), 8),  # a task of a job step
         ((None, "8", "32"), 32),  # the script of a job of four tasks
         (("4294967290", "8", "32"), 32),  # the shell of salloc
-        ((None, "8", None), 8),
         (("0", None, "16"), 16),
         (("0", "128", "128"), 64),
         (("0", "0", "-1"), 64),
