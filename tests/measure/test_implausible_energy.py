@@ -1,6 +1,5 @@
 """Impossible energies: the real sampler with faulty boards, and synthetic samples."""
 
-import csv
 import itertools
 import time
 from collections.abc import Sequence
@@ -12,7 +11,6 @@ from hypothesis import strategies as st
 from test_nvidia_meter import LOST, UNKNOWN, opened, told
 
 from fake_nvml import COUNTER_ABSENT, SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
-from public_data import ORIGINS, public_csv
 from recording import HOST, Recording, record
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits
@@ -304,24 +302,6 @@ def test_power_that_stays_the_same_under_changing_load_is_stuck(load, length_s):
 def test_power_that_stays_the_same_for_a_reason_is_not_stuck(columns, facts):
     rows = energies(readings(30, **columns), *((s, 4) for s in range(5, 25, 3)), **facts)
     assert {row["energy_verdict"] for row in rows} == {"ok"}
-
-
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
-    with public_csv("node_power_1x8gpu.csv", origin).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    told = [(float(row["t_rel_run_start_s"]), float(row["power_W"]) / 8)
-            for row in rows if row["run"] == rows[0]["run"]]  # fmt: skip
-    for unit_w in (0.001, 1.0, 10.0):
-        samples: list[Row] = [
-            {"device": "GPU-0", "kind": "gpu", "t_ns": round(s * S), "power_source": "measured",
-             "power_w": round(watts / unit_w) * unit_w, "sm_util": min(1.0, watts / 800)}
-            for s, watts in told
-        ]  # fmt: skip
-        starts = [(s, 30) for s in range(20, 600, 40)]
-        found = [row["energy_verdict"] for row in energies(samples, *starts, max_power_limit_w=700)]
-        assert set(found) <= {"ok", "partial"}  # the meter was silent for 11 s now and then
-        assert found.count("ok") > len(found) / 2
 
 
 @pytest.mark.parametrize("length_s", [1, 0.95])
