@@ -12,12 +12,10 @@ from hypothesis import strategies as st
 
 from conftest import wattlaw
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.cli.commands.devices import devices
 from wattlaw.common.scopes import KINDS, PARTS
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
-from wattlaw.report.topics import data_quality
 from wattlaw.running.summary import WindowEnergy
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
@@ -322,16 +320,3 @@ def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, monkeypatch)
     (run,) = run_metrics(runs, epochs).to_dict("records")
     assert run["energy_is"] == "module, counter"
     assert run["energy_per_node_without_gpu_j"] == pytest.approx((820 - 400) * seconds, rel=0.03)
-
-
-def test_the_report_names_the_scopes_and_the_power_of_a_node_without_its_gpus():
-    windows = [window_row("a", 1, duration_s=2.0, **ENERGY),
-               window_row("b", 1, duration_s=2.0, gpu_energy_j=100.0, energy_source="counter",
-                          energy_verdict="ok")]  # fmt: skip
-    runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
-    table = data_quality.verdicts(analyse(*frames(runs, windows)))
-    assert table is not None
-    rows = [dict(zip(table.headings, row, strict=True)) for row in table.plain_rows]
-    by_scope = {row["counted"]: row for row in rows}
-    assert {*by_scope} == {"node", "gpu"}
-    assert by_scope["node"]["node without GPUs (W)"] == "70"  # (240 - 100) J / 2 s
