@@ -76,16 +76,6 @@ def test_without_samples_of_its_host_and_time_a_window_has_nothing(rows, start_s
     assert row["cpu_cores_mean"] is None
 
 
-def test_variation_of_utilisation_is_over_the_samples_of_all_boards():
-    idle, busy = (
-        [row | {"sm_util": value} for row in boards(1, device=f"GPU-{value}")]
-        for value in (0.2, 0.8)
-    )
-    row = one_window([*idle, *busy])
-    assert row["sm_util_mean"] == pytest.approx(0.5)
-    assert row["sm_util_cv"] == pytest.approx(0.3 / 0.5)
-
-
 def test_boards_are_each_counted_once_and_add_up_both_ways():
     row = one_window(boards(11))  # device 10 is not device 1
     assert row["gpu_energy_j"] == pytest.approx(2.0 * 100 * 66)
