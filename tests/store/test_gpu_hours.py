@@ -105,18 +105,6 @@ def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, c
     assert told == [("1", "1"), (f"{hours:,.0f}", "2"), ("unknown", "2")]
 
 
-def test_a_store_that_has_all_runs_leaves_no_hours(write_study, tmp_path, capsys):
-    path = write_study()
-    store = Store(tmp_path / "store")
-    store.create()
-    (run,) = plan()
-    write_done(store, record(run, 1))
-    assert main(["run", str(path), "--store", str(store.path), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert "1 run: 1 done. Nothing was run." in shown
-    assert "GPU-hours" not in shown
-
-
 @pytest.mark.parametrize("given", ["0", "-1", "nan", "inf", "fast"])
 def test_an_impossible_rate_gives_a_one_line_error(given, write_study, capsys):
     assert main(["run", str(write_study()), "--dry-run", "--assume-tflops", given]) == 2
