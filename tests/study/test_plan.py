@@ -1,7 +1,6 @@
 """From a study to its runs: grids united, duplicates merged, the order drawn, nodes counted."""
 
 import json
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -13,7 +12,6 @@ from wattlaw.study.command import substitute
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
-from wattlaw.study.sweep import evaluate_fraction, parse_fraction
 
 
 def parsed(**changes: object) -> Study:
@@ -160,12 +158,6 @@ def test_a_rule_gives_each_gpu_count_its_fraction():
     )
     found = sorted((run.spec.setting.gpus, run.spec.setting.dataset_fraction) for run in runs)
     assert found == [(1, 0.125), (1, 1.0), (2, 0.25), (4, 0.25), (4, 0.5), (8, 1.0)]
-
-
-@given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_a_rule_means_the_nearest_number_to_its_fraction(gpus, other):
-    assert evaluate_fraction(parse_fraction(f"gpus/{other}"), gpus) == float(Fraction(gpus, other))
-    assert evaluate_fraction(parse_fraction(f"{other}/gpus"), gpus) == float(Fraction(other, gpus))
 
 
 @pytest.mark.parametrize(
