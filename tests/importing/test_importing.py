@@ -105,30 +105,6 @@ def test_an_import_says_what_was_assumed_and_has_no_times_of_its_own(tmp_path, h
         assert row["start_ns"] is row["samples"] is row["gpu_energy_j"] is None
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_every_kind_of_file_gives_the_same_runs(tmp_path, home, kind):
-    frame = pd.DataFrame(
-        {
-            "n": [1, 2, 4],
-            "t": [10.0, 5.5, 3.25],
-            "cap": [None, 200.0, 250.5],
-            "gpu": ["a", "b,c", "é"],
-        }
-    )
-    path = tmp_path / f"t.{kind}"
-    if kind == "csv":
-        frame.to_csv(path, index=False)
-    elif kind == "jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    else:
-        frame.to_parquet(path)
-    assert bring(path, MAP + ",power_limit_w=cap,hardware=gpu", home) == 0
-    found = metrics(home).sort_values("gpus")
-    assert found["epoch_time_s"].tolist() == [10.0, 5.5, 3.25]
-    assert found["hardware"].tolist() == ["a", "b,c", "é"]
-    assert found["power_limit_w"].fillna(0).tolist() == [0.0, 200.0, 250.5]
-
-
 def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsys):
     table = a_csv(
         tmp_path / "t.csv",
