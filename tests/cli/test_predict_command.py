@@ -98,15 +98,6 @@ def test_python_gives_the_rows_of_the_command_again(placed, capsys):
     assert "<table" in predictions._repr_html_()
 
 
-def test_a_hardware_file_gives_the_priors_and_the_gpus_of_a_node(placed, capsys):
-    predict_command([placed], gpus="16", hardware="dgx-a100-80", as_json=True)
-    [row] = json.loads(capsys.readouterr().out)
-    assert row["gpus_per_node"] == [8, 8]
-    assert "DGX A100" in row["rests_on"]["priors"]
-    with pytest.raises(BadInput, match="no hardware is named"):
-        predict_command([placed], gpus="16", hardware="nothing")
-
-
 def test_what_a_table_does_not_say_is_missing(bare):
     row = wattlaw.open(bare).predict(gpus=[16]).rows[0].to_dict()
     unknown = ("nodes", "local_batch", "step_time_s", "time_per_sample_s", "energy_per_sample_j",
@@ -191,8 +182,3 @@ def test_without_a_known_range_limits_far_from_those_of_the_runs_have_a_warning(
     assert ["limit-far" in codes(row) for row in rows] == [False, True, False, True, False]
     with pytest.raises(BadInput, match="clock_limit_mhz"):
         results.predict(gpus=[4], clock_limit_mhz=[9000], hardware="a100-sxm-40gb")
-
-
-def test_a_workload_without_runs_is_refused(placed):
-    with pytest.raises(Refused, match="no done runs"):
-        wattlaw.open(placed).predict("other")
