@@ -258,23 +258,3 @@ def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsy
     assert main(line) == 0
     printed = WorkloadProfile.model_validate_json(capsys.readouterr().out)
     assert printed.kernels == written.kernels
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["digits-cnn", "--options", "width=8"],
-            '--options: "width=8" is not valid; expected a JSON',
-        ),
-        (["digits-cnn", "--options", '{"width": 0}'], "digits-cnn.options.width: given 0"),
-        (["digits-cnn", "--options", '{"depth": 2}'], "digits-cnn.options.depth: unknown key"),
-        (["nothing"], "no workload is named 'nothing'"),
-        (["digits-cnn", "-o", "/no/such/folder/x.json"], "/no/such/folder"),
-    ],
-)
-def test_the_command_refuses_what_cannot_be_in_one_line(arguments, said, capsys):
-    assert main(["profile", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1
