@@ -14,6 +14,7 @@ from conftest import records, wattlaw
 from made_stores import write_store
 from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
+from wattlaw.workloads import catalogue
 
 
 @pytest.fixture(scope="module")
@@ -119,6 +120,18 @@ def test_unknown_tables_and_suffixes_are_rejected(store, tmp_path, capsys):
     assert f"allowed: {tables}, bundle, extrap" in message
     assert main(["export", str(store), "runs", "-o", str(tmp_path / "x.xls")]) == 2
     assert ".csv, .parquet, .jsonl" in capsys.readouterr().err
+
+
+def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):
+    assert main(["workloads", "show", "resnet50"]) == 0
+    shown = "".join(capsys.readouterr().out.replace("│", " ").split())
+    fields = catalogue.entry("resnet50").options.model_fields
+    assert len(fields) > 3
+    for name, field in fields.items():
+        assert name + json.dumps(field.default).replace(" ", "") in shown
+    assert main(["workloads", "show", "resnet"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "'resnet'; allowed: bert-base, " in line
 
 
 @pytest.mark.parametrize(

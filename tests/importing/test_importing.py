@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from hypothesis import given
 
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import

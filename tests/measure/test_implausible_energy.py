@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_nvidia_meter import LOST, UNKNOWN, opened, told
+from test_nvidia_meter import LOST, UNKNOWN, opened
 
 from fake_nvml import COUNTER_ABSENT, SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
 from recording import HOST, Recording, record
@@ -338,8 +338,8 @@ def sequences(draw) -> list[Row]:
     """Return samples of some devices: sound ones with some columns and times replaced."""
     rows: list[Row] = []
     for number in range(draw(st.integers(1, 3))):
-        kind, watts = draw(st.sampled_from(["gpu", "cpu", "dram", "node"])), draw(st.floats(0, 4000))
-        counted = draw(st.booleans())
+        kind = draw(st.sampled_from(["gpu", "cpu", "dram", "node"]))
+        watts, counted = draw(st.floats(0, 4000)), draw(st.booleans())
         own = readings(
             draw(st.integers(1, 12)),
             kind=kind,

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from conftest import wattlaw
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.cli.commands.devices import devices
 from wattlaw.common.scopes import KINDS, PARTS
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.summary import WindowEnergy

@@ -12,7 +12,6 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.model import Study
 from wattlaw.study.plan import read_study
 
-
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
