@@ -88,12 +88,7 @@ def test_a_finished_study_starts_no_run(study, store):
     assert [path.stat().st_mtime_ns for path in files] == before
 
 
-def test_status_prints_counts_and_reasons(store, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["status", str(store)]) == 0
-    shown = " ".join(capsys.readouterr().out.split())
-    assert "2 runs: 1 done, 1 skipped" in shown
-    assert "machine has 2" in shown
+def test_status_has_counts_and_reasons(store, capsys):
     assert main(["status", str(store), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"done": 1, "skipped": 1}
@@ -111,15 +106,6 @@ def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
         assert set(frame["energy_source"]) == {"none"}
         assert frame["cpu_energy_j"].isna().all()
         assert frame["gpu_energy_j"].isna().all()
-
-
-def test_unknown_tables_and_suffixes_are_rejected(store, tmp_path, capsys):
-    assert main(["export", str(store), "results", "-o", str(tmp_path / "x.csv")]) == 2
-    message = capsys.readouterr().err
-    tables = "runs, epochs, telemetry, statistics, metrics, settings, fits"
-    assert f"allowed: {tables}, bundle, extrap" in message
-    assert main(["export", str(store), "runs", "-o", str(tmp_path / "x.xls")]) == 2
-    assert ".csv, .parquet, .jsonl" in capsys.readouterr().err
 
 
 def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):
