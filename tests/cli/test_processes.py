@@ -8,7 +8,6 @@ import pytest
 from wattlaw.common import processes
 from wattlaw.workloads.data_loading import InMemory, workers_for
 
-
 SLURM = ("SLURM_STEP_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 
 
