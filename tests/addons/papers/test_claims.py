@@ -11,7 +11,6 @@ from made_tables import frames, run_row
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
-from wattlaw_papers.claims.effects import growth
 from wattlaw_papers.claims.scaling_claims import CNN_BETAS
 from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
@@ -19,8 +18,6 @@ from wattlaw_papers.claims.verdicts import (
     SIMULATED,
     SUPPORTED,
     Claim,
-    Effect,
-    Within,
 )
 from wattlaw_papers.published import published
 
@@ -452,10 +449,3 @@ def test_the_numbers_in_claims_are_the_published_ones():
     remark = BY_NAME["clocks-move-alpha-not-beta"].evaluate(EMPTY).evidence
     assert clocks == {135: 0.97, 735: 0.90, 1380: 0.82}
     assert all(f"{value:.2f}" in remark and f"{mhz:g}" in remark for mhz, value in clocks.items())
-
-
-@pytest.mark.parametrize(("error", "high"), [(0.01, "+8.5%"), (9.0, "more than +1000.0%")])
-def test_a_change_of_many_digits_is_only_said_to_be_large(error, high):
-    check = Within("rate", "rate", Effect(0.1, error, 20), show=growth, shape="{:+.1%}")
-    assert f" to {high})" in check.evidence()
-    assert check.numbers()["rate_high"] == growth(check.effect.bounds(0.05)[1])

@@ -81,11 +81,6 @@ def test_triplets_are_those_of_the_definition_in_its_order(sizes, seed, cutoff, 
     assert torch.stack(found, dim=1).tolist() == [list(triplet) for triplet in wanted]
 
 
-def test_an_empty_batch_has_no_neighbours():
-    nothing = torch.zeros(0, dtype=torch.long)
-    assert graphs.radius_graph(torch.zeros(0, 3), 5.0, nothing).shape == (2, 0)
-
-
 def test_neighbours_of_an_extension_are_put_in_the_same_order(monkeypatch):
     pos, batch = atoms([7, 12, 3], seed=1)
     plain = graphs.neighbours(pos, batch, 2.5)

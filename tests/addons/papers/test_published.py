@@ -1,8 +1,5 @@
 """What the studies published ships with the package, each value with its source."""
 
-import pytest
-
-from wattlaw.common.errors import BadInput
 from wattlaw_papers.published import QUANTITIES, SOURCES, published
 
 
@@ -45,10 +42,3 @@ def test_workloads_are_those_that_are_registered():
 
     names = {row.workload for row in published()} - {None}
     assert names <= set(registry.names("wattlaw.workloads"))
-
-
-def test_an_unknown_study_or_quantity_is_named():
-    with pytest.raises(BadInput, match="study 'mit'; allowed: mit-2022, kit-2025"):
-        published("mit")
-    with pytest.raises(BadInput, match="quantity 'r2'"):
-        published(quantity="r2")
