@@ -286,20 +286,6 @@ def test_every_line_of_the_effects_of_limits_is_in_the_legend():
     assert all(set(domain) == shown for domain in domains)
 
 
-@pytest.mark.parametrize(
-    ("counts", "shown"), [((1, 2, 64, 128, 256), {2, 128}), ((2, 8, 64), {2, 64})]
-)
-def test_figures_compare_2_and_128_workers_as_published(counts, shown):
-    tables = made_studies.mit(
-        models={"bert-base": made_studies.MIT["bert-base"]}, counts=counts, repeats=2
-    )
-    found = analyse(tables.runs, tables.epochs, joint=tables.joint)
-    for figure in gallery():
-        if figure.name in ("joint", "effects_by_cap"):
-            named = re.findall(r"(\d+) workers?\b", json.dumps(figure.picture(found).spec))
-            assert {int(count) for count in named} == shown, figure.name
-
-
 def test_a_scale_of_one_value_has_that_tick_and_no_error():
     nearly_one = [[300.0, 300.0 + 1e-10], [1.00001, 1.00002], [123456.0, 123457.0]]
     for values, zero in itertools.product(([0.0, 0.0], [5.0], *nearly_one), (True, False)):

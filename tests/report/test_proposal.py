@@ -71,14 +71,6 @@ def test_the_quality_at_the_planned_batch_is_what_runs_show():
         assert ("falls beyond" in quality) == (batch > 512), (batch, quality)
 
 
-def test_a_column_has_one_unit():
-    headings = scaling_table(proposal(16)).headings
-    assert [name for name in headings if name.startswith(("time", "energy"))] == [
-        "time (s)",
-        "energy (J)",
-    ]
-
-
 def test_efficiency_is_relative_to_the_smallest_count_that_ran():
     made = proposal(16)
     first, last = made.points[0], made.points[-1]

@@ -13,15 +13,6 @@ from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
 
 
-def test_an_mlperf_log_has_epochs_evaluations_and_its_batch(tmp_path):
-    read = read_import(a_file(tmp_path / "result_0.txt", samples.mlperf()), map="gpus=@8")
-    (run,) = read.runs
-    assert (run.record.spec.workload.name, run.record.spec.setting.local_batch) == ("resnet", 32)
-    assert [row["duration_s"] for row in windows(read, "train")] == [10.0] * 3
-    assert [row["metric"] for row in windows(read, "evaluate")] == [0.5, 0.6, 0.7]
-    assert "33.000 s" in run.record.notes[-1]
-
-
 def test_epochs_of_a_real_mlperf_log_are_as_its_lines_say():
     read = read_import(public_file("mlperf_retinanet_8gpu.txt"), map="gpus=@8")
     (run,) = read.runs
