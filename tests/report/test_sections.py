@@ -99,27 +99,6 @@ def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
     assert over_all < over_range - 0.2
 
 
-def test_the_table_of_several_workloads_has_savings_and_certainty():
-    findings = mit_findings()
-    table = verdict.table(findings)
-    assert column(table, "workload") == [one.workload for one in findings.advice]
-    for row, advice in zip(table.plain_rows, findings.advice, strict=True):
-        option = advice.recommended
-        assert row[table.headings.index("run on")] == option.label
-        if option != advice.baseline:
-            change = formatting.change(1 + advice.savings.energy.mean)
-            assert row[table.headings.index("against the baseline")].startswith(change)
-    assert set(column(table, "known by")) == {"2 runs"}
-
-
-def test_energy_factors_are_by_model_and_hardware():
-    table = energy.factors(kit_findings())
-    assert column(table, "hardware") == ["A100", "H100"]
-    for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
-        assert float(cell.split(" (")[0]) == pytest.approx(watts, rel=0.05)
-    assert energy.factors(analyse(*study(source="none"))) is None
-
-
 def test_the_effect_of_limits_has_the_test_of_equivalence():
     table = caps.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
@@ -158,11 +137,6 @@ def test_totals_are_energy_times_the_factors_given():
     assert float(column(table, "kg CO2e")[0].replace(",", "")) == pytest.approx(kilograms, rel=0.01)
     assert "lower bound" in energy.counted(findings)[0]
     assert "kg CO2e" not in energy.totals(mit_findings()).headings
-
-
-def test_energies_are_counted_by_source_and_verdict():
-    table = data_quality.verdicts(small_findings())
-    assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
 
 
 def test_without_runs_there_are_no_tables():

@@ -78,15 +78,6 @@ def test_an_mlperf_power_log_is_the_energy_of_its_run_by_the_rules(tmp_path):
     assert "efficiency 0.9" in notes(read_import([log, power], map="gpus=@8"))
 
 
-def test_a_run_without_success_says_so(tmp_path):
-    text = samples.mlperf().decode().replace('"status": "success"', '"status": "aborted"')
-    read = read_import(a_file(tmp_path / "r.txt", text), map="gpus=@8")
-    assert "did not reach its target" in notes(read)
-    none = a_file(tmp_path / "none.txt", text.replace("run_st", "x").replace("epoch_st", "x"))
-    with pytest.raises(BadInput, match="no training"):
-        read_import(none, map="gpus=@8")
-
-
 def test_blocks_that_carry_their_size_are_read():
     read = read_import(misread_file("mlperf_flux1_blocks.txt"), map="gpus=@64")
     blocks = windows(read, "steps")

@@ -123,11 +123,6 @@ def test_a_folder_without_images_names_the_expected_layout(tmp_path, source, tra
         read(tmp_path, source, training=training)
 
 
-def test_more_class_folders_than_classes_are_refused(made):
-    with pytest.raises(BadInput, match="10 class folders; allowed: up to 5"):
-        read(made, "folder", classes=5)
-
-
 def test_a_class_that_is_only_in_val_is_refused(own):
     (own / "val" / "unknown").mkdir()
     with pytest.raises(BadInput, match="unknown: a class that is not in"):

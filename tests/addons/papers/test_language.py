@@ -158,13 +158,6 @@ def test_eight_of_ten_are_masked_one_is_replaced_and_one_stays():
     assert replaced.float().mean() == pytest.approx(504.5, abs=4 * 286 / math.sqrt(len(replaced)))
 
 
-def test_every_position_is_predicted_equally_often():
-    positions = batch_of(counted_blocks(128, 2000), *range(2000))["positions"]
-    times = torch.bincount(positions.flatten(), minlength=128)[1:-1]
-    expected = 2000 * 19 / 126
-    assert (times - expected).abs().max() < 5 * math.sqrt(expected)
-
-
 def test_a_mask_depends_on_the_seed_alone():
     data = counted_blocks(128, 8)
     seeds = np.array([11, 22, 33], dtype=np.uint64)
@@ -175,15 +168,6 @@ def test_a_mask_depends_on_the_seed_alone():
         assert torch.equal(here[name], turned[name].flip(0))
     assert torch.equal(here["positions"], elsewhere["positions"])
     assert not torch.equal(here["positions"][0], here["positions"][1])
-
-
-def test_repeated_synthetic_blocks_have_different_masks():
-    data = Bert(Options(**SYNTHETIC | {"train_samples": 5000})).training_data()
-    assert len(data) == 5000
-    assert not data.reads_files
-    first, again = (batch_of(data, sample, seed=sample) for sample in (7, 7 + 4096))
-    assert unmasked(first) == unmasked(again)
-    assert not torch.equal(first["positions"], again["positions"])
 
 
 def test_synthetic_evaluation_is_other_text_of_the_same_language():
@@ -223,27 +207,6 @@ def test_blocks_are_the_tokens_of_all_lines_in_order_without_the_rest(made):
     assert (rows[:, 0] == tokenizer.token_to_id("[CLS]")).all()
     assert (rows[:, -1] == tokenizer.token_to_id("[SEP]")).all()
     assert tokenizer.token_to_id("[UNK]") in rows
-
-
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("wikitext-103-raw-v1/{}-00000-of-00001.parquet", "train", "validation"),
-        ("{}.parquet", "train", "val"),
-    ],
-)
-def test_other_usual_names_of_parquet_files_are_read(made, tmp_path, names):
-    pattern, *splits = names
-    tables = [pq.read_table(path) for path in sorted((made / "parquet").glob("train-*"))]
-    validation = pq.read_table(made / "parquet" / "validation-00000-of-00001.parquet")
-    for split, table in zip(splits, (pa.concat_tables(tables), validation), strict=True):
-        path = tmp_path / pattern.format(split)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, path)
-    other = on(made, source="parquet", data=str(tmp_path))
-    text = on(made, source="parquet", data=str(made / "parquet"))
-    assert blocks_of(other.training_data()) == blocks_of(text.training_data())
-    assert blocks_of(other.evaluation_data()) == blocks_of(text.evaluation_data())
 
 
 def test_vocab_txt_alone_cuts_words_as_tokenizer_json_does(made, tmp_path):

@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput
@@ -75,37 +74,6 @@ def test_targets_are_standardised_by_the_training_molecules():
     model = workload.model()
     assert float(model.mean) == pytest.approx(float(targets.double().mean()))
     assert float(model.std) == pytest.approx(float(targets.double().std(correction=0)))
-
-
-def test_made_molecules_are_of_qm9_s_sizes_elements_and_distances():
-    made = synthetic_molecules(2000, 3)
-    assert made.counts.min() >= 3
-    assert made.counts.max() <= 29
-    assert made.counts.mean() == pytest.approx(18, abs=0.5)
-    assert made.counts.std() == pytest.approx(3, abs=0.5)
-    shares = [float((made.z == element).mean()) for element in (1, 6, 7, 8, 9)]
-    assert sum(shares) == pytest.approx(1)
-    assert shares[:4] == pytest.approx([0.51, 0.35, 0.06, 0.08], abs=0.02)
-    assert 0 < shares[4] < 0.01
-    first = np.cumsum(made.counts) - made.counts
-    for start, count in zip(first[:200], made.counts[:200], strict=True):
-        places = made.pos[start : start + count]
-        apart = np.linalg.norm(places[:, None] - places[None], axis=2)
-        nearest = (apart + 9 * np.eye(count)).min(1)
-        assert nearest.min() > 0.8
-        assert nearest.max() < 1.7
-    assert np.isfinite(made.targets).all()
-    assert (made.targets.std(0) > 0).all()
-
-
-def test_synthetic_samples_begin_again_after_the_pool_and_evaluation_has_others():
-    workload = schnet()
-    training, evaluation = workload.training_data(), workload.evaluation_data()
-    pool = 3072
-    once = training.batch(np.array([5, 6]), seeds(2))
-    again = training.batch(np.array([pool + 5, 2 * pool + 6]), seeds(2))
-    assert all(torch.equal(one, other) for one, other in zip(once, again, strict=True))
-    assert not torch.equal(once[1][:3], evaluation.batch(np.array([5, 6]), seeds(2))[1][:3])
 
 
 def test_a_batch_has_its_molecules_in_the_requested_order():
@@ -268,22 +236,3 @@ def test_a_file_that_is_none_is_named(data, spoil, words):
         schnet(source="qm9", data=str(data)).training_data()
     assert str(caught.value).startswith(str(raw(data)))
     assert "\n" not in str(caught.value)
-
-
-def test_a_file_with_one_molecule_cannot_be_split(data):
-    torch.save(torch.load(raw(data))[:1], raw(data))
-    with pytest.raises(BadInput, match="contains 1 molecule"):
-        schnet(source="qm9", data=str(data)).training_data()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"source": "qm9"}, "source qm9 needs data"),
-        ({"data": "somewhere"}, "data is for source qm9 only"),
-        ({"target": "energy"}, "U0"),
-    ],
-)
-def test_options_that_contradict_are_refused(options, words):
-    with pytest.raises(ValidationError, match=words):
-        SchNetOptions(**options)

@@ -76,13 +76,6 @@ def test_the_work_of_full_size_nets_is_what_torch_counts(entry, workload):
     assert entry.work(entry.options(image_size=300)) is None
 
 
-def test_inception_has_an_auxiliary_head_only_on_request():
-    """Frey et al. 2022 print 23 M parameters; the head has 3.3 M more."""
-    with torch.device("meta"):
-        assert count(InceptionV3(InceptionV3Options()).model()) == 23_834_568
-        assert count(InceptionV3(InceptionV3Options(aux=True)).model()) == 27_161_264
-
-
 def test_vgg16_at_full_width_is_torchvisions_to_the_bit():
     torch.manual_seed(3)
     ours = Vgg16(Vgg16Options()).model().net.state_dict()

@@ -9,12 +9,10 @@ from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput
 from wattlaw_papers.workloads.weather import FOURCASTNET, Options
-from wattlaw_papers.workloads.weather.era5 import kept_rows
 from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
 from wattlaw_papers.workloads.weather.scores import (
     anomaly_correlation,
     latitude_weights,
-    latitudes,
     relative_l2,
     weighted_rmse,
 )
@@ -111,14 +109,6 @@ def test_mixed_precision_gives_finite_gradients_and_nearly_the_same_loss(dtype):
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 
-def test_nothing_is_drawn_in_training_and_no_sample_depends_on_another():
-    workload = made()
-    model, data = workload.model().train(), first_samples(workload)
-    together = workload.loss(model, data)
-    alone = [workload.loss(model, tuple(t[i : i + 1] for t in data)) for i in range(4)]
-    torch.testing.assert_close(together, torch.stack(alone).mean())
-
-
 @pytest.mark.parametrize("wrapped", ["run", "bare", "ddp"])
 def test_finetuning_starts_from_the_weights_of_pretraining(tmp_path, wrapped):
     pretrained = made().model()
@@ -169,13 +159,6 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words)
     assert "\n" not in str(caught.value)
 
 
-def test_the_rows_of_era5_are_a_quarter_degree_apart_and_the_south_pole_is_left_out():
-    rows = latitudes(720)
-    assert (kept_rows(721), kept_rows(720)) == (720, 720)
-    assert (rows[0], rows[1], rows[360], rows[-1]) == (90, 89.75, 0, -89.75)
-    np.testing.assert_array_equal(latitudes(721)[:720], rows)
-
-
 def test_scores_agree_with_the_formulas_written_out():
     draw = np.random.default_rng(0)
     forecast, truth = draw.normal(size=(2, 2, 3, 6, 8))
@@ -211,46 +194,9 @@ def test_the_loss_is_the_errors_norm_over_the_truths_norm_sample_by_sample():
     torch.testing.assert_close(relative_l2(forecast, truth), torch.tensor([2.0, 0.0]))
 
 
-def test_sums_of_evaluation_add_up_over_batches_of_any_size():
-    workload = made(stage="finetune")
-    model, data = workload.model(), first_samples(workload, 6)
-    with torch.no_grad():
-        whole = workload.evaluate(model, data)
-        parts = [
-            workload.evaluate(model, tuple(t[a:b] for t in data))
-            for a, b in ((0, 1), (1, 4), (4, 6))
-        ]
-    for name, value in whole.items():
-        assert float(sum(part[name] for part in parts)) == pytest.approx(float(value), abs=1e-4)
-
-
-def test_both_stages_judge_the_first_step():
-    pretrain, finetune = made(), made(stage="finetune")
-    model, data = pretrain.model(), first_samples(finetune)
-    with torch.no_grad():
-        one, two = pretrain.evaluate(model, data[:2]), finetune.evaluate(model, data)
-    assert (one["rmse"], one["acc"]) == (two["rmse"], two["acc"])
-    assert two["loss"] > one["loss"]
-
-
 @pytest.fixture(scope="module")
 def climate() -> Climate:
     return Climate(4, 32, 64, seed=3)
-
-
-def year_of(climate: Climate, year: int) -> torch.Tensor:
-    states = torch.empty(1460, *climate.shape)
-    for time, state in enumerate(states):
-        climate.state(year, time, state)
-    return states
-
-
-def test_a_year_has_standardised_fields_around_the_climatology(climate):
-    states = year_of(climate, 0)
-    assert states.mean((0, 2, 3)).abs().max() < 0.02
-    assert (states.std((0, 2, 3)) - 1).abs().max() < 0.1
-    many_years = torch.stack([year_of(climate, year).mean((0, 3)) for year in range(3)]).mean(0)
-    torch.testing.assert_close(many_years, climate.climatology[..., 0], atol=0.02, rtol=0)
 
 
 @settings(max_examples=20)

@@ -120,13 +120,6 @@ def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_
         np.testing.assert_allclose(states[0], expected, atol=1e-4)
 
 
-def test_a_grid_of_even_rows_is_read_completely(folder):
-    for path in (*folder.glob("train/*.h5"), *folder.glob("test/*.h5")):
-        rewrite(path, fields_of(path)[:, :, :32])
-    states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
-    assert states.shape == (1, 20, 32, 64)
-
-
 def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     subject = workload(made)
     torch.manual_seed(0)
@@ -152,21 +145,6 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     assert float(sums["rmse"]) == pytest.approx(rmse.mean(1).sum(), rel=1e-4)
     assert float(sums["acc"]) == pytest.approx(acc.mean(1).sum(), abs=1e-4)
     assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
-
-
-def test_made_data_have_the_real_layout(made):
-    names = sorted(str(path.relative_to(made)) for path in made.rglob("*.*"))
-    stats = [f"stats/{name}.npy" for name in ("global_means", "global_stds", "time_means")]
-    assert names == [*stats, "test/2016.h5", "train/1979.h5", "train/1980.h5"]
-    fields = np.concatenate([fields_of(made / "train" / f"{year}.h5") for year in (1979, 1980)])
-    assert (fields.shape, fields.dtype) == ((20, 20, 33, 64), np.float32)
-    assert fields_of(made / "test" / "2016.h5").shape == (5, 20, 33, 64)
-    mean, std, climate = (np.load(made / name) for name in stats)
-    assert (mean.shape, std.shape, climate.shape) == ((1, 20, 1, 1),) * 2 + ((1, 20, 33, 64),)
-    np.testing.assert_allclose(mean[0, :, 0, 0], fields.astype(float).mean((0, 2, 3)))
-    np.testing.assert_allclose(std[0, :, 0, 0], fields.astype(float).std((0, 2, 3)))
-    np.testing.assert_allclose(climate[0], fields.astype(float).mean(0))
-    assert 240 < mean[0, 2, 0, 0] < 310  # 2 m temperature in kelvin
 
 
 @pytest.mark.parametrize("name", ["test", "validation", "valid"])
@@ -222,12 +200,6 @@ def test_a_file_that_is_not_as_it_must_be_is_named_before_training(folder, spoil
         workload(folder).training_data()
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
-
-
-def test_finetuning_needs_a_time_more(folder):
-    rewrite(folder / "train" / "1979.h5", fields_of(folder / "train" / "1979.h5")[:2])
-    assert len(workload(folder).training_data()) == 1 + 9
-    assert "has 2 times; allowed: at least 3" in complaint(folder, stage="finetune")
 
 
 @pytest.mark.parametrize("value", [np.nan, -np.inf])

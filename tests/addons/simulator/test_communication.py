@@ -20,11 +20,6 @@ def test_within_a_node_a_ring_moves_every_byte_nearly_twice():
     assert took_s == pytest.approx(2 * 7 / 8 * (8e9 / 100e9 + 8 * 10e-6))
 
 
-def test_one_gpu_exchanges_nothing():
-    assert Route(CLUSTER, 1, 1).allreduce_s(np.array([1e9])) == 0
-    assert communication(profile(), Route(CLUSTER, 1, 1), 0.1, 25.0, 0.8).exposed_s == 0
-
-
 def test_with_many_nodes_small_messages_take_the_tree_and_large_ones_the_ring():
     route = Route(CLUSTER, 8000, 1000)
     small, large = route.allreduce_s(np.array([1e3, 1e13]))

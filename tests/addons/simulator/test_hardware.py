@@ -85,31 +85,12 @@ def test_the_least_limits_and_clocks_are_those_that_the_mit_study_set():
     assert (gpu.min_clock_mhz, gpu.max_clock_mhz) == (135, 1380)
 
 
-def test_links_within_a_node_are_faster_than_the_share_of_the_network():
-    for name in cluster_names():
-        node, network = read_cluster(name).node, read_cluster(name).network
-        assert node.link.bandwidth_gb_s > network.bandwidth_gb_s / node.gpus, name
-        assert node.link.latency_us < network.latency_us, name
-
-
 def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine():
     cluster = read_cluster("v100-pcie-32gb")
     assert (cluster.nodes, cluster.node.gpus) == (1, 1)
     assert cluster.gpu == board("mit-v100")
     around = [entry for entry in describe(cluster) if ".gpu." not in entry.key]
     assert all("assumed" in e.source or "asked for" in e.source for e in around)
-
-
-def test_numbers_are_described_by_key_value_unit_and_source():
-    table = {entry.key: entry for entry in describe(read_cluster("mit-v100"))}
-    assert table["node.gpu.peak_tflops.fp16"][1:3] == (113.0, "TFLOP/s")
-    assert table["network.bandwidth_gb_s"][1:3] == (3.125, "GB/s")
-    assert table["node.link.latency_us"].unit == "us"
-    assert table["node.gpu.max_clock_mhz"].unit == "MHz"
-    assert table["node.gpu.memory_gb"].unit == "GB"
-    assert table["node.cpu_core_w"].unit == "W"
-    assert table["nodes"][1:3] == (448, "")
-    assert table["node.gpu.least_voltage"].unit == ""
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -200,28 +181,13 @@ def test_a_wrong_value_is_refused_with_its_dotted_key_and_what_is_allowed(
     assert re.match(r":\d+: ", line)
 
 
-def test_a_missing_key_is_refused(tmp_path):
-    data = example()
-    del data["node"]["gpu"]["memory_gb"]
-    assert "node.gpu.memory_gb: given nothing; allowed:" in refused(tmp_path, data)
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
         (b"", "empty; allowed: a mapping with the keys name"),
-        (b"\x00\xff\xfe\x93NUMPY", "not UTF-8 text"),
         (b"name: [1\n", "not valid YAML"),
         (b"node: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
-        (b"a: &a [*a]\n", "an alias contains itself"),
         (b"name: x\n" + b"#" * 300_000, "larger than 250,000 bytes"),
-        (
-            b"a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n"
-            + b"".join(
-                f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n".encode() for n in range(1, 9)
-            ),
-            "more than 50,000 values",
-        ),
     ],
 )
 def test_an_invalid_hardware_file_gives_a_one_line_error(tmp_path, raw, words):

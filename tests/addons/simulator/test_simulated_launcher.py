@@ -13,7 +13,6 @@ import yaml
 
 from conftest import records, started, study_of, wait_for, wattlaw
 from wattlaw.cli.main import main
-from wattlaw.common.errors import NotAvailable
 from wattlaw.hardware import library
 from wattlaw.running.planning import plan_study
 from wattlaw.store.record import RunRecord
@@ -25,7 +24,7 @@ from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
 from wattlaw.study.setting import Setting
 from wattlaw_simulator.launching import SimulatedLauncher
 from wattlaw_simulator.launching.simulated_machine import Machine
-from wattlaw_simulator.launching.simulated_run import FAILURE, limit_reports, simulate
+from wattlaw_simulator.launching.simulated_run import FAILURE, simulate
 
 MIT = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 SWEEPS = [{"gpus": [1, 2, 8], "local_batch": [4], "power_limit_w": [None, 150]}]
@@ -157,22 +156,6 @@ def test_a_run_that_can_never_be_simulated_is_refused_with_the_reason(spec, expe
     launcher = SimulatedLauncher.open(Launch.model_validate(MIT), tmp_path)
     refusal = launcher.unsupported_reason(spec)
     assert refusal is None if expected is None else expected in refusal
-
-
-def test_boards_enforce_requested_limits_within_their_range():
-    machine = Machine.from_launch(Launch.model_validate(MIT))
-    for watts, mhz, enforced_w in ((150.0, 735.0, 150.0), (None, 735.0, 250.0)):
-        reports = limit_reports(machine, spec_of(power_limit_w=watts, clock_limit_mhz=mhz))
-        assert [one.device for one in reports] == ["SIM-0001-0", "SIM-0001-1"]
-        assert {(one.host, one.limiter, one.clock_limit_mhz) for one in reports} == {
-            ("sim0001", "simulated", 735.0)
-        }
-        assert {one.power_limit_w for one in reports} == {watts}
-        assert {one.power_limit_enforced_w for one in reports} == {enforced_w}
-        assert {one.power_limit_before_w for one in reports} == {250.0}
-    assert limit_reports(machine, spec_of()) == ()
-    with pytest.raises(NotAvailable, match="outside"):
-        limit_reports(machine, spec_of(power_limit_w=50.0))
 
 
 @pytest.fixture(scope="module")

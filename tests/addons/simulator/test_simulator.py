@@ -147,17 +147,6 @@ def test_without_anything_to_compute_an_epoch_is_its_communication_alone():
     assert found.train.duration_s == pytest.approx(2000 * by_hand, rel=1e-9)
 
 
-def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy():
-    no_edges = Parameters(epoch_ms=0.0, order_ns=0.0)
-    once, twice = (
-        predict(job(4, samples=n, parameters=no_edges)).train for n in (1_024_000, 2_048_000)
-    )
-    assert twice.duration_s == pytest.approx(2 * once.duration_s, rel=1e-12)
-    assert twice.gpu_energy_j == pytest.approx(2 * once.gpu_energy_j, rel=1e-12)
-    assert twice.cpu_energy_j == pytest.approx(2 * once.cpu_energy_j, rel=1e-12)
-    assert twice.dram_energy_j == pytest.approx(2 * once.dram_energy_j, rel=1e-12)
-
-
 def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand():
     found = predict(job(1, parameters=IDEAL, clock_limit_mhz=1380.0))
     gpu = found.job.cluster.gpu
@@ -200,23 +189,6 @@ def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling():
     assert rate <= cluster.storage_gb_s * 1e9 / 5e5 * (1 + 1e-9)
     inline = profile(input_cpu_s_per_sample=1e-3, reads_files=False)
     assert predict(job(1, profile=inline)).split.input_s == pytest.approx(64e-3)
-
-
-def test_power_caps_bind_and_say_so():
-    free, capped = predict(job(1)), predict(job(1, power_limit_w=100.0))
-    assert capped.train.limited_by == "power_limit_w"
-    assert capped.clock_mhz < free.clock_mhz
-    assert capped.train.gpu_power_w == pytest.approx(100, rel=1e-3)
-    assert capped.power_throttle_share > 0.9
-    assert predict(job(1, clock_limit_mhz=735.0)).train.limited_by == "clock_limit_mhz"
-
-
-def test_a_batch_larger_than_the_memory_gives_a_warning():
-    assert not predict(job(1)).warnings
-    prediction = predict(job(1, local_batch=100_000))
-    (warning,) = prediction.warnings
-    assert "32 GB" in warning
-    assert prediction.memory_gb > 32 > predict(job(1)).memory_gb
 
 
 def test_loader_processes_are_as_many_as_the_loop_starts():

@@ -24,11 +24,6 @@ def test_the_expected_maximum_agrees_with_its_integral(count):
     assert expected_maximum(count) == pytest.approx(exact, abs=0.026)
 
 
-def test_a_single_rank_does_not_wait():
-    assert expected_maximum(1) == 0
-    assert slowest_over_mean(Parameters(), 1.0, 8, 1) == 1
-
-
 def test_the_slowest_of_drawn_ranks_agrees():
     own = Parameters(step_spread=0.03, gpu_spread=0.02)
     dice = np.random.default_rng(1)
