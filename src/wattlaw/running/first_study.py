@@ -362,7 +362,7 @@ def _text(
         "decide:  # measuring ends when the answer is certain enough, or the budget is spent",
         "  minimize: edp  # energy x time, or energy, time, gpu_hours"
         if has_energy
-        else "  minimize: time  # or gpu_hours; no meter of energy was seen",
+        else "  minimize: time  # or gpu_hours; no meter: assume_cpu_w in measure estimates energy",
         f"  max_global_batch: {largest}  # larger batches may need more epochs; "
         f"{seen.global_batch} is the one that ran",
         f"  tolerance: {_TOLERANCE[machine.has_gpus]}  # an answer so near the best is good enough",
