@@ -174,6 +174,12 @@ def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):
     assert (1, 256, None) not in found
 
 
+def test_a_run_without_a_gpu_sets_no_budget_for_gpus(tmp_path):
+    assert study_of(tmp_path, SEEN).decide.budget.gpu_hours is None
+    on_gpu = replace(SEEN, peak_memory_bytes=10**9)
+    assert study_of(tmp_path, on_gpu).decide.budget.gpu_hours > 0
+
+
 def test_sharded_trainings_get_no_fewer_workers_than_ran(tmp_path):
     seen = replace(SEEN, ranks=4, parallelism="fsdp", command=("python", "t.py", "-b", "16"))
     assert {gpus for gpus, *_ in settings(study_of(tmp_path, seen))} == {4, 8}

@@ -248,6 +248,11 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
         notes.append(f"{batch.name} was added to the command; the run does not show that it exists")
     if caps_w == () and machine.has_gpus:
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
+    if _ran_elsewhere(seen, machine):
+        notes.append(
+            "the run used no GPU: the cost and the memory on GPUs are not known, and the budget is "
+            "a comment"
+        )
     if not seen.is_parallel:
         notes.append(
             "one worker only: the script names neither torch.distributed nor another way to train "
@@ -366,9 +371,14 @@ def _text(
         f"  max_global_batch: {largest}  # larger batches may need more epochs; "
         f"{seen.global_batch} is the one that ran",
         f"  tolerance: {_TOLERANCE[machine.has_gpus]}  # an answer so near the best is good enough",
-        f"  budget: {{gpu_hours: {hours}}}  # at most this much measuring",
+        f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {hours}}}"
+        "  # at most this much measuring",
     ]
     return "\n".join(lines) + "\n"
+
+
+def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:
+    return machine.has_gpus and seen.peak_memory_bytes is None
 
 
 def _flow(value: Any) -> str:
