@@ -50,7 +50,7 @@ def test_faults_of_an_output_are_listed(code: int, out: str, err: str, count: in
 
 
 def test_a_seed_makes_the_same_input_again(tmp_path: Path) -> None:
-    for make in (fuzz_documents.studies, fuzz_tables.tables, fuzz_machine.environments):
+    for make in (fuzz_documents.studies, fuzz_tables.tables, fuzz_machine.arguments):
         first, second = (make(random.Random("7:3"), tmp_path) for _ in range(2))
         assert first == second
 

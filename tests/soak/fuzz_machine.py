@@ -1,4 +1,4 @@
-"""Generators of environments, command lines, saved limits, Slurm's words and drivers' answers."""
+"""Generators of command lines, saved limits and the files of a Slurm site."""
 
 import json
 import random
@@ -9,44 +9,6 @@ from typing import Any
 from soak import mutate, templates
 from soak.case import Case, Entry
 
-_VARIABLES = (
-    "WATTLAW_HOST", "WATTLAW_SYSFS_ROOT", "WATTLAW_LIMITS_DIR",
-    "WATTLAW_SLURM_REPORTS",
-    "WATTLAW_RUN_FOLDER", "WATTLAW_ATTEMPT", "WATTLAW_AGENT_PID", "WATTLAW_RENDEZVOUS_FILE",
-    "WATTLAW_WARNS",
-    "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER", "NVIDIA_VISIBLE_DEVICES", "SLURM_JOB_ID",
-    "SLURM_JOB_GPUS",
-    "SLURM_STEP_GPUS", "SLURM_NODEID", "SLURM_JOB_NODELIST", "SLURM_CLUSTER_NAME",
-    "SLURMD_NODENAME",
-    "SLURM_JOB_PARTITION", "SLURM_TOPOLOGY_ADDR", "SLURM_TOPOLOGY_ADDR_PATTERN", "RANK",
-    "WORLD_SIZE", "LOCAL_RANK",
-    "COLUMNS", "LINES", "TERM", "NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TZ", "LANG",
-    "LC_ALL", "LC_NUMERIC",
-    "HOME", "USER", "PATH", "OMP_NUM_THREADS", "XDG_STATE_HOME", "XDG_CACHE_HOME", "TMPDIR", "PWD",
-)  # fmt: skip
-_SPECIAL = {
-    "CUDA_VISIBLE_DEVICES": ("", "0", "1,0", "0,0", "-1", "7", "GPU-", "GPU-fa4e0000", "MIG-0",
-    "0,x", "NoDevFiles", " 0"),
-    "COLUMNS": ("0", "1", "5", "-1", "99999", "80x"), "TZ": ("UTC", "Nowhere/City", "/etc/passwd",
-    ":", "x" * 300),
-    "LC_ALL": ("C", "POSIX", "de_DE.UTF-8", "tr_TR.UTF-8", "xx"), "PATH": ("", "/nowhere", "."),
-    "TERM": ("dumb", "xterm", ""), "FORCE_COLOR": ("1",),
-    "WATTLAW_SYSFS_ROOT": ("{inputs}", "/nowhere", "/proc"), "WATTLAW_LIMITS_DIR": ("{inputs}",
-    "/proc", "/nowhere/x", "{inputs}/table.csv"),
-    "TMPDIR": ("{root}/tmp",), "HOME": ("/nowhere", "{root}/home", ""),
-    "XDG_STATE_HOME": ("{root}/home/x", "/proc", ""),
-}  # fmt: skip
-_PLAIN = (
-    ("devices",), ("devices", "--json"), ("limits", "show"), ("limits", "show", "--json"),
-    ("limits", "restore"),
-    ("workloads",), ("check", "{inputs}/study.yaml"), ("run", "{inputs}/study.yaml", "--dry-run",
-    "--store", "{work}/s"),
-    ("status", "{inputs}/store"), ("fit", "{inputs}/table.csv", "--x", "gpus", "--y", "time"),
-    ("--version",), ("--help",),
-    ("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch", "32"),
-    ("simulate", "--list-hardware"),
-    ("limits", "set", "--power-limit", "150"),
-)  # fmt: skip
 _FILES = {
     "study.yaml": Entry(
         data=b"name: t\nworkloads: [{name: digits-cnn}]\n"
@@ -55,27 +17,6 @@ _FILES = {
     "table.csv": Entry(data=templates.TABLE.encode()),
     "store": Entry("template", text="store"),
 }
-
-
-def environments(dice: random.Random, _: Path) -> Case:
-    env: dict[str, str | None] = {}
-    for _ in range(dice.choice([1, 1, 2, 4])):
-        name = dice.choice(_VARIABLES)
-        if name in _SPECIAL and (
-            dice.random() < 0.7 or name in ("TMPDIR", "HOME", "XDG_STATE_HOME")
-        ):
-            env[name] = dice.choice(_SPECIAL[name])
-        else:
-            text = dice.choice([mutate.token(dice)[:5000], str(dice.choice(mutate.NUMBERS))[:400]])
-            env[name] = text.replace("\0", "").encode("utf-8", "replace").decode()
-    argv = dice.choice(_PLAIN)
-    files = {
-        name: entry for name, entry in _FILES.items() if name != "store" or argv[0] == "status"
-    }
-    encoding = dice.choice(["utf-8"] * 8 + ["ascii", "latin-1"])
-    return Case(
-        "environments", argv, files, env, outputs=("s",), encoding=encoding, changes_inputs=True
-    )
 
 
 #: Options by command; an option is given with a random value, or a good one.
@@ -255,78 +196,3 @@ def sites(dice: random.Random, _: Path) -> Case:
     return Case(
         "Slurm site files", (), files, env, call="site", options=options, changes_inputs=True
     )
-
-
-# ---- Slurm's commands ----
-_NAME = "wattlaw-00aa00aa-00000000000000aa"
-_SQUEUE = f"{'12':<20}{'RUNNING':<24}{'0':<12}{_NAME:<64}{'None':<60}\n"
-_SACCT = "1|COMPLETED|0:0|7200|1000|1060\n2.batch|CANCELLED by 7|1:9|0|1000|Unknown\n"
-
-
-def slurm(dice: random.Random, _: Path) -> Case:
-    """Return what Slurm's commands might print."""
-    text = dice.choice(
-        [_SQUEUE * dice.choice([1, 3]), _SACCT, "123;cluster\n", "slurm 22.05.8\n", "n1\nn2\n"]
-    )
-    text = mutate.text(dice, text, dice.choice([1, 2, 8]))
-    return Case("Slurm's answers", call="slurm_texts", options={"text": text})
-
-
-# ---- the driver ----
-_FIELDS = (
-    "limit_min_mw", "limit_max_mw", "limit_default_mw", "limit_mw", "clamp_mw", "sm_clock_mhz",
-    "mem_clock_mhz",
-    "clock_min_mhz", "clock_max_mhz", "counter_mode", "refresh_ms", "instant_power",
-    "average_power", "buffers",
-    "buffer_period_ms", "buffer_length", "sm_util_high", "mem_util_high", "temperature_c", "gpm",
-    "mig_mode", "mig_count",
-    "persistence", "memory_used", "memory_total", "name", "uuid", "low_w", "high_w", "period_s",
-    "lost_ns", "minor",
-)  # fmt: skip
-_FUNCTIONS = (
-    "nvmlInit_v2", "nvmlDeviceGetCount_v2", "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetUUID",
-    "nvmlDeviceGetName",
-    "nvmlDeviceGetPowerUsage", "nvmlDeviceGetTotalEnergyConsumption",
-    "nvmlDeviceGetUtilizationRates", "nvmlDeviceGetMemoryInfo",
-    "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetFieldValues", "nvmlDeviceGetSamples",
-    "nvmlDeviceGetTemperature",
-    "nvmlDeviceGetPowerManagementLimit", "nvmlDeviceGetPowerManagementLimitConstraints",
-    "nvmlDeviceGetClockInfo",
-    "nvmlDeviceGetViolationStatus", "nvmlDeviceGetMigMode", "nvmlDeviceGetPersistenceMode",
-    "nvmlDeviceGetIndex",
-)  # fmt: skip
-_TEXTS = ("", "x", "GPU-\x1b[31m", "é" * 10, "\u202eabc", "a\nb", "x" * 63)
-
-
-def drivers(dice: random.Random, _: Path) -> Case:
-    """Return boards whose driver answers something else than a good one."""
-    fields = []
-    for _ in range(dice.choice([0, 1, 1, 2, 5])):
-        name = dice.choice(_FIELDS)
-        odd: Any = dice.choice([0, 1, -1, 5, 100, 10**6, 2**31 - 1, -(2**31), 4294967295])
-        if name in ("name", "uuid"):
-            odd = dice.choice(_TEXTS)
-        elif name in ("low_w", "high_w"):
-            odd = dice.choice([0.0, -5.0, 1e5, 4294967.295, 1e12])
-        elif name == "period_s":
-            odd = dice.choice([0.0, 0.05, 1.0])  # shorter ones make the fake driver slow
-        elif name in (
-            "buffer_period_ms",
-            "refresh_ms",
-            "buffer_length",
-            "mig_count",
-            "counter_mode",
-        ):
-            odd = dice.choice([1, 2, 3, 4, 20, 100])
-        fields.append([dice.randrange(2), name, odd])
-    faults = [
-        [
-            dice.choice(_FUNCTIONS),
-            dice.choice([-1, 0, 1]),
-            dice.choice([1, 3, 4, 6, 7, 9, 15, 16, 999]),
-            dice.choice([0, 1, 5]),
-        ]
-        for _ in range(dice.choice([0, 1, 1, 2, 3]))
-    ]
-    options = {"fields": fields, "faults": faults}
-    return Case("NVML answers", call="driver", options=options)

@@ -37,14 +37,9 @@ _WEIGHTED: tuple[tuple[float, Callable[[random.Random, Path], Case]], ...] = (
     (13, fuzz_tables.tables),
     (13, fuzz_stores.stores),
     (12, fuzz_stores.live_runs),
-    (5, fuzz_stores.energies),
-    (9, fuzz_machine.environments),
-    (7, fuzz_documents.hardware),
     (5, fuzz_machine.saved_limits),
     (4, fuzz_machine.sites),
-    (5, fuzz_machine.slurm),
     (6, fuzz_machine.arguments),
-    (3, fuzz_machine.drivers),
 )
 
 
