@@ -79,13 +79,10 @@ def queue(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("state", "code", "log", "expected"),
     [
-        ("CANCELLED", 0, "", "job 7 was cancelled"),
-        ("OUT_OF_MEMORY", 0, "", "job 7: ran out of memory on its nodes"),
         ("TIMEOUT", 0, "", "job 7: reached its time limit"),
         ("FAILED", NO_FOLDER, "", "it must be on a file system that login node and compute nodes"),
         ("FAILED", DISK_FULL, "", "job 7: the disk is full"),
         ("FAILED", 1, "a\nb  c\n\n", "job 7: ended FAILED with exit code 1; b c (log: "),
-        ("COMPLETED", 0, "a\n", "job 7: ended COMPLETED with exit code 0; a (log: "),
         ("FAILED", 15, None, "must be on a file system that login node and compute"),
     ],
 )

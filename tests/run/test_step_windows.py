@@ -77,12 +77,8 @@ def test_exactly_one_of_epochs_steps_and_seconds_is_measured(given_units, warmup
     ("measure", "key"),
     [
         ({"steps": 100, "seconds": 60}, "measure"),
-        ({"seconds": -1.5}, "measure.seconds"),
-        ({"steps": 1.5}, "measure.steps"),
         ({"steps": 100, "warmup_epochs": 1}, "measure.warmup_epochs"),
         ({"epochs": 3, "warmup_steps": 5}, "measure.warmup_steps"),
-        ({"steps": 5, "warmup_steps": -1}, "measure.warmup_steps"),
-        ({"epochs": None}, "measure"),
         ({"steps": 9}, "sweeps[0].epochs"),
     ],
 )
@@ -93,14 +89,6 @@ def test_a_contradiction_is_one_line_with_the_key(measure, key, write_study, cap
     error = capsys.readouterr().err
     assert f": {key}: " in error
     assert error.count("\n") == 1
-
-
-def test_check_and_dry_run_say_what_a_run_measures(write_study, tmp_path, capsys):
-    study = write_study(measure={"steps": 100, "warmup_steps": 7})
-    assert main(["check", str(study)]) == 0
-    assert "100 steps after 7 warm-up steps" in capsys.readouterr().out
-    assert main(["run", str(study), "--store", str(tmp_path / "s"), "--dry-run"]) == 0
-    assert "100 steps after 7 warm-up steps" in capsys.readouterr().out
 
 
 def test_gpu_hours_count_the_steps_and_the_seconds():
@@ -169,8 +157,6 @@ def test_the_last_window_is_long_enough_and_the_warmup_is_one_of_its_own():
     [
         ({"steps": 100}, 50, 0.1, True),
         ({"steps": 100}, 5, 0.1, False),
-        ({"steps": 100}, 95, 0.1, False),
-        ({"seconds": 10.0}, 50, 0.1, True),
         ({"seconds": 10.0}, 95, 0.1, False),
     ],
 )
@@ -262,11 +248,6 @@ def test_a_step_is_one_update_with_gradient_accumulation_too(windows):
         )
         assert row.samples == 96 * row.steps - 3 * smaller
         assert row.step_time_mean_s * row.steps == pytest.approx(row.duration_s, rel=0.3)
-
-
-def test_ranks_train_the_same_steps(windows):
-    warmup = windows[windows["warmup"]].set_index("gpus")
-    assert warmup.loss[2] == pytest.approx(warmup.loss[1], rel=2e-4)
 
 
 def test_a_window_is_as_long_as_its_energy_needs_or_a_note_says_so(store, windows):
