@@ -1,7 +1,6 @@
 """The batch that ran, compared with the batch of the setting, and what follows from it."""
 
 import json
-import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -95,25 +94,12 @@ class _Stream(IterableDataset):
         return iter(torch.zeros(100, 3))
 
 
-class _Buckets:
-    """Gives batches of random sizes."""
-
-    def __iter__(self) -> Iterator[list[int]]:
-        dice = random.Random(0)
-        return ([0] * dice.randint(4, 40) for _ in range(60))
-
-    def __len__(self) -> int:
-        return 60
-
-
 LOADERS = {
     "plain": lambda: DataLoader(rows(50), batch_size=8),
     "streamed": lambda: DataLoader(_Stream(), batch_size=8),
     "packed": lambda: DataLoader(
         _Stream(), batch_size=8, collate_fn=lambda xs: torch.cat(xs)[None]
     ),
-    "bucketed": lambda: DataLoader(rows(50), batch_sampler=_Buckets()),
-    "one by one": lambda: DataLoader(rows(50), batch_size=None),
 }
 
 
@@ -149,14 +135,6 @@ def test_the_samples_of_a_step_are_those_of_the_loader_that_trains(loop, loops):
     assert batch_that_ran(counts, usual) is None
     assert batch_that_ran(counts, 3) == usual
     assert loops.loaded.several_loaders <= loops.steps / 2
-
-
-@pytest.mark.parametrize("loop", ["bucketed", "one by one"])
-def test_nothing_is_claimed_of_batches_that_vary_or_are_not_seen(loop, loops):
-    _each(loops, loop)
-    assert not loops.problems
-    for declared in (1, 8, 16, 64, 10_000):
-        assert batch_that_ran(Counter(loops.samples), declared) is None
 
 
 def test_a_step_of_two_loaders_is_known_as_such(loops):

@@ -80,14 +80,6 @@ def test_every_launcher_says_what_it_will_skip(tmp_path, capsys, launch, reason)
     assert outcome.is_success
 
 
-def test_skipped_runs_are_counted_first_and_are_not_in_the_time_to_go(tmp_path):
-    path = write(tmp_path, sweeps=[{"gpus": [1, 16, 32, 64], "local_batch": [8]}], repeats=2)
-    lines: list[str] = []
-    run(path, tmp_path / "s", progress=lines.append)
-    assert [line.split(":")[0] for line in lines] == ["skipped"] * 6 + ["done"] * 2
-    assert "6 skipped, 1 left, about" in lines[6]
-
-
 SCRIPT = "import os, pathlib\nrecord = pathlib.Path(os.environ['WATTLAW_RUN_FOLDER'])\n"
 
 

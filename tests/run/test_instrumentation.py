@@ -155,27 +155,6 @@ def test_the_users_sitecustomize_and_path_are_as_without_the_hook(tmp_path):
     assert "ValueError: broken" in output
 
 
-def test_a_script_finds_the_import_system_as_without_the_hook(tmp_path):
-    code = (
-        "import importlib.metadata, importlib.machinery, inspect, sys\n"
-        "for moment in ('before', 'after'):\n"
-        "    finder = importlib.machinery.PathFinder\n"
-        "    print(moment, [getattr(each, '__name__', type(each)) for each in sys.meta_path])\n"
-        "    print('sitecustomize' in sys.modules, finder.find_spec)\n"
-        "    print(inspect.signature(finder.find_spec), finder.__module__)\n"
-        "    print(importlib.metadata.version('torch'))\n"
-        "    print(importlib.util.find_spec('torch.optim').origin)\n"
-        "    importlib.invalidate_caches()\n"
-        "    import torch.optim.optimizer as optimizer\n"
-        "    print(type(optimizer.__loader__), 'exec_module' in vars(optimizer.__loader__))\n"
-        "import importlib; importlib.reload(optimizer)\n"
-        "try:\n    import sitecustomize\nexcept ImportError as error:\n    print(error)\n"
-    )
-    plain = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    _, hooked = run(tmp_path, "-c", code)
-    assert hooked == plain.stdout + plain.stderr
-
-
 def test_steps_are_read_while_a_script_runs_and_a_kill_loses_half_a_second_at_most(tmp_path):
     line = [sys.executable, SCRIPTS / "plain.py", "--epochs", "1000"]
     folder, counts = StepsFolder(tmp_path / "steps"), [0]

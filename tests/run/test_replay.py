@@ -296,11 +296,3 @@ def test_a_table_of_something_else_ends_before_a_store(
     assert f"{tmp_path / 'table.csv'}" in line
     assert expected in line
     assert not (tmp_path / "store").exists()
-
-
-def test_units_and_throughputs_are_those_of_an_import(tmp_path):
-    path = tmp_path / "table.csv"
-    for columns in ("step_time_ms\n4,8,250", "samples_per_s\n4,8,128", "steps_per_s\n4,8,4"):
-        path.write_text(f"gpus,local_batch,{columns}\ntotal,,\n")
-        table = read_replay_table(path)
-        assert [row.values[table.time] for row in table.rows] == pytest.approx([0.25])
