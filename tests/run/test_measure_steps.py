@@ -130,7 +130,6 @@ def test_options_that_cannot_work_start_nothing(tmp_path, options):
 
 FAULTS = {
     "full": "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))",
-    "removed": "import os, shutil; shutil.rmtree(os.environ['WATTLAW_STEPS'])",
     "never": "raise SystemExit(5)",
 }
 TRAINING = """
@@ -149,7 +148,6 @@ raise SystemExit(5)
     ("fault", "note"),
     [
         ("full", "the records stop before"),
-        ("removed", "folder"),
         ("never", "but no step was recorded"),
     ],
 )
