@@ -19,6 +19,7 @@ _GROUPS = {
         "limits": "Show, set and restore power limits and clock locks.",
     },
     "Study": {
+        "init": "Run a training command briefly; write a study file for it.",
         "examples": "List the example studies.",
         "workloads": "List the workloads.",
         "check": "Validate a study file and count its runs.",
@@ -77,8 +78,8 @@ class LazyGroup(TyperGroup):
         if hasattr(module, "app"):  # a command with commands of its own
             loader.add_typer(module.app, name=cmd_name)
         else:
-            # The options of a measured command are not those of ``measure``.
-            settings = {"allow_interspersed_args": cmd_name != "measure"}
+            # The options of a measured command are not those of ``measure`` and ``init``.
+            settings = {"allow_interspersed_args": cmd_name not in ("measure", "init")}
             loader.command(cmd_name, context_settings=settings)(getattr(module, function))
         return typer.main.get_group(loader).commands[cmd_name]
 

@@ -184,8 +184,10 @@ class _Recorder:
         if self.next_facts <= 100:
             readable = [own for own in [*self.optimizers.values()] if own.devices]
             self.parameters = model.parameters_of(readable, group["world_size"] or 1)
+        samples, ranks = self.loaded.epoch
         facts = {
             "type": "facts",
+            "dataset_samples": samples if ranks == (group["world_size"] or 1) else None,
             "batches": self.loaded.batches,
             "several_loaders": self.loaded.several_loaders,
             "fed_steps": self.loaded.fed,
