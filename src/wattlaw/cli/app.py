@@ -12,6 +12,7 @@ from wattlaw.common.registry import Command
 
 #: The core's commands with their help, so that ``wattlaw --help`` imports no command.
 _HELP = {
+    "init": "Run a training command for some steps, and write a study file for it.",
     "run": "Run the missing runs of a study.",
     "check": "Validate a study file, count its runs, and warn of what may be wrong.",
     "status": "Count runs by status and show why runs are not done.",
@@ -69,8 +70,8 @@ class LazyGroup(TyperGroup):
         if hasattr(module, "app"):  # a command with commands of its own
             loader.add_typer(module.app, name=cmd_name)
         else:
-            # The options of a measured command are not those of ``measure``.
-            settings = {"allow_interspersed_args": cmd_name != "measure"}
+            # The options of a measured command are not those of ``measure`` and ``init``.
+            settings = {"allow_interspersed_args": cmd_name not in ("measure", "init")}
             loader.command(cmd_name, context_settings=settings)(getattr(module, function))
         return typer.main.get_group(loader).commands[cmd_name]
 

@@ -148,7 +148,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     checked = list(arguments)
     if "--" in checked:
         checked = checked[: checked.index("--")]
-    elif checked[:1] == ["measure"]:
+    elif checked[:1] in (["measure"], ["init"]):
         return
     for number, argument in enumerate(checked, 1):
         name, equals, value = argument.partition("=")
