@@ -39,18 +39,19 @@ _BATCH, _UNKNOWN_BATCH = 0.04, (0.15, 0.075)
 
 
 def draw_errors(
-    seen: Layout, seen_s: Floats, wanted: Layout, misfit: float, draws: int, seed: int
+    seen: Layout, wanted: Layout, growth_seen: float, misfit: float, draws: int, seed: int
 ) -> Floats:
     """Return what the model misses of step times, in logs, shape (draws, settings).
 
-    ``misfit`` is what the model misses of its own runs, relative to what it usually does.
+    ``growth_seen`` is that of ``growth``. ``misfit`` is what the model misses of its own runs,
+    relative to what it usually does.
     """
     misfit = min(misfit, _MOST_MISFIT)
     dice = np.random.default_rng([seed, 5])
     size = misfit * _SLOPE * np.exp(_SLOPE_SPREAD * dice.standard_normal((draws, 1)))
     slope = size * np.where(dice.random((draws, 1)) < _SLOWER, 1.0, -0.5)
     full = dice.exponential(1 / _SATURATION_HAZARD, (draws, 1))
-    begun = _BEGUN * min(growth(seen, seen_s) / np.log(2), 1.0) ** 2
+    begun = _BEGUN * min(growth_seen / np.log(2), 1.0) ** 2
     full = np.where(dice.random((draws, 1)) < begun, 0.0, full)
     gpus = _doublings(seen.gpus, wanted.gpus)
     errors = slope * gpus + np.log(2) * np.maximum(gpus - full, 0.0)

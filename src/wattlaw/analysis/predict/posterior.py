@@ -36,6 +36,7 @@ class Posterior:
     prior_only: tuple[str, ...]
     priors: str
     seed: int
+    growth: float  # of a step in the last doubling of GPUs, see ``beyond.growth``
 
     @property
     def draws(self) -> int:
@@ -125,8 +126,8 @@ class Posterior:
             placements=(_placements(seen), _placements(settings)), noise=noise,
         )  # fmt: skip
         errors = errors + beyond.draw_errors(
-            layouts[0], np.array([item.step_time_s for item in self.observations]), layouts[1],
-            misfit / model_error.TIME_ERROR, self.draws, self.seed,
+            layouts[0], layouts[1], self.growth, misfit / model_error.TIME_ERROR, self.draws,
+            self.seed,
         )  # fmt: skip
         times = steps.step_s * np.exp(errors)
         if fitted.power_w is None or steps.power_w is None:
@@ -200,7 +201,8 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     target = partial(_log_likelihood, data, names, transformation)
     guess = {}
     times = np.array([item.step_time_s for item in observations])
-    if beyond.growth(layout, times) > _GROWTH:
+    growth = beyond.growth(layout, times)
+    if growth > _GROWTH:
         # Storage that all share may be what takes the step of the most GPUs.
         last = int(np.lexsort((times, layout.gpus))[-1])
         samples = layout.gpus[last] * layout.micro[last] * layout.parts[last]
@@ -221,6 +223,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     return Posterior(
         observations, reference, values, normals,
         tuple(name for name in parameters.GROUPS if name not in active), priors.source, seed,
+        growth,
     )  # fmt: skip
 
 
