@@ -120,15 +120,6 @@ def test_runs_that_learn_otherwise_are_not_compared():
     assert [row.group["epochs_trained"] for row in found] == [1, 90]
 
 
-def test_a_batch_has_a_warning_only_with_a_reason():
-    (falls,) = quality_by_batch(learned(like_resnet50()))
-    assert falls.warning(8192) is None
-    assert "falls beyond global batch 8192" in falls.warning(32768)
-    (steady,) = quality_by_batch(learned(dict.fromkeys(BATCHES, 0.76)))
-    assert steady.warning(65536) is None
-    assert "such as 131072" in steady.warning(131072)
-
-
 def diverged(table: pd.DataFrame, lost: dict[int, int], value: float = np.nan) -> pd.DataFrame:
     """Return the table with this metric for the first repeats of a batch."""
     gone = table["repeat"] < table["global_batch"].map(lost).fillna(0)
@@ -147,20 +138,6 @@ def test_diverged_runs_at_the_largest_batch_do_not_show_constant_quality(value, 
     assert at["verdict"] == ("diverged" if lost == 3 else CANNOT_TELL)
     assert "repeats at 128 diverged" in row.warning(128)
     json.dumps(row.to_dict(), allow_nan=False)
-
-
-@pytest.mark.parametrize(
-    ("quality", "lost", "verdict", "holds_to"),
-    [
-        ({32: 0.762, 64: 0.76, 128: 0.76}, 64, CANNOT_TELL, 32),
-        ({32: 0.75, 64: 0.76, 128: 0.76}, 32, NO_FALL, 128),
-    ],
-)
-def test_a_batch_whose_runs_diverged_is_named_and_warned_of(quality, lost, verdict, holds_to):
-    (row,) = quality_by_batch(diverged(learned(quality, repeats=4), {lost: 1}))
-    assert (row.verdict, row.holds_to) == (verdict, holds_to)
-    assert f"1 of 4 repeats at {lost} diverged" in row.sentence
-    assert f"1 of 4 repeats at {lost} diverged" in row.warning(lost)
 
 
 @pytest.mark.parametrize("where", [16384, 65536])

@@ -11,7 +11,6 @@ from conftest import decide_table, records, started
 from decide_studies import QUESTION, statuses
 from wattlaw.analysis.decide.evidence import UNKNOWN_QUALITY
 from wattlaw.api import results
-from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
@@ -175,30 +174,6 @@ def test_an_energy_budget_is_not_checked_without_energy(write_decide, tmp_path):
     assert "GPU-hours replace energy" in sentence
 
 
-def test_the_length_of_a_training_is_that_of_the_sweeps(write_decide, tmp_path):
-    sweeps = [{"gpus": [1], "local_batch": [8], "epochs": 10}]
-    loaded = load_study(
-        write_decide(QUESTION, sweeps=sweeps, measure={"epochs": 3, "warmup_epochs": 1})
-    )
-    inputs = evidence_of(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
-    assert inputs.question.samples == 10 * 1000
-
-
-def test_simulated_runs_are_decided_on(write_study, tmp_path):
-    study = write_study(
-        workloads=[{"name": "resnet50"}],
-        sweeps=[{"gpus": [1, 2, 4], "local_batch": [64]}],
-        measure={"epochs": 2, "warmup_epochs": 1},
-        launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
-        decide={"minimize": "time", "tolerance": "10%"},
-    )
-    outcome = run(study, tmp_path / "store")
-    decision = outcome.results.decision
-    assert outcome.done < 3
-    assert decision["setting"]["gpus"] == 4
-    assert 0 < decision["gpu_hours_spent"] < decision["gpu_hours_grid"]
-
-
 def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tmp_path, capsys):
     def exit_code(store, gpus, **decide):
         study = write_study(
@@ -292,21 +267,6 @@ def test_without_decide_every_run_is_made_in_the_order_of_the_plan(write_decide,
     assert outcome.results.decision is None
     with pytest.raises(Refused):
         plain.next_measurements(tmp_path / "store")
-
-
-def test_several_runs_are_chosen_together(write_decide, tmp_path):
-    lines: list[str] = []
-    question = QUESTION | {"at_once": 3, "budget": {"runs": 3}}
-    outcome = run(write_decide(question), tmp_path / "store", progress=lines.append)
-    assert outcome.done == 3
-    kinds = [line.partition(":")[0] for line in lines]
-    assert kinds == ["decision", "done", "done", "done", "decision"]
-    settings = {
-        (record.spec.setting.gpus, record.spec.setting.local_batch)
-        for record in records(tmp_path / "store").values()
-        if record.status == "done"
-    }
-    assert len(settings) == 3  # none twice
 
 
 OLD = {"setting": None, "expected_regret": None, "probability": None, "tolerance": 0.02}

@@ -6,19 +6,10 @@ import pytest
 
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with, statuses
-from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.api import results
-from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.running.launcher import Ended
 from wattlaw.running.replay import ReplayLauncher
-
-
-def test_a_setting_that_cannot_run_is_not_decided_for(write_decide, tmp_path):
-    # The table has no row of the batch that would be best.
-    outcome = run(write_decide(QUESTION, decide_table(batches=(8,))), tmp_path / "store")
-    assert outcome.skipped == 8
-    assert outcome.results.decision["setting"]["local_batch"] == 8
 
 
 class OutOfMemory(ReplayLauncher):
@@ -78,19 +69,6 @@ def test_a_setting_that_ran_is_decided_for_though_its_batch_lacks_memory_elsewhe
     assert run_with(study, tmp_path / "store", launcher).failed == 1
     setting = results.open(tmp_path / "store").decision["setting"]
     assert (setting["gpus"], setting["local_batch"]) == (1, 32)
-
-
-def test_emulated_runs_are_candidates_on_few_gpus_for_the_real_setting(write_decide, tmp_path):
-    sweeps = [{"gpus": [1, 2], "global_batch": [64], "emulate": {"gpus": [4, 8]}}]
-    plan = load_study(write_decide(QUESTION, sweeps=sweeps)).plan
-    inputs = evidence_of(plan.study, plan.runs, tmp_path / "store")
-    for item in plan.runs:
-        candidate = inputs.candidates[item.run_id]
-        assert candidate.setting == setting_of(item)
-        assert candidate.setting.gpus in (1, 2)
-        assert candidate.informs.gpus == item.setting.emulated_gpus
-        assert candidate.informs.global_batch == 64
-        assert candidate.steps == 110
 
 
 def test_a_decision_of_emulated_runs_is_on_the_real_setting(write_study, tmp_path):

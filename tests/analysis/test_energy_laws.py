@@ -111,15 +111,6 @@ def test_energies_that_are_left_out_are_the_reason_where_they_are(verdict):
     assert row["reason"] == str(told.value)
 
 
-def test_the_note_of_a_law_names_differences_between_its_runs():
-    half = table(seed=1, precision="bf16", dataset_fraction=0.5)
-    other = table(seed=2, options='{"depth": 4}')
-    assert energy_law(pd.concat([table(), half]))["note"] == (
-        "the runs of the law differ in precision, fraction of the data set"
-    )
-    assert "differ in options" in energy_law(pd.concat([table(), other]))["note"]
-
-
 def rates(seed: int = 0, samples: float = 0.3, steps: float = 0.1) -> pd.DataFrame:
     """Return a table whose factor follows the two rates, a workload and a hardware."""
     dice = np.random.default_rng(seed)
@@ -163,11 +154,6 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
     assert terms["se"].min() > 1.2 * direct.fit().bse.min()  # repeats share their deviation
 
 
-def test_one_global_batch_cannot_separate_the_rates():
-    with pytest.raises(Refused, match="do not vary by themselves"):
-        factor_model(table(batches=(256,)))
-
-
 def test_too_few_settings_or_unknown_rates_are_refused():
     with pytest.raises(Refused, match="hardly differ"):
         energy_law(table(repeats=1).assign(gpu_hours=1.0))
@@ -175,14 +161,6 @@ def test_too_few_settings_or_unknown_rates_are_refused():
         factor_model(table(counts=(1, 2)))
     with pytest.raises(Refused, match="not known"):
         factor_model(table(epochs={"steps": None}))
-
-
-def test_energies_that_are_all_the_same_have_a_law_and_no_r2():
-    runs = [run_row(f"{n}", gpus=n, local_batch=64 // n) for n in (1, 2, 4, 8)]
-    gpu = {"gpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
-    windows = [window_row(str(run["run_id"]), 1, duration_s=10.0, **gpu) for run in runs]
-    law = energy_law(run_metrics(*frames(runs, windows)))
-    assert [law[f"r2_{form}"] for form in ("origin", "log_log")] == [None, None]
 
 
 def test_a_law_in_another_quantity_than_the_gpus_never_mixes_jobs():

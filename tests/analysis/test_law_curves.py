@@ -12,8 +12,6 @@ from scipy import optimize
 from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
 from wattlaw.analysis.laws.fitting import Selection, selection
 from wattlaw.analysis.laws.observations import observe
-from wattlaw.analysis.laws.power_law import fit_power_law
-from wattlaw.common.errors import Refused
 
 COUNTS = np.array([1.0, 2, 4, 8, 16, 32, 64])
 FORMULAS = {
@@ -72,14 +70,6 @@ def test_intervals_are_those_of_scipys_curve_fit(name):
         assert low == pytest.approx(max(value - t * error, lowest), rel=1e-3, abs=1e-9)
 
 
-def test_the_power_curve_is_the_power_law():
-    x, y = noisy("power", 0.05, repeats=3, seed=5)
-    curve, law = fitted("power", x, y), fit_power_law(x, y)
-    assert (curve.params["alpha"], curve.params["beta"]) == pytest.approx((law.alpha, law.beta))
-    assert curve.params_ci["beta"] == pytest.approx(law.trusted.beta_ci)
-    assert curve.params_ci["alpha"] == pytest.approx(law.trusted.alpha_ci)
-
-
 def test_the_criterion_is_akaikes_with_the_correction_for_few_observations():
     x, y = noisy("power", 0.05, repeats=2)
     design = sm.add_constant(np.column_stack([np.log(x), np.log(x) ** 2]))
@@ -125,14 +115,6 @@ def test_four_counts_have_no_criterion_and_say_so():
     assert json.loads(told)["holdout_error"] == pytest.approx(table["holdout_error"]["amdahl"])
 
 
-def test_three_counts_leave_the_power_law():
-    chosen = select([1, 2, 4], [100.0, 55.0, 32.5])
-    assert chosen.best.law == "power"
-    assert chosen.reason == "too few worker counts to compare laws"
-    reasons = chosen.table.set_index("law")["reason"]
-    assert reasons["usl"].startswith("3 constants need at least 4 distinct worker counts")
-
-
 def test_deviations_that_repeats_share_make_counts_the_observations():
     dice = np.random.default_rng(0)
     x = np.repeat(COUNTS, 5)
@@ -142,15 +124,6 @@ def test_deviations_that_repeats_share_make_counts_the_observations():
     assert chosen.best.law == "power"
     alone = select(*noisy("power", 0.05, 5))
     assert alone.observations == "runs"
-
-
-def test_a_law_is_refused_where_it_is_not_defined():
-    x = np.array([0.25, 0.5, 1, 2, 4])
-    table = select(x, x**-0.7).table.set_index("law")
-    assert table.loc["usl", "reason"] == "not defined below 1"
-    assert table.loc["communication", "reason"] == "not defined below 1"
-    with pytest.raises(Refused, match="above 0"):
-        select([1, 2, 4, 8], [1.0, 2.0, -1.0, 3.0])
 
 
 def test_fitted_cost_terms_are_not_negative():

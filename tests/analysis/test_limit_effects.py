@@ -62,17 +62,6 @@ def test_intervals_are_those_of_a_pooled_regression_on_logs():
     assert found["n"].tolist() == [4, 4, 4]
 
 
-def test_every_gpu_count_and_batch_has_its_own_reference():
-    table = pd.concat(
-        [rows(power_limit_w=[np.nan, 100], time_s=[10.0 / n, 10.0 / n + 1],
-              energy_j=[1.0, 1], gpus=n) for n in (2, 4)]
-    )  # fmt: skip
-    found = limit_effects(table)
-    capped = found[found["limit"] == 100].set_index("gpus")
-    assert capped.loc[2, "time_ratio"] == pytest.approx(1.2)
-    assert capped.loc[4, "time_ratio"] == pytest.approx(1.4)
-
-
 def test_a_run_with_a_locked_clock_is_not_uncapped():
     table = rows(power_limit_w=[np.nan, np.nan, 100], clock_limit_mhz=[np.nan, 735, np.nan],
                  time_s=[10.0, 20, 15], energy_j=[1.0, 1, 1])  # fmt: skip

@@ -106,15 +106,6 @@ def test_a_run_that_diverged_at_its_end_has_no_earlier_quality():
     assert np.isnan(run["loss"])
 
 
-def test_sources_that_differ_within_a_run_are_called_mixed_and_suspect():
-    energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
-    run = one_run(
-        window_row("a", 1, energy_source="counter", **energy),
-        window_row("a", 2, energy_source="estimated", **energy),
-    )
-    assert (run["energy_source"], run["energy_verdict"]) == ("mixed", "suspect")
-
-
 def test_repeats_become_mean_deviation_and_students_interval():
     runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
     table = run_metrics(*frames(runs, [window_row(n, 1, duration_s=d) for n, d in
@@ -139,15 +130,6 @@ def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():
     (cell,) = aggregate(run_metrics(*frames(runs[2:], windows[2:]))).to_dict("records")
     assert np.isnan(cell["energy_per_epoch_j"])
     assert cell["energy_is"] == "partial, left out"
-
-
-def test_a_run_that_took_no_time_was_not_timed():
-    runs = [run_row("a"), run_row("b", power_limit_w=100.0), run_row("c", repeat=1)]
-    times = zip("abc", (1.0, 2.0, 0.0), strict=True)
-    windows = [window_row(name, 1, duration_s=time_s) for name, time_s in times]
-    findings = analyse(*frames(runs, windows))
-    assert findings.runs["run_id"].to_list() == ["a", "b"]
-    assert findings.limit_effects["time_ratio"].to_list() == [1.0, 2.0]
 
 
 def test_a_meter_that_did_not_move_measured_no_energy():
@@ -208,13 +190,6 @@ def test_utilisation_of_a_run_is_that_of_all_its_samples():
     assert run["sm_util_mean"] == pytest.approx(together.mean())
     assert run["sm_util_cv"] == pytest.approx(together.std() / together.mean(), abs=1e-6)
     assert run[["mem_util_mean", "mem_util_cv"]].isna().all()
-
-
-@pytest.mark.parametrize("mean", [0.0, 0.5])  # never used; used, without its samples
-def test_a_mean_without_use_or_samples_has_no_coefficient_of_variation(mean):
-    run = one_run(*(window_row("a", epoch, sm_util_mean=mean) for epoch in (1, 2)))
-    assert run["sm_util_mean"] == mean
-    assert np.isnan(run["sm_util_cv"])
 
 
 def test_the_best_metric_uses_its_direction_or_is_missing():

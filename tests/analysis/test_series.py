@@ -5,8 +5,7 @@ import pytest
 from scipy import stats
 
 from made_studies import kit
-from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.findings import analyse
+from made_tables import frames, run_row, window_row
 from wattlaw.analysis.laws.series import fit_series, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -43,18 +42,6 @@ def test_caps_and_hardware_are_kept_apart_and_named():
     assert len(groups) == 4
 
 
-def test_a_series_of_two_counts_is_refused_and_one_of_three_is_fitted():
-    two = fit_series(scaling_series(run_metrics(*study(counts=(1, 2)))))
-    assert not two.laws
-    assert len(two.refusals) >= 3
-    three = analyse(*study(beta=0.7)).fits
-    found = {g["global_batch"]: law for g, law in three.laws if "global_batch" in g}
-    assert set(found) == {32, 64, 128}
-    for law in found.values():
-        assert law.beta_ci[0] < law.beta < law.beta_ci[1]
-        assert law.beta == pytest.approx(0.7, abs=0.1)
-
-
 def test_speedup_is_a_ratio_of_geometric_means_with_a_pooled_interval():
     times = {1: (10.0, 10.0 * np.exp(0.1)), 2: (5.0, 5.0 * np.exp(0.1))}
     runs, windows = [], []
@@ -87,58 +74,6 @@ def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
     groups = [group for group, _ in fit_series(series).laws if "fraction_per_gpu" in group]
     assert {group["fraction_per_gpu"] for group in groups} == {1 / 16}
     assert all("dataset_fraction" not in group for group in groups)
-
-
-def test_runs_without_any_batch_make_one_series():
-    runs = [
-        run_row(f"{gpus}", gpus=gpus, global_batch=None, local_batch=None) for gpus in (1, 2, 4)
-    ]
-    series = scaling_series(run_metrics(*frames(runs, [window_row(f"{n}", 1) for n in (1, 2, 4)])))
-    assert set(series["series"]) == {"all runs"}
-    assert set(series["rule"]) == {"unknown_batch"}
-    assert len(series) == 3
-
-
-def test_labels_name_only_the_options_that_differ():
-    runs = [
-        run_row(f"{depth}{gpus}", gpus=gpus, local_batch=64 // gpus,
-                options=f'{{"depth": {depth}, "width": 8}}')
-        for depth in (2, 3) for gpus in (1, 2)
-    ]  # fmt: skip
-    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
-    assert set(scaling_series(table)["series"]) == {
-        "global batch 64, depth 2",
-        "global batch 64, depth 3",
-    }
-
-
-def test_energy_is_relative_to_the_reference_with_a_pooled_interval_of_logs():
-    runs, windows = [], []
-    for gpus, energies in {2: (100.0, 110.0), 4: (150.0, 165.0)}.items():
-        for repeat, energy_j in enumerate(energies):
-            name = f"{gpus}{repeat}"
-            runs.append(run_row(name, gpus=gpus, local_batch=64 // gpus, repeat=repeat))
-            windows.append(
-                window_row(name, 1, duration_s=8.0 / gpus, gpu_energy_j=energy_j,
-                           energy_source="counter", energy_verdict="ok")
-            )  # fmt: skip
-    row = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[4]
-    assert row["energy_ratio"] == pytest.approx(1.5)
-    assert row["energy_delay_ratio"] == pytest.approx(1.5 / 2)
-    sd = np.log(1.1) / np.sqrt(2)  # of two values that far apart, in both cells
-    half = stats.t.ppf(0.975, 2) * sd
-    assert row["energy_ratio_low"] == pytest.approx(1.5 * np.exp(-half))
-    assert row["energy_ratio_high"] == pytest.approx(1.5 * np.exp(half))
-    assert row["energy_is"] == "gpu, counter"
-
-
-def test_the_requested_reference_count_is_used_if_a_series_has_it():
-    table = speedups(scaling_series(run_metrics(*study(counts=(1, 2, 4)))), reference=2)
-    strong = table[table["series"] == "global batch 64"].set_index("gpus")
-    assert set(strong["reference"]) == {2}
-    assert strong.loc[2, "speedup"] == 1.0
-    assert strong.loc[1, "speedup"] < 1.0
-    assert strong.loc[1, "efficiency"] == pytest.approx(strong.loc[1, "speedup"] * 2)
 
 
 def test_energies_that_count_different_things_have_no_ratio():

@@ -10,7 +10,6 @@ from scipy import stats
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.laws.to_target import analyse_targets, epochs_to_target, time_to_target
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.common.errors import Refused
 
 
 def trained(
@@ -39,13 +38,6 @@ def test_the_first_epoch_that_reaches_it_counts_warm_up_included():
     assert found.loc["a" * 16, "epochs_to_target"] == 3
     missing = found.loc["b" * 16]
     assert not missing["reached"] and math.isnan(missing["epochs_to_target"])
-
-
-def test_a_metric_that_is_better_low_is_reached_from_above():
-    _, epochs = store(trained("a" * 16, [3.0, 2.0, 1.0, 1.5]))
-    found = epochs_to_target(epochs, 2.0, {"a" * 16: "lower", "z" * 16: "higher"})
-    assert found["epochs_to_target"].item() == 2
-    assert epochs_to_target(epochs, 2.0, {"z" * 16: "higher"}).empty
 
 
 def rise(reach: int, length: int = 10) -> list[float]:
@@ -114,14 +106,6 @@ def test_a_setting_that_was_only_timed_takes_its_epochs_from_the_long_training()
     assert found.loc[4, "epochs_trained"] == 20
 
 
-def test_statistical_efficiency_is_against_the_batch_of_the_fewest_epochs():
-    table, epochs = store(
-        trained("a" * 16, rise(4)), trained("b" * 16, rise(8), global_batch=512, local_batch=512)
-    )
-    found = time_to_target(table, epochs, 0.7).set_index("global_batch")
-    assert found.loc[[64, 512], "statistical_efficiency"].to_list() == pytest.approx([1.0, 0.5])
-
-
 def test_energies_that_count_different_things_have_no_energy_to_target():
     one, two = trained("a" * 16, rise(4)), trained("b" * 16, rise(4), repeat=1)
     for window in two[1]:
@@ -132,12 +116,6 @@ def test_energies_that_count_different_things_have_no_energy_to_target():
     found = time_to_target(*store(one, two), 0.7)
     assert math.isnan(found["energy_to_target_j"].item()) and found["energy_is"].isna().all()
     assert found["time_to_target_s"].item() == pytest.approx(40)
-
-
-def test_without_a_known_direction_it_is_refused():
-    table, epochs = store(trained("a" * 16, rise(4), metric_name="goodness"))
-    with pytest.raises(Refused, match="known to be better high or low"):
-        time_to_target(table, epochs, 0.7)
 
 
 def of_batches(reach: dict[int, list[int]], counts: tuple[int, ...] = (1,), **row: object):

@@ -1,7 +1,6 @@
 """What a time is of: an epoch, a sample, a step or a run; and which runs compare."""
 
 import json
-from collections.abc import Callable, Iterator
 
 import pandas as pd
 import pytest
@@ -20,7 +19,6 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
-from wattlaw.report.topics.advice_text import summary
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 ENERGY = {"cpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
@@ -144,15 +142,6 @@ def test_steps_are_known_per_step_and_sample_and_warm_up_does_not_count():
     assert pd.isna(row["epoch_time_s"])
 
 
-def test_the_size_of_the_data_set_makes_epochs_of_steps():
-    run = script_run("a", epochs=None, dataset_samples=6400, dataset_fraction=0.5)
-    row = run_metrics(*frames([run], [steps("a", 10.0)])).iloc[0]
-    assert row["unit"] == "epoch"
-    assert (row["samples_per_epoch"], row["steps_per_epoch"]) == pytest.approx((3200, 100))
-    assert row["time_s"] == row["epoch_time_s"] == pytest.approx(10.0)
-    assert row["energy_per_epoch_j"] == pytest.approx(50.0)
-
-
 def test_runs_compare_in_the_unit_that_all_have():
     runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
     table = run_metrics(*frames(runs, [window_row("a", 1, samples=3200), steps("b", 1.0)]))
@@ -203,18 +192,6 @@ def test_steps_of_an_unknown_batch_have_no_speedup():
     assert "batch-unknown" in codes(advice_of(tables).warnings)
 
 
-def test_a_sample_of_growing_data_is_no_more_work():
-    runs = [
-        run_row(f"{gpus}", gpus=gpus, global_batch=64 * gpus, dataset_fraction=0.1 * gpus)
-        for gpus in (1, 2, 4)
-    ]
-    windows = [steps(f"{gpus}", 10.0, samples=6400 * gpus) for gpus in (1, 2, 4)]
-    relative = speedups(scaling_series(run_metrics(*frames(runs, windows))))
-    assert set(relative["unit"]) == {"sample"}
-    assert relative["speedup"].tolist() == pytest.approx([1, 2, 4])
-    assert relative["efficiency"].tolist() == pytest.approx([1, 1, 1])
-
-
 def test_copies_that_do_not_cooperate_have_no_speedup_and_are_warned_about():
     tables = processes(workers_cooperate=False, world_size=1)
     findings = analyse(*tables)
@@ -246,10 +223,6 @@ def test_laws_refuse_other_parallelism_by_name(kind):
     assert kind in warning.text
 
 
-def test_data_parallel_jobs_have_laws():
-    assert fit_table(run_metrics(*processes(parallelism="fsdp"))).laws
-
-
 def test_emulated_runs_are_in_no_law_and_labelled():
     runs = [run_row(f"{gpus}", gpus=gpus, local_batch=64 // gpus) for gpus in (1, 2)]
     emulated = {"emulated_gpus": 64, "local_batch": 1, "global_batch": 4, "gpus": 4}
@@ -275,13 +248,6 @@ def nodes_of(layout: dict[str, tuple[int, int]]) -> Findings:
     return analyse(*frames(runs, [window_row(name, 1) for name in layout]))
 
 
-def test_nodes_that_follow_from_the_gpus_are_one_series():
-    findings = nodes_of({"a": (1, 1), "b": (2, 1), "c": (4, 2), "d": (8, 4)})
-    of_global = findings.series[findings.series["rule"] == "global_batch"]
-    assert of_global.groupby("series")["run_id"].agg(set).tolist() == [{"a", "b", "c", "d"}]
-    assert "nodes" not in findings.varying_settings
-
-
 def test_a_count_on_several_numbers_of_nodes_is_several_settings():
     layout = {"a": (2, 1), "b": (4, 1), "c": (2, 2), "d": (4, 2), "e": (8, 2)}
     findings = nodes_of(layout)
@@ -292,38 +258,6 @@ def test_a_count_on_several_numbers_of_nodes_is_several_settings():
     assert members == {"1 node": {"a", "b"}, "2 nodes": {"c", "d", "e"},
                        "fewest nodes": {"a", "b", "e"}}  # fmt: skip
     assert of_global["series"].nunique() == 3
-
-
-def cells(make: Callable[[Findings], Iterator[str]], findings: Findings) -> str:
-    return " ".join(make(findings))
-
-
-def test_tables_and_laws_name_the_unit():
-    findings = analyse(*processes())
-    table = measured.settings(findings)
-    assert table is not None
-    headings = list(table.headings)
-    assert any("per run" in heading for heading in headings)
-    assert not any("epoch" in heading for heading in headings)
-    assert {fit.unit for fit in findings.fits.rows} == {"run"}
-    assert {row["unit"] for row in findings.fits.to_dict()["rows"]} == {"run"}
-    assert "epoch" not in cells(scaling_topics.scaling_sentences, findings)
-
-
-def test_advice_names_the_nodes_where_a_count_was_run_on_several():
-    layout = {"a": (2, 1), "b": (2, 2)}
-    runs = [run_row(name, gpus=gpus, nodes=nodes) for name, (gpus, nodes) in layout.items()]
-    tables = frames(runs, [window_row("a", 1), window_row("b", 1, duration_s=2.0)])
-    advice = advise(run_metrics(*tables), tables[1], "digits-cnn")
-    assert advice.recommended is not None
-    assert advice.recommended.setting.nodes == 1
-    assert "on 1 node" in summary(advice)[0]
-
-
-def test_the_text_of_advice_names_the_unit():
-    found = summary(advice_of(processes()))
-    assert "epoch" not in " ".join(found)
-    assert found[1].startswith("1 run takes 20")
 
 
 def test_status_warns_of_copies(tmp_path, capsys):

@@ -224,15 +224,11 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
     [
         (lambda r: wattlaw.open(), "open: given no store"),
         (lambda r: wattlaw.open("nowhere"), "nowhere: "),
-        (lambda r: wattlaw.load_study("nowhere.yaml"), "nowhere.yaml"),
         (lambda r: r.export("all", "t.csv"), 'export: given "all"; allowed: runs, '),
         (lambda r: r.export("runs", "t.xlsx"), "unknown ending '.xlsx'"),
-        (lambda r: r.advise(deadline="6"), 'deadline: given "6"'),
         (lambda r: r.advise(deadline=-1), "deadline: given -1"),
-        (lambda r: r.advise(max_slowdown=-0.1), "max_slowdown: given -0.1"),
         (lambda r: r.advise(grid="atlantis"), "grid: no grid intensity of 'atlantis'"),
         (lambda r: r.report("t.html", template="none"), "none"),
-        (lambda r: r.fit(x="cores"), "no column 'cores'"),
     ],
 )
 def test_an_error_is_a_line_of_our_own(results, wrong, message):
@@ -275,18 +271,6 @@ def test_a_tracked_block_without_windows_is_one_window_with_a_result(tmp_path):
     assert row["epoch_time_s"] == pytest.approx(result.duration_s, abs=0.01)
     assert row["energy_per_epoch_j"] == pytest.approx(result.energy_j, rel=0.05)
     assert row["run_id"] == result.run_id
-
-
-def test_the_result_of_a_block_with_windows_includes_the_full_block(tmp_path):
-    with wattlaw.track("mine", tmp_path, quiet=True) as track:
-        for _ in track.epochs(range(2)):
-            time.sleep(0.05)
-        time.sleep(0.2)
-    assert track.result.duration_s > 0.3
-    assert wattlaw.open(tmp_path).epochs["phase"].tolist() == ["train", "train"]
-    if track.result.energy_j is None:
-        assert track.result.verdict != "ok"
-        assert track.result.reason
 
 
 def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):

@@ -98,15 +98,3 @@ def test_a_study_is_checked_shown_and_simulated_without_any(without, write_study
     assert main(["run", str(study), "--store", store, "--dry-run"]) == 0
     simulated = ["--launch", "simulated", "--hardware", "dgx-h100"]
     assert main(["run", str(study), "--store", store, *simulated]) == 0
-
-
-@pytest.mark.parametrize(
-    "words",
-    [("workloads", "make-data", "bert-base", "DIR", "--size", "4"), ("profile", "bert-base")],
-)
-def test_other_commands_name_the_extra_too(words, without, tmp_path, capsys):
-    without("tokenizers")
-    words = [str(tmp_path / "new") if word == "DIR" else word for word in words]
-    assert main(words) == 3
-    (line,) = capsys.readouterr().err.splitlines()
-    assert 'pip install "wattlaw[language]"' in line

@@ -67,17 +67,6 @@ def test_a_rehearsal_measures_the_fake_board(rehearsed):
     assert abs(predicted["power_per_gpu_w"]["error"]) < 0.2
 
 
-def test_the_scripts_have_the_steps_and_times_of_their_own_timers(rehearsed):
-    scripts = {row["mode"]: row for row in rehearsed[0]["parts"]["scripts"]["result"]["scripts"]}
-    for mode in ("no_set_device", "graph", "step_in_graph"):
-        row = scripts[mode]
-        assert row["status"] == "done"
-        assert row["steps"] == row["own_steps"]
-        assert row["p50_ratio"] == pytest.approx(1, abs=0.05)
-    full = scripts["out_of_memory"]
-    assert (full["status"], full["reason"], full["steps"]) == ("failed", "exit code 1", 20)
-
-
 def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
     content, path = rehearsed
     table = gpu_page.table(content)
@@ -88,30 +77,6 @@ def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
         gpu_page.keep(path)
     text = gpu_page.PAGE.read_text()
     assert text == gpu_page.page(text, gpu_page.newest())
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        (None, "no results file"),
-        ("name: a study", "no results file"),
-        ("[1]", "no results file"),
-        ('{"parts": {}}', "no results file"),
-        (
-            '{"rehearsal": false, "date": "2026-11-26", "parts": {"facts": {"status": "failed"}}}',
-            "no part that is done",
-        ),
-    ],
-)
-def test_a_file_that_says_nothing_about_a_gpu_is_refused_in_one_line(
-    tmp_path, monkeypatch, text, told
-):
-    path = tmp_path / "results.json"
-    if text is not None:
-        path.write_text(text)
-    monkeypatch.setattr(gpu_page, "KEPT", tmp_path / "kept")
-    with pytest.raises(SystemExit, match=told):
-        gpu_page.keep(path)
 
 
 def test_the_wheels_and_the_borrowed_machine_have_all_that_the_base_needs():

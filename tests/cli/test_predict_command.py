@@ -4,15 +4,12 @@ import csv
 import json
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import wattlaw
 from conftest import wattlaw as command
 from made_stores import write_store
 from made_studies import MIT, mit
-from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.cli.commands.predict import predict as predict_command
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.store.record import DeviceReport, SamplerReport
@@ -101,30 +98,6 @@ def test_python_gives_the_rows_of_the_command_again(placed, capsys):
     assert "<table" in predictions._repr_html_()
 
 
-def test_without_gpus_the_doublings_are_predicted_and_shown(placed, capsys):
-    assert predict_command([placed]) == 0
-    text = capsys.readouterr().out
-    counts = [line.split()[0] for line in text.splitlines() if line[:8].strip().isdigit()]
-    assert counts == ["1", "2", "4", "8", "16", "32"]
-    assert "Rests on 4 observations" in text
-
-
-def test_a_hardware_file_gives_the_priors_and_the_gpus_of_a_node(placed, capsys):
-    predict_command([placed], gpus="16", hardware="dgx-a100-80", as_json=True)
-    [row] = json.loads(capsys.readouterr().out)
-    assert row["gpus_per_node"] == [8, 8]
-    assert "DGX A100" in row["rests_on"]["priors"]
-    with pytest.raises(BadInput, match="no hardware is named"):
-        predict_command([placed], gpus="16", hardware="nothing")
-
-
-def test_two_gpus_on_two_nodes_are_slower_than_on_one(placed):
-    rows = wattlaw.open(placed).predict(gpus=[2], nodes=[1, 2]).rows
-    assert [row.setting.gpus_per_node for row in rows] == [(2,), (1, 1)]
-    assert rows[0].step_time_s < rows[1].step_time_s
-    assert rows[0].components.communication_s < rows[1].components.communication_s
-
-
 def test_what_a_table_does_not_say_is_missing(bare):
     row = wattlaw.open(bare).predict(gpus=[16]).rows[0].to_dict()
     unknown = ("nodes", "local_batch", "step_time_s", "time_per_sample_s", "energy_per_sample_j",
@@ -134,22 +107,6 @@ def test_what_a_table_does_not_say_is_missing(bare):
     assert low < row["epoch_time_s"] < high
     assert sum(row["components"].values()) == pytest.approx(row["epoch_time_s"], rel=0.3)
     assert {"placement-unknown", "batch-unknown"} <= {each["code"] for each in row["warnings"]}
-
-
-def test_one_node_says_nothing_of_the_network_between_nodes(tmp_path):
-    store = import_table(tmp_path, (1, 2, 4), ("nodes", "local_batch"))
-    of_one, of_more = wattlaw.open(store).predict(gpus=[4, 16], gpus_per_node=4).rows
-    widths = [row.epoch_time_s_ci[1] / row.epoch_time_s_ci[0] for row in (of_one, of_more)]
-    assert widths[1] > 1.5 * widths[0]
-    assert "between-nodes-assumed" in {warning.code for warning in of_more.warnings}
-
-
-def test_power_limits_save_energy_and_cost_time(tmp_path):
-    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
-    store = write_store(tmp_path / "store", made.runs, made.epochs).path
-    free, capped = wattlaw.open(store).predict(gpus=[8], power_limit_w=[None, 150]).rows
-    assert capped.power_per_gpu_w < free.power_per_gpu_w
-    assert free.step_time_s < capped.step_time_s
 
 
 @pytest.mark.parametrize(
@@ -181,9 +138,6 @@ def test_far_from_the_runs_is_a_warning_and_very_far_is_refused(placed):
         with pytest.raises(Refused, match="513 GPUs; allowed: at most 512"):
             wattlaw.open(placed).predict(**values)
         assert wattlaw.open(placed).predict(**values, far=True).rows
-    refused = command("predict", placed, "--gpus", "513")
-    assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
-    assert "--far" in refused.stderr
 
 
 def capped_store(folder: Path, board: str, **facts: float) -> Path:
@@ -225,27 +179,3 @@ def test_without_a_known_range_limits_far_from_those_of_the_runs_have_a_warning(
     assert ["limit-far" in codes(row) for row in rows] == [False, True, False, True, False]
     with pytest.raises(BadInput, match="clock_limit_mhz"):
         results.predict(gpus=[4], clock_limit_mhz=[9000], hardware="a100-sxm-40gb")
-
-
-def test_a_workload_without_runs_is_refused(placed):
-    with pytest.raises(Refused, match="no done runs"):
-        wattlaw.open(placed).predict("other")
-
-
-@pytest.mark.parametrize("option", [("--gpus", "4,x"), ("--power-limit", "0"), ("--epochs", "0")])
-def test_the_command_names_an_option_that_it_cannot_read(placed, option):
-    done = command("predict", placed, *option)
-    assert done.returncode == 2
-    assert option[0] in done.stderr
-    assert "Traceback" not in done.stderr
-
-
-def test_emulated_runs_inform_the_model_as_the_few_gpus_that_they_are():
-    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
-    table = run_metrics(made.runs, made.epochs)
-    table = table[table["power_limit_w"].isna() & table["clock_limit_mhz"].isna()]
-    emulated = table.head(2).assign(emulated_gpus=512, local_batch=4.0, gpus=2)
-    (job,) = jobs_of(pd.concat([table, emulated], ignore_index=True), "dimenet")
-    assert len(job.observations) == len(table) + 2
-    batches = {item.setting.local_batch: item.setting.gpus for item in job.observations}
-    assert batches[4.0] == 2

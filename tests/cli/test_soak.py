@@ -10,7 +10,6 @@ import pytest
 
 from soak import fuzz_documents, fuzz_machine, fuzz_tables
 from soak.judge import of_output
-from soak.killing import role
 from soak.outcome import Outcome, table
 from soak.sandbox import REPOSITORY
 
@@ -53,17 +52,3 @@ def test_a_seed_makes_the_same_input_again(tmp_path: Path) -> None:
     for make in (fuzz_documents.studies, fuzz_tables.tables, fuzz_machine.environments):
         first, second = (make(random.Random("7:3"), tmp_path) for _ in range(2))
         assert first == second
-
-
-@pytest.mark.parametrize(
-    ("line", "expected"),
-    [
-        (["/usr/bin/python", "-m", "wattlaw", "run", "s.yaml"], "owner"),
-        (["/usr/bin/python", "-P", "-m", "wattlaw.measure.limits.watchdog", "/x"], "watchdog"),
-        (["/usr/bin/python", "-m", "wattlaw.running.training.agent", "/x"], "agent"),
-        (["sudo", "-n", "nvidia-smi", "-i", "GPU-0"], "sudo"),
-        (["sleep", "120"], "command"),
-    ],
-)
-def test_processes_are_known_by_their_command_lines(line: list[str], expected: str) -> None:
-    assert role(line) == expected

@@ -109,17 +109,6 @@ def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
     assert not re.search("^wattlaw: forged", shown.out + shown.err, re.MULTILINE)
 
 
-def test_rows_that_an_import_refuses_are_named_without_control_characters(tmp_path, capsys):
-    table = tmp_path / "t.csv"
-    table.write_text(f'n,t\n1,5\n"2{BAD}","{BAD}"\n', encoding="utf-8")
-    mapping = "gpus=n,epoch_time_s=t"
-    assert main(["import", str(table), "--map", mapping, "--store", str(tmp_path / "s")]) == 1
-    shown = capsys.readouterr()
-    assert not hidden(shown.out + shown.err)
-    # The row that is rejected, and the lines that its cell takes.
-    assert [line.split()[0] for line in shown.err.splitlines()] == ["wattlaw:"] * 2
-
-
 def on_a_terminal(*line: object, **changes: str) -> tuple[int, str]:
     """Run Python with a terminal as its input and output; return its code and what that showed."""
     ours, theirs = pty.openpty()

@@ -107,13 +107,6 @@ def test_any_exception_anywhere_is_reported(run_with, at, code, name):
     report.unlink()
 
 
-def test_the_state_folder_is_private_and_the_traceback_can_be_shown(run_with, tmp_path):
-    found = run_with(WORKLOADS, "raise RuntimeError('boom')", WATTLAW_TRACEBACK="1")
-    assert found.returncode == 70
-    assert "Traceback (most recent call last)" in found.stderr
-    assert stat.S_IMODE((tmp_path / "state" / "wattlaw").stat().st_mode) == 0o700
-
-
 def test_an_exception_in_a_thread_is_reported_and_the_command_continues(run_with):
     code = "import threading\ndef f(): raise RuntimeError('in a thread')\n"
     code += "threading.Thread(target=f).start()"
@@ -231,11 +224,3 @@ def test_names_in_invalid_utf8_give_a_result_or_one_line(tmp_path, monkeypatch, 
         assert len(shown.err.splitlines()) == 1
         assert not hidden(shown.err)
     assert not Path("ran").exists()  # nothing is measured that could not be stored
-
-
-def test_a_message_is_cut_in_the_middle(capsys):
-    assert main(["x" * 10_000]) == 2
-    line = capsys.readouterr().err
-    assert line.startswith("wattlaw: No such command 'xxx")
-    assert line.endswith("xxx'.\n")
-    assert len(line) < 2100

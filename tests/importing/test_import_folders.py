@@ -109,14 +109,3 @@ def test_a_damaged_file_of_a_folder_is_rejected_and_the_others_are_imported(tmp_
     assert str(tree / "zeus.csv") in capsys.readouterr().err
     assert Store(tmp_path / "s").arrow("runs").num_rows == 2
     assert main(["import", str(tree / "zeus.csv"), "--store", str(tmp_path / "s")]) == 2
-
-
-def test_readings_of_different_folders_are_different_runs(tmp_path):
-    for name in ("a", "b"):
-        a_file(tmp_path / "logs" / name / "gpu.log", samples.nvidia_smi())
-        a_file(tmp_path / "logs" / name / "windows.csv", samples.windows())
-    read = read_import(tmp_path / "logs")
-    assert sources(read) == ["a/gpu.log", "b/gpu.log"]
-    assert [len(run.windows) for run in read.runs] == [2, 2]
-    one = read_import(tmp_path / "logs" / "a")
-    assert [len(run.windows) for run in one.runs] == [2]

@@ -5,24 +5,13 @@ import json
 import math
 from pathlib import Path
 
-import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from public_data import ORIGINS, public_csv
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import
-from wattlaw.cli.commands.export import export
-from wattlaw.cli.commands.fit import fit
 from wattlaw.cli.commands.import_files import import_files
 from wattlaw.common.errors import BadInput
-from wattlaw.importing.importer import Options
-from wattlaw.importing.reading import Source
-from wattlaw.importing.table import IMPORTER
-from wattlaw.store.fields import FIELDS, THROUGHPUT, TOKENS
-from wattlaw.store.schema import TABLES
 from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store, read_stores
 
@@ -115,30 +104,6 @@ def test_an_import_says_what_was_assumed_and_has_no_times_of_its_own(tmp_path, h
         assert row["start_ns"] is row["samples"] is row["gpu_energy_j"] is None
 
 
-@pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_every_kind_of_file_gives_the_same_runs(tmp_path, home, kind):
-    frame = pd.DataFrame(
-        {
-            "n": [1, 2, 4],
-            "t": [10.0, 5.5, 3.25],
-            "cap": [None, 200.0, 250.5],
-            "gpu": ["a", "b,c", "é"],
-        }
-    )
-    path = tmp_path / f"t.{kind}"
-    if kind == "csv":
-        frame.to_csv(path, index=False)
-    elif kind == "jsonl":
-        frame.to_json(path, orient="records", lines=True)
-    else:
-        frame.to_parquet(path)
-    assert bring(path, MAP + ",power_limit_w=cap,hardware=gpu", home) == 0
-    found = metrics(home).sort_values("gpus")
-    assert found["epoch_time_s"].tolist() == [10.0, 5.5, 3.25]
-    assert found["hardware"].tolist() == ["a", "b,c", "é"]
-    assert found["power_limit_w"].fillna(0).tolist() == [0.0, 200.0, 250.5]
-
-
 def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsys):
     table = a_csv(
         tmp_path / "t.csv",
@@ -189,15 +154,11 @@ WRONG = {
     MAP + ",step_time_s=t": "given both step_time_s and epoch_time_s; allowed: one of them",
     "gpus=n,epoch_time_s=time": 'no column "time"; the table has: n, t',
     MAP + ",speed=t": 'no field "speed"; allowed: gpus, epoch_time_s, step_time_s,',
-    MAP + ",gpus=t": "gpus is given twice",
     MAP + ",nodes": "allowed: field=column or field=@value",
-    MAP + ",nodes=": "allowed: field=column or field=@value",
     MAP + ",nodes=@0": 'nodes is "0"; allowed: a whole number from 1',
-    MAP + ",precision=@half": "allowed: fp32, tf32, bf16, fp16",
     MAP + ",power_w=t,gpu_energy_j=t": "allowed: one of them",
     MAP + ",sm_util=t,sm_util_percent=t": "sm_util is given twice",
     MAP + ',"nodes=t': "allowed: field=column",
-    MAP + ",options.=t": 'no field "options."',
     MAP + ",metric=t": "metric needs epochs",
 }
 
@@ -316,17 +277,6 @@ def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path, home):
     assert files(home).items() >= whole.items()
 
 
-def test_a_run_folder_without_a_record_is_named(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", "n,t", "1,10")
-    bring(table, MAP, home)
-    (run_id,) = Store(home).arrow("runs")["run_id"].to_pylist()
-    (path,) = (home / "imports").glob("*/")
-    path.rename(tmp_path / "elsewhere")
-    (home / "runs" / run_id).mkdir()
-    with pytest.raises(BadInput, match="has no record; remove it"):
-        bring(table, MAP, home)
-
-
 HOSTILE = ["<script>alert(1)</script>", "a\nb", "\x1b[31m", "../../etc", "=cmd|'x'!A", "é" * 200,
            "training/v0.6/gnmt", "-", "\u202e", "{}", "a" * 150]  # fmt: skip
 
@@ -361,96 +311,6 @@ def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home
     long.write_text("n,t,w\n1,1," + "z" * 10**6 + "\n2,1,good\n")
     assert bring(long, MAP + ",workload=w", home) == 1
     assert csv.field_size_limit() == 131072
-
-
-CELLS = st.one_of(
-    st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8),
-    st.sampled_from(["1", "2", "10", "3.5", "nan", "-1", "1e3", "64", "fp16", "ok", "", " 4 "]),
-    st.lists(st.integers(), max_size=2), st.integers(1, 64), st.floats(0.001, 1e6),
-    st.floats(1e-320, 1e308),
-)  # fmt: skip
-TIMES = ("epoch_time_s", "step_time_s")
-OF_EPOCHS = ("epochs", "samples", "steps", "loss", "metric", "eval_time_s")
-OTHERS = sorted({*FIELDS} - {"gpus", THROUGHPUT, TOKENS, *TIMES})
-TABLE = st.lists(st.fixed_dictionaries(dict.fromkeys("abcdef", CELLS)), min_size=1, max_size=6)
-
-
-@settings(max_examples=20)
-@given(TABLE, st.permutations(OTHERS), st.sampled_from(TIMES))
-def test_rows_of_any_table_are_runs_or_rejected_with_a_reason(tmp_path_factory, rows, names, time):
-    chosen = [name for name in names[:4] if not {name, "gpu_energy_j"} >= {"power_w"}]
-    if time == "step_time_s":
-        chosen = [name for name in chosen if name not in OF_EPOCHS]
-    if "metric" in chosen and "epochs" not in chosen:
-        chosen.remove("metric")
-    text = ",".join(
-        f"{field}={column}"
-        for field, column in zip(["gpus", time, *chosen], "abcdef", strict=False)
-    )
-    path = tmp_path_factory.mktemp("any", numbered=True) / "t.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    source = Source(path)
-    runs = IMPORTER.read(source, Options("study", text)).runs
-    refused, left_out = source.account.rejected, source.account.left_out
-    assert len(runs) + len(refused) + sum(each.count for each in left_out) == len(rows)
-    assert source.account.rows_read == len(runs)
-    assert all(one.reason.isprintable() and len(one.reason) < 300 for one in refused)
-    assert len({run.record.run_id for run in runs}) == len(runs)
-    again = IMPORTER.read(Source(path), Options("study", text)).runs
-    assert [run.record for run in again] == [run.record for run in runs]
-    for run in runs:
-        if run.record.spec.measure.epoch_count > 100:
-            continue
-        record = run.record.model_validate_json(run.record.model_dump_json())
-        assert record == run.record
-        windows = run.windows
-        train = [row for row in windows if row["phase"] in ("train", "steps")]
-        assert len(train) == (record.spec.measure.epoch_count or 1)
-        for row in train:
-            assert 0 < row["duration_s"] < math.inf
-            for name in ("gpu_energy_j", "cpu_energy_j", "dram_energy_j", "gpu_power_mean_w"):
-                assert row.get(name) is None or 0 < row[name] < math.inf
-            assert (row["energy_verdict"] == "unavailable") == (row["energy_source"] == "none")
-
-
-CAPS = (
-    "gpus=@1,epoch_time_s=time_per_epoch,workload=network,hardware=gpu,local_batch=batch_size,"
-    "power_limit_w=power_limit,power_w=average_power,options.dataset=dataset,"
-    "options.optimizer=optimizer"
-)
-
-
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_a_table_of_power_caps_is_imported_completely(home, origin):
-    path = public_csv("power_caps.csv", origin)
-    frame = pd.read_csv(path)
-    assert bring(path, CAPS, home) == 0
-    found = metrics(home)
-    assert len(found) == len(frame)
-    assert (found["repeat"] == 0).all()  # each cell was measured once
-    keys = ["hardware", "workload", "options", "local_batch", "power_limit_w"]
-    options = [
-        json.dumps({"dataset": d, "optimizer": o})
-        for d, o in zip(frame["dataset"], frame["optimizer"], strict=True)
-    ]
-    renamed = {"gpu": "hardware", "network": "workload", "batch_size": "local_batch",
-               "power_limit": "power_limit_w"}  # fmt: skip
-    both = frame.rename(columns=renamed).assign(options=options)
-    both = both.merge(found, on=keys, how="inner", suffixes=("_given", ""))
-    assert len(both) == len(frame)
-    assert np.allclose(both["epoch_time_s"], both["time_per_epoch"], rtol=1e-12)
-    assert np.allclose(both["energy_per_epoch_j"], both["energy_per_epoch_J"], rtol=1e-9)
-
-
-def test_the_other_commands_take_an_imported_store(tmp_path, home, capsys):
-    lines = [f"{n},{10 / n**0.8 * (1 + r / 50)},{300 * n}" for n in (1, 2, 4, 8) for r in (0, 1)]
-    table = a_csv(tmp_path / "t.csv", "n,t,p", *lines)
-    assert bring(table, MAP + ",power_w=p,global_batch=@64", home, workload="digits-cnn") == 0
-    assert fit([home], "gpus", "epoch_time_s", None, as_json=True) == 0
-    (law,) = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert law["beta"] == pytest.approx(0.8, abs=0.05)
-    for name in TABLES:
-        assert export(home, name, tmp_path / f"{name}.csv") == 0
 
 
 FORMS = {  # the same three rows as people and programs write them

@@ -15,19 +15,6 @@ def test_zeus_windows_named_epoch_are_epochs(tmp_path):
     assert table["energy_is"].tolist() == ["gpu, counter, suspect"]
 
 
-def test_windows_of_a_zeus_optimizer_are_runs_with_its_power_limits(tmp_path):
-    rows = [
-        f"{i}.5,__GlobalPowerLimitOptimizer_{limit},{10 + i}.0,{1000 * i},{1000 * i + 1}"
-        for i, limit in enumerate((300, 200, 100), 1)
-    ]
-    head = "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy"
-    read = read_import(a_file(tmp_path / "z.csv", "\n".join([head, *rows, "9.5,torn"])))
-    table = metrics(read, tmp_path).sort_values("power_limit_w")
-    assert table["power_limit_w"].tolist() == [100, 200, 300]
-    assert table["energy_j"].tolist() == [6001, 4001, 2001]
-    assert {row["start_ns"] for row in windows(read)} == {None}  # a clock that began at the boot
-
-
 def test_a_real_zeus_optimizer_gives_a_run_for_each_power_limit(tmp_path):
     read = read_import(public_file("zeus_windows_4gpu.csv"))
     table = metrics(read, tmp_path).sort_values("power_limit_w")

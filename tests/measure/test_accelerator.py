@@ -15,7 +15,7 @@ from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.inventory import accelerators, gpu_environment, visible_gpu_ids
 from wattlaw.measure.devices.meter import GROUP, NO_GPU, Target
-from wattlaw.running.training.ranks import available_device, check_kernels, gpu_functions
+from wattlaw.running.training.ranks import available_device, check_kernels
 
 VENDORS = ("nvidia", "amd", "intel")
 
@@ -91,18 +91,6 @@ def test_training_is_on_the_first_kind_of_gpu_that_torch_can_use(usable, expecte
     for kind in ("cuda", "xpu"):
         monkeypatch.setattr(getattr(torch, kind), "is_available", lambda kind=kind: kind in usable)
     assert available_device(3) == expected
-
-
-def test_functions_of_a_gpu_are_those_of_its_vendor_and_the_processor_has_none():
-    assert gpu_functions(torch.device("xpu", 1)) is torch.xpu
-    assert gpu_functions(torch.device("cuda", 0)) is torch.cuda
-    assert gpu_functions(torch.device("cpu")) is None
-    for gpu in (torch.cuda, torch.xpu):  # what training calls
-        for name in (
-            "set_device", "synchronize", "get_device_name", "get_rng_state", "set_rng_state",
-            "Event", "is_initialized", "max_memory_allocated",
-        ):  # fmt: skip
-            assert callable(getattr(gpu, name))
 
 
 def test_a_rank_whose_gpu_torch_has_no_kernels_for_says_which_build_has(monkeypatch):

@@ -1,6 +1,5 @@
 """Impossible energies: the real sampler with faulty boards, and synthetic samples."""
 
-import csv
 import itertools
 import time
 from collections.abc import Sequence
@@ -9,17 +8,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_nvidia_meter import LOST, UNKNOWN, facts_of, of, opened, told
+from test_nvidia_meter import LOST, UNKNOWN, opened
 
-from conftest import wattlaw
-from fake_nvml import (
-    COUNTER_ABSENT,
-    SETTER_DOES_NOTHING,
-    SETTER_IS_LATE,
-    SETTER_IS_UNDONE,
-    FakeGpus,
-)
-from public_data import ORIGINS, public_csv
+from fake_nvml import COUNTER_ABSENT, SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
 from recording import HOST, Recording, record
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits
@@ -28,7 +19,6 @@ from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.store.store import Store
 
 S = 10**9
 Row = dict[str, object]
@@ -165,19 +155,6 @@ def test_a_fault_that_heals_leaves_a_gap_and_the_rest_is_measured(recording):
 # Boards that return, change their order, or are another one.
 
 
-def test_a_lost_board_that_returns_has_no_energy_for_the_rest_of_its_sampler(fake_gpus):
-    boards = fake_gpus(2)
-    meter = opened(boards)
-    boards[0].lost_ns = time.time_ns()
-    assert of(boards, 0, meter.read(last=True)) == []
-    boards[0].back_ns = time.time_ns()
-    assert of(boards, 0, meter.read(last=True)) == []
-    meter.close()
-    again = opened(boards)
-    assert told(of(boards, 0, again.read(last=True)), "power_w") == [250.0]
-    again.close()
-
-
 def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
     boards = fake_gpus(1)
     meter = opened(boards)
@@ -199,15 +176,6 @@ def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tm
     window = windows_of((start_ns / S, 1.5))
     (row,) = energy_of_windows(window, found.samples, facts).to_pylist()
     assert (row["energy_verdict"], row["gpu_energy_j"]) == ("partial", pytest.approx(375, rel=0.02))
-
-
-@pytest.mark.parametrize("sentinel", [2**31 - 1, 2**32 - 1])
-def test_a_limit_that_is_a_sentinel_is_not_known(fake_gpus, sentinel):
-    boards = fake_gpus(1)
-    boards.lie(0, "max_limit", "sets", sentinel)
-    meter = opened(boards)
-    assert facts_of(meter)[0]["max_power_limit_w"] is None
-    meter.close()
 
 
 def test_a_driver_clock_that_goes_back_gives_ascending_times(fake_gpus):
@@ -336,35 +304,6 @@ def test_power_that_stays_the_same_for_a_reason_is_not_stuck(columns, facts):
     assert {row["energy_verdict"] for row in rows} == {"ok"}
 
 
-@pytest.mark.parametrize("origin", ORIGINS)
-def test_a_training_on_eight_gpus_is_plausible_and_not_stuck(origin):
-    with public_csv("node_power_1x8gpu.csv", origin).open(newline="") as file:
-        rows = list(csv.DictReader(file))
-    told = [(float(row["t_rel_run_start_s"]), float(row["power_W"]) / 8)
-            for row in rows if row["run"] == rows[0]["run"]]  # fmt: skip
-    for unit_w in (0.001, 1.0, 10.0):
-        samples: list[Row] = [
-            {"device": "GPU-0", "kind": "gpu", "t_ns": round(s * S), "power_source": "measured",
-             "power_w": round(watts / unit_w) * unit_w, "sm_util": min(1.0, watts / 800)}
-            for s, watts in told
-        ]  # fmt: skip
-        starts = [(s, 30) for s in range(20, 600, 40)]
-        found = [row["energy_verdict"] for row in energies(samples, *starts, max_power_limit_w=700)]
-        assert set(found) <= {"ok", "partial"}  # the meter was silent for 11 s now and then
-        assert found.count("ok") > len(found) / 2
-
-
-@pytest.mark.parametrize("counter", [True, False])
-def test_windows_with_repeated_times_are_suspect(counter):
-    columns = {"power_w": 250.0} | (RAMP if counter else {})
-    rows = readings(30, **columns)
-    for row in rows[151:]:
-        row["t_ns"] -= 3 * S  # set back by 3 s at 15 s
-    crossing, before, after = energies(rows, (11, 6), (5, 4), (18, 4))
-    assert crossing["energy_verdict"] != "ok"
-    assert (before["energy_verdict"], after["energy_verdict"]) == ("ok", "ok")
-
-
 @pytest.mark.parametrize("length_s", [1, 0.95])
 def test_a_window_that_ends_where_the_clock_came_back_to_is_suspect(length_s):
     rows = readings(30, **RAMP)
@@ -373,14 +312,6 @@ def test_a_window_that_ends_where_the_clock_came_back_to_is_suspect(length_s):
     (edge,) = energies(rows, (11.1, length_s))
     assert edge["gpu_energy_j"] > 300
     assert edge["energy_verdict"] == "suspect"
-
-
-def test_times_that_occur_twice_or_never_change_do_no_harm():
-    rows = readings(power_w=250.0, **RAMP)
-    (row,) = energies([*rows[:1], *rows[:1], *rows, *rows[-1:]], (0, 20))
-    assert row["gpu_energy_j"] == pytest.approx(5000)
-    frozen = [one | {"t_ns": 7 * S} for one in rows]
-    assert energies(frozen, (5, 4))[0]["energy_verdict"] == "unavailable"
 
 
 @pytest.mark.parametrize(
@@ -396,17 +327,9 @@ def test_the_energy_of_a_gap_is_the_increase_of_the_counter(start_s, length_s, v
         assert row["gpu_energy_j"] == pytest.approx(250 * covered_s)
 
 
-def test_a_part_that_is_implausible_makes_the_sum_so():
-    wrong = [row | {"device": "GPU-1", "power_w": 1e6} for row in readings()]
-    (row,) = energies([*readings(power_w=250.0), *wrong], (5, 4))
-    assert row["energy_verdict"] == "implausible"
-    assert row["energy_reason"].startswith("GPU-1: ")
-
-
 NUMBERS = st.one_of(
-    st.none(), st.floats(), st.floats(0, 1000), st.sampled_from([0.0, 4294967.295, 250.0, 1e9]),
-    st.floats(-1e3, 1e7),
-)  # fmt: skip
+    st.none(), st.floats(), st.floats(-1e3, 1e7), st.sampled_from([0.0, 4294967.295, 250.0, 1e9])
+)
 TIMES = st.one_of(st.integers(0, 20 * S), st.integers(-(2**63), 2**63 - 1), st.none())
 
 
@@ -415,34 +338,24 @@ def sequences(draw) -> list[Row]:
     """Return samples of some devices: sound ones with some columns and times replaced."""
     rows: list[Row] = []
     for number in range(draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from(["gpu", "gpu", "cpu", "dram", "node"]))
-        watts = draw(st.floats(0, 4000))
-        steady, counted = draw(st.booleans()), draw(st.booleans())
+        kind = draw(st.sampled_from(["gpu", "cpu", "dram", "node"]))
+        watts, counted = draw(st.floats(0, 4000)), draw(st.booleans())
         own = readings(
             draw(st.integers(1, 12)),
-            draw(st.sampled_from([1, 5, 10])),
             kind=kind,
-            power_w=watts if steady else lambda s, watts=watts: watts * (1 + s % 3),
+            power_w=lambda s, watts=watts: watts * (1 + s % 3),
             energy_j=(lambda s, watts=watts: watts * s) if counted else None,
             sm_util=wave(0, 1),
         )
-        source = draw(st.sampled_from(["measured", "measured", "simulated", "estimated", None]))
+        source = draw(st.sampled_from(["measured", "simulated", "estimated", None]))
         for row in own:
             row |= {"device": f"{kind}-{number}", "power_source": source}
         for _ in range(draw(st.integers(0, 6))):
+            column = draw(st.sampled_from(["power_w", "energy_j", "sm_util", "t_ns"]))
             row = draw(st.sampled_from(own))
-            column = draw(st.sampled_from(["power_w", "energy_j", "sm_util", "t_ns", "kind"]))
-            if column == "kind":
-                row["kind"] = draw(st.sampled_from([None, "gpu", "cpu"]))
-            else:
-                row[column] = draw(TIMES if column == "t_ns" else NUMBERS)
-        if draw(st.booleans()):
-            shift_ns, place = draw(st.integers(-10 * S, 10 * S)), draw(st.integers(0, len(own)))
-            for row in own[place:]:
-                if row["t_ns"] is not None:
-                    row["t_ns"] = max(-(2**62), min(row["t_ns"], 2**62)) + shift_ns
+            row[column] = draw(TIMES if column == "t_ns" else NUMBERS)
         rows += own
-    return draw(st.permutations(rows)) if draw(st.integers(0, 9)) == 0 else rows
+    return rows
 
 
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
@@ -467,20 +380,6 @@ def test_an_ok_energy_is_physically_possible_for_any_samples(rows, start_s, leng
         if isinstance(limit, float) and limit > 0:
             most_w = min(most_w, plausibility.MAX_POWER_FACTOR * limit)
         assert energy_j <= most_w * length_s * devices * (1 + 1e-6)
-
-
-def test_a_run_has_notes_on_limits_that_its_devices_exceeded(tmp_path, monkeypatch):
-    modes = [SETTER_IS_UNDONE, 0, SETTER_DOES_NOTHING]
-    boards = FakeGpus.create(tmp_path / "boards", 3, setter_mode=modes, setter_ms=2500)
-    for name, value in boards.environment().items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
-    done = wattlaw("measure", "-o", tmp_path / "store", "--power-limit", 200, "--", "sleep", 6)
-    assert done.returncode == 0
-    (found,) = Store(tmp_path / "store").records()
-    uuids = [board.uuid.decode() for board in boards]
-    notes = [[note for note in found.notes if note.startswith(uuid)] for uuid in uuids]
-    assert ["400 W" in " ".join(told) for told in notes] == [True, False, True]
 
 
 @pytest.mark.parametrize(("mhz", "count"), [(900.0, 0), (915.0, 0), (1410.0, 1)])

@@ -155,20 +155,6 @@ def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
         held.apply(CAP)
 
 
-def test_a_command_that_cannot_restore_a_limit_prints_advice(start: Start) -> None:
-    place = start()
-    with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
-        child_named(process, "sleep")
-        place.boards.fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
-        process.terminate()
-        assert process.wait(20) != 0
-        assert "try 'wattlaw limits restore'" in process.stderr.read()
-        assert place.folder.read(place.devices[0]).power_limit_w == 217.5
-        place.boards.clear_faults()
-        place.wait_until_clean()
-    assert place.limits_w == [217.5]
-
-
 @pytest.mark.parametrize("who", ["acquire", "start"])
 def test_the_next_start_restores_limits_that_outlived_their_watchdog(
     start: Start, who: str

@@ -1,6 +1,5 @@
 """What every registered meter has to fulfil, each on hardware that can be lost."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -29,7 +28,7 @@ class Bench:
     target: Target
     count: int  # of devices
     go_on: Callable[[], object]  # some time passes
-    lose: Callable[[], object] | None  # the hardware goes away; None: it cannot
+    lose: Callable[[], object]  # the hardware goes away
     hide: Callable[[], object]  # a machine that never had it
 
     def open(self) -> Meter:
@@ -146,23 +145,6 @@ def amd(request: pytest.FixtureRequest, model: str, *, library: bool) -> Bench:
     return Bench(registry.load(GROUP, "amd"), Target(1), 2, go_on, lose, hide)
 
 
-def simulated(request: pytest.FixtureRequest) -> Bench:
-    path = request.getfixturevalue("tmp_path") / "devices.json"
-    patch = request.getfixturevalue("monkeypatch")
-    devices = [
-        {"id": f"SIM-{kind}", "idle_w": 60, "max_w": 300, "load": {"kind": kind, "period_s": 0.2}}
-        for kind in ("constant", "square")
-    ]
-    path.write_text(json.dumps(devices))
-    patch.setenv("WATTLAW_SIMULATED", str(path))
-
-    def hide() -> None:
-        patch.delenv("WATTLAW_SIMULATED")
-
-    found = registry.load(GROUP, "simulated")
-    return Bench(found, Target(1), 2, lambda: time.sleep(0.05), None, hide)
-
-
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "amd, by its library": lambda request: amd(request, "MI300X", library=True),
     "amd, by files": lambda request: amd(request, "MI250X", library=False),
@@ -176,7 +158,6 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "grace": lambda request: tree(request, "grace", "grace"),
     "cray": lambda request: tree(request, "cray", "cray"),
     "node-power, acpi": lambda request: tree(request, "node-power", "acpi"),
-    "simulated": simulated,
 }
 
 
@@ -186,7 +167,7 @@ def bench(request) -> Bench:
 
 
 def test_every_registered_meter_follows_the_contract():
-    assert {name.split(",")[0] for name in BENCHES} == {*registry.names(GROUP)}
+    assert {name.split(",")[0] for name in BENCHES} == {*registry.names(GROUP)} - {"simulated"}
 
 
 def test_devices_have_unique_names_and_facts_that_fit_into_a_record(bench):
@@ -247,8 +228,6 @@ def test_closing_twice_is_harmless_and_the_problems_are_still_known(bench):
 
 
 def test_reading_lost_hardware_gives_no_samples(bench):
-    if bench.lose is None:
-        pytest.skip("this hardware cannot be lost")
     meter = bench.open()
     assert bench.samples(meter, 2)
     bench.lose()
@@ -261,12 +240,7 @@ def test_reading_lost_hardware_gives_no_samples(bench):
 
 def test_missing_hardware_gives_a_one_line_error(bench):
     bench.hide()
-    try:
-        meter = bench.open()
-    except NotAvailable as error:
-        assert len(str(error).splitlines()) == 1
-        assert len(str(error)) > 10
-    else:  # simulated devices are nothing that a machine should have
-        assert meter.devices() == []
-        assert meter.read() == []
-        meter.close()
+    with pytest.raises(NotAvailable) as error:
+        bench.open()
+    assert len(str(error.value).splitlines()) == 1
+    assert len(str(error.value)) > 10

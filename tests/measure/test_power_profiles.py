@@ -11,14 +11,11 @@ import pytest
 from conftest import records, study_of, wait_for, wattlaw
 from limiting import Place, child, kill_group, places
 from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
+from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base_model import POWER_PROFILES
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Study
-from wattlaw.study.plan import expand, read_study
 
 MAX_Q, NETWORK, TRAINING = (1 << POWER_PROFILES.index(n) for n in ("max-q", "network", "training"))
 UNNAMED = 1 << 40  # newer than this program
@@ -73,9 +70,7 @@ def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
     assert ids == {name: number for number, name in enumerate(POWER_PROFILES)}
 
 
-def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(
-    offering, monkeypatch, capsys
-) -> None:
+def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(offering) -> None:
     place = offering(2, profiles=[OFFERS["profiles"], 0])
     limiter = NvidiaLimiter.open()
     offering, plain = (limiter.read(device) for device in place.devices)
@@ -83,11 +78,6 @@ def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(
     assert offering.requested_profiles == offering.enforced_profiles == ("network", "profile-40")
     assert plain.power_profiles == plain.requested_profiles == ()
     limiter.close()
-    monkeypatch.setenv("COLUMNS", "120")
-    assert main(["devices"]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert text.count("clocks 210") == 2
-    assert text.count("power profiles: max-q, network, training, profile-40") == 1
 
 
 def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(offering) -> None:
@@ -114,32 +104,6 @@ def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering)
         wait_for(place.is_clean, "the profile to be restored", 20)
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
     assert place.limits_w == [217.5]
-
-
-def test_a_profile_whose_restore_fails_is_restored_by_the_next_command(offering) -> None:
-    place = offering(1)
-    place.boards.fault(
-        "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", code=999, after_calls=1
-    )
-    lease = acquire(place.devices)
-    lease.apply(PROFILE)
-    with pytest.raises(NotAvailable, match="limits restore"):
-        lease.release()
-    place.boards.clear_faults()
-    place.wait_until_clean()
-    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-
-
-def test_a_request_that_fails_half_way_changes_nothing(offering) -> None:
-    place = offering(2)
-    place.boards.fault(
-        "nvmlDeviceWorkloadPowerProfileSetRequestedProfiles", board=1, code=999, for_calls=1
-    )
-    with acquire(place.devices) as lease, pytest.raises(NotAvailable, match="999"):
-        lease.apply(Limits(power_limit_w=150.0, power_profile="max-q"))
-    assert {board.requested_profiles for board in place.boards} == {NETWORK | UNNAMED}
-    assert place.limits_w == [400.0] * 2
-    assert place.is_clean()
 
 
 def test_a_profile_that_the_board_does_not_enforce_gives_a_note(offering) -> None:
@@ -172,32 +136,6 @@ def test_amd_gpus_have_no_profiles(amd_machine) -> None:
     (device, *_) = amd_machine().ids
     with acquire([device]) as lease, pytest.raises(NotAvailable, match="power profile max-q"):
         lease.apply(PROFILE)
-
-
-def test_a_profile_is_part_of_a_setting_and_of_the_identity_of_its_runs() -> None:
-    def runs(**sweep: object) -> list[object]:
-        return expand(Study.model_validate(study_of(sweeps=[SWEEP | sweep]), strict=False))
-
-    (before,), profiled = runs(), runs(power_profile=[None, "max-q", "training"])
-    by_profile = {run.setting.power_profile: run for run in profiled}
-    assert by_profile.keys() == {None, "max-q", "training"}
-    assert by_profile[None].run_id == before.run_id  # as before profiles were known
-    assert len({run.run_id for run in profiled}) == 3
-    assert all(run.run_id == run_id(run.spec) for run in profiled)
-
-
-@pytest.mark.parametrize("name", ["turbo", "MAX_Q", "max_q", 1, ""])
-def test_an_unknown_profile_is_one_line_with_the_known_ones(write_study, name) -> None:
-    path = write_study(sweeps=[{**SWEEP, "power_profile": [name]}])
-    with pytest.raises(BadInput, match=r"power_profile.*max-q, compute") as caught:
-        read_study(path)
-    assert "\n" not in str(caught.value)
-
-
-def test_decide_is_for_one_profile(write_study) -> None:
-    changes = {"sweeps": [{**SWEEP, "power_profile": ["max-q", None]}], "decide": {}}
-    with pytest.raises(BadInput, match="differ in power_profile"):
-        read_study(write_study(**changes))
 
 
 def test_runs_with_profiles_are_measured_and_advised(

@@ -61,22 +61,6 @@ def test_a_row_in_another_unit_is_left_out_with_the_reason(field, right, wrong, 
     assert re.match(f"line 3: {expected}.* mW", reason)
 
 
-def smi(path: Path, factor: float, glitch: float | None = None) -> Path:
-    power_w = [250 * factor] * 40
-    power_w[9] = glitch or power_w[9]
-    rows = [f"2026/01/31 12:00:{s:02d}.000, 0, {w:.2f}, 90" for s, w in enumerate(power_w)]
-    return a_file(path, "timestamp, index, power.draw [W], utilization.gpu [%]", *rows)
-
-
-def test_a_series_in_another_unit_is_refused_and_one_wrong_reading_is_not(tmp_path):
-    for factor, unit in ((1e3, "mW"), (1e6, "uW")):
-        with pytest.raises(BadInput, match=f"power_w .*{unit}"):
-            read_import(smi(tmp_path / f"{unit}.csv", factor))
-    for glitch in (None, 4294967.3):
-        (run,) = read_import(smi(tmp_path / "right.csv", 1, glitch)).runs
-        assert run.windows[0]["gpu_energy_j"] == pytest.approx(9750)
-
-
 @pytest.mark.parametrize("kind", MAX_DEVICE_W)
 def test_no_device_that_exists_is_above_its_bound(kind):
     greatest_w = {"gpu": 1400.0, "cpu": 500.0, "dram": 400.0, "module": 2700.0, "node": 14_000.0}

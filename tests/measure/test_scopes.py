@@ -2,7 +2,6 @@
 
 import json
 import math
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -11,16 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import environment, wattlaw
+from conftest import wattlaw
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.cli.commands.devices import devices
-from wattlaw.common.scopes import KINDS, PARTS, outermost
-from wattlaw.measure.devices.inventory import counted
-from wattlaw.measure.devices.meter import Device
+from wattlaw.common.scopes import KINDS, PARTS
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
-from wattlaw.report.topics import data_quality
 from wattlaw.running.summary import WindowEnergy
 from wattlaw.store.schema import SAMPLES, WINDOWS
 from wattlaw.store.store import Store
@@ -137,36 +131,6 @@ def test_a_fault_of_a_part_is_not_one_of_its_module_nor_the_reverse():
     assert (row["energy_scope"], row["energy_verdict"]) == ("gpu+cpu", "partial")
 
 
-FACTS = st.fixed_dictionaries(
-    {}, optional={"complements": st.just(True), "is_shared": st.just(True),
-                  "failed": st.just("cannot be read"), "resolution_s": st.sampled_from([0.5, 2.0])},
-)  # fmt: skip
-MEMBER = st.tuples(st.sampled_from([*KINDS, "chassis"]), FACTS, st.booleans())
-
-
-@settings(deadline=None, max_examples=80)
-@given(st.lists(MEMBER, max_size=5), st.sets(st.sampled_from(PARTS)).map(tuple))
-def test_devices_and_the_energy_of_a_window_count_the_same(members, module):
-    contains = {"module": module, "node": NODE["contains"], "cpu": ("dram",)}
-    watts = {"module": 700.0, "node": 900.0, "chassis": 9000.0, **WATTS}
-    devices = [
-        device(kind, watts[kind], **facts, ticks=(0, 0 if "failed" in facts else 101),
-               contains=contains.get(kind, ()) if has_parts else ())
-        for kind, facts, has_parts in members
-    ]  # fmt: skip
-    row = row_of(*devices)
-    kinds, devices_counted = counted(
-        [
-            Device(str(place), one["kind"], "", one["facts"], one["facts"]["contains"])
-            for place, one in enumerate(devices)
-        ]
-    )
-    assert ("+".join(kinds) or None) == row["energy_scope"]
-    for kind in kinds:
-        number = sum(one.kind == kind for one in devices_counted)
-        assert row[f"{kind}_energy_j"] == pytest.approx(4 * watts[kind] * number)
-
-
 @pytest.mark.parametrize(
     ("members", "scope", "verdict"),
     [
@@ -202,52 +166,18 @@ def test_a_complement_takes_over_where_the_others_have_no_energy():
 
 
 @pytest.mark.parametrize(
-    ("failed", "verdict", "node_verdict"),
+    ("kind", "facts", "verdict", "node_verdict"),
     [
-        ({"kind": "cpu"}, "partial", None),
-        ({"kind": "gpu", "complements": True}, "ok", None),
-        ({"kind": "node"}, "ok", "unavailable"),
-        ({"kind": "chassis"}, "ok", None),
+        ("cpu", {}, "partial", None),
+        ("gpu", {"complements": True}, "ok", None),
+        ("node", {}, "ok", "unavailable"),
+        ("chassis", {}, "ok", None),
     ],
 )
-def test_a_device_that_cannot_be_read_spoils_its_own_scope_only(failed, verdict, node_verdict):
-    rows = [{"host": "a", "device": "gpu-0", "kind": "gpu", "t_ns": tick * S // 10,
-             "power_w": 400.0, "power_source": "measured"} for tick in range(101)]  # fmt: skip
-    window = {"host": "a", "start_ns": 3 * S, "duration_s": 4.0}
-    facts = {("a", "other"): {"failed": "permission denied", **failed}}
-    (row,) = energy_of_windows(
-        pa.Table.from_pylist([window], schema=WINDOWS),
-        pa.Table.from_pylist(rows, schema=SAMPLES),
-        facts,
-    ).to_pylist()
+def test_a_device_that_cannot_be_read_spoils_its_own_scope_only(kind, facts, verdict, node_verdict):
+    row = row_of(GPU, device(kind, 0.0, failed="permission denied", ticks=(0, 0), **facts))
     assert (row["energy_verdict"], row["node_energy_verdict"]) == (verdict, node_verdict)
     assert row["energy_scope"] == "gpu"
-
-
-CONTAINS = st.dictionaries(
-    st.sampled_from(KINDS), st.sets(st.sampled_from(["chassis", *KINDS])), min_size=1
-)
-
-
-@given(contains=CONTAINS)
-def test_kinds_that_are_kept_contain_none_of_each_other_and_all_that_is_dropped(contains):
-    kept = outermost(contains)
-    assert kept
-    assert {*kept} <= {*contains}
-    if "node" in contains:
-        assert kept == ("node",)
-        return
-
-    def inside(kind: str) -> set[str]:
-        known: set[str] = set()
-        while more := {k for o in (known | {kind}) & {*contains} for k in contains[o]} - known:
-            known |= more
-        return known
-
-    for kind in kept:
-        assert not inside(kind) & {*kept} - {kind}
-    for kind in {*contains} - {*kept}:
-        assert any(kind in inside(other) for other in kept)
 
 
 PART = st.builds(
@@ -364,22 +294,9 @@ GRACE_HOPPER: list[dict[str, Any]] = [
 ]  # fmt: skip
 
 
-@pytest.fixture
-def machine(tmp_path, monkeypatch):
-    """Return a function that gives devices to every process started from here."""
-
-    def give(devices: list[dict[str, Any]]) -> Path:
-        path = tmp_path / "devices.json"
-        path.write_text(json.dumps(devices))
-        for name, value in (environment() | {"WATTLAW_SIMULATED": str(path)}).items():
-            monkeypatch.setenv(name, value)
-        return path
-
-    return give
-
-
-def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, machine):
-    machine(GRACE_HOPPER)
+def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, monkeypatch):
+    (tmp_path / "devices.json").write_text(json.dumps(GRACE_HOPPER))
+    monkeypatch.setenv("WATTLAW_SIMULATED", str(tmp_path / "devices.json"))
     done = wattlaw(
         "measure", "-o", tmp_path / "s", "--json", tmp_path / "m.json", "--", "sleep", "3"
     )
@@ -402,52 +319,3 @@ def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, machine):
     (run,) = run_metrics(runs, epochs).to_dict("records")
     assert run["energy_is"] == "module, counter"
     assert run["energy_per_node_without_gpu_j"] == pytest.approx((820 - 400) * seconds, rel=0.03)
-
-
-def test_devices_are_listed_with_what_a_run_counts_and_what_contains_what(machine, capsys):
-    machine(GRACE_HOPPER)
-    text = wattlaw("devices").stdout
-    assert text.startswith("Energy of a run includes: module")
-    lines = {
-        name: next(line.split() for line in text.splitlines() if f" {name} " in line)
-        for name in ("hopper", "grace", "board", "dcmi", "rack")
-    }
-    assert lines["board"][:2] == ["yes", "module"]
-    assert lines["hopper"][:3] == ["in", "module", "gpu"]
-    assert (lines["dcmi"][0], lines["rack"][0]) == ("no", "no")
-    assert "includes gpu, cpu, dram" in text
-    assert "updated every 0.5 s" in text
-    assert "power (average), 0.25 s old" in text
-    assert "no NVIDIA driver" in text
-    assert devices(as_json=True) == 0
-    found = json.loads(capsys.readouterr().out)
-    (meter,) = (meter for meter in found["meters"] if meter["name"] == "simulated")
-    assert {one["id"]: one["contains"] for one in meter["devices"]}["grace"] == ["dram"]
-
-
-def test_the_report_names_the_scopes_and_the_power_of_a_node_without_its_gpus():
-    windows = [window_row("a", 1, duration_s=2.0, **ENERGY),
-               window_row("b", 1, duration_s=2.0, gpu_energy_j=100.0, energy_source="counter",
-                          energy_verdict="ok")]  # fmt: skip
-    runs = [run_row("a"), run_row("b", gpus=2, local_batch=32)]
-    table = data_quality.verdicts(analyse(*frames(runs, windows)))
-    assert table is not None
-    rows = [dict(zip(table.headings, row, strict=True)) for row in table.plain_rows]
-    by_scope = {row["counted"]: row for row in rows}
-    assert {*by_scope} == {"node", "gpu"}
-    assert by_scope["node"]["node without GPUs (W)"] == "70"  # (240 - 100) J / 2 s
-
-
-def test_a_table_with_the_energy_of_nodes_counts_them(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("gpus,epoch_s,node_j,gpu_j\n4,10,8000,3000\n8,5,9000,4000\n")
-    pairs = "gpus=gpus,epoch_time_s=epoch_s,node_energy_j=node_j,gpu_energy_j=gpu_j"
-    done = wattlaw(
-        "import", path, "--store", tmp_path / "s", "--map", f"workload=@w,global_batch=@64,{pairs}"
-    )
-    assert done.returncode == 0, done.stderr
-    store = Store(tmp_path / "s")
-    runs = run_metrics(*(store.pandas(name) for name in ("runs", "epochs")))
-    assert list(runs["energy_is"]) == ["node, integral, suspect"] * 2
-    assert list(runs["energy_per_epoch_j"]) == [8000.0, 9000.0]
-    assert list(runs["energy_per_node_without_gpu_j"]) == [5000.0, 5000.0]

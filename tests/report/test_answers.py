@@ -174,26 +174,6 @@ def test_runs_that_are_left_out_are_counted_with_their_reasons():
     assert sum(advice.rests_on.runs.values()) == 6 + 2  # runs of a batch left out show the spread
 
 
-def test_the_only_setting_left_says_so_first():
-    other = runs_of({"gpus": 2, "options": '{"learning_rate": 0.5}'}, [30.0])
-    advice = advice_of(other, runs_of({"gpus": 1}, near(100)), max_gpus=1)
-    assert "the only setting that is compared" in text.summary(advice)[0]
-    assert "the only setting that is compared" in text.brief(advice)
-    assert "fastest" not in shown(advice)
-
-
-def test_a_batch_that_grows_with_the_workers_has_an_answer_at_a_larger_one():
-    """The smallest count is the only one whose batch is allowed."""
-    weak = [
-        runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
-        for n in (1, 2, 4)
-    ]
-    advice = advice_of(*weak)
-    assert (advice.recommended.gpus, advice.any_batch.gpus) == (1, 4)
-    assert advice.any_batch.time_s.mean == pytest.approx(100 / 4**0.9, rel=1e-3)
-    assert advice.clearly_best
-
-
 def test_steps_of_an_unknown_batch_have_no_clear_answer():
     steps = [
         runs_of({"gpus": n, "global_batch": None, "local_batch": None}, near(10 * n**0.2), None,
@@ -240,14 +220,6 @@ def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
     few = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)), max_gpus=1)
     assert [item.reason for item in few.faster_left_out] == ["more GPUs than allowed"]
     assert not advice_of(*rows[:2]).faster_left_out
-
-
-def test_the_fastest_setting_is_one_of_those_that_are_compared():
-    """Runs of another variant, twice as fast, are another job."""
-    same = [runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)]
-    other = runs_of({"gpus": 2, "options": '{"depth": 2}'}, [25.0])
-    assert "the fastest measured setting," in shown(advice_of(*same))
-    assert "the fastest measured setting that is compared" in shown(advice_of(*same, other))
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ import vl_convert
 
 import made_studies
 import paths
-from drawn import Text, size, texts
+from drawn import size, texts
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.report.charts import line_styles, x_axis
+from wattlaw.report.charts import x_axis
 from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.facets import MAX_LENGTH, MAX_PANELS, shorten_middle, unique_labels
 from wattlaw.report.pictures import Figure
@@ -190,22 +190,6 @@ def test_the_checks_of_texts_find_what_they_look_for():
     }
     found = [text for text in texts(vl_convert.vegalite_to_svg(chart)) if " " in text.words]
     assert found[0].overlaps(found[1])
-    turned = '<svg xmlns="http://www.w3.org/2000/svg" width="9" height="50"><g transform="translate(9,5)"><text transform="rotate(-90)" font-size="10px">tall</text></g></svg>'  # noqa: E501
-    (text,) = texts(turned)
-    assert text.bottom == pytest.approx(5)
-    assert text.top == pytest.approx(5 - 10 * (0.4 + 0.6 + 0.3 + 0.3))
-    assert text.left == pytest.approx(9 - 7.5)
-    assert text.outside(9, 50)
-    assert not Text("", 1, 1, 2, 2).outside(9, 50)
-
-
-def test_lines_differ_in_shape_and_dash_as_in_colour():
-    channels = line_styles([f"line {i}" for i in range(14)])
-    ranges = {name: channel["scale"]["range"] for name, channel in channels.items()}
-    for other in ("shape", "strokeDash"):
-        pairs = zip(ranges["color"], map(str, ranges[other]), strict=True)
-        assert len(set(pairs)) == 14
-        assert len(set(map(str, ranges[other][:7]))) == 7
 
 
 def test_names_are_inert_and_cut_in_the_middle_and_panels_that_do_not_fit_are_counted():
@@ -284,20 +268,6 @@ def test_every_line_of_the_effects_of_limits_is_in_the_legend():
                and "scale" in part["color"]]  # fmt: skip
     assert domains
     assert all(set(domain) == shown for domain in domains)
-
-
-@pytest.mark.parametrize(
-    ("counts", "shown"), [((1, 2, 64, 128, 256), {2, 128}), ((2, 8, 64), {2, 64})]
-)
-def test_figures_compare_2_and_128_workers_as_published(counts, shown):
-    tables = made_studies.mit(
-        models={"bert-base": made_studies.MIT["bert-base"]}, counts=counts, repeats=2
-    )
-    found = analyse(tables.runs, tables.epochs, joint=tables.joint)
-    for figure in gallery():
-        if figure.name in ("joint", "effects_by_cap"):
-            named = re.findall(r"(\d+) workers?\b", json.dumps(figure.picture(found).spec))
-            assert {int(count) for count in named} == shown, figure.name
 
 
 def test_a_scale_of_one_value_has_that_tick_and_no_error():

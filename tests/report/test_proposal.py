@@ -48,16 +48,6 @@ def test_counts_that_ran_are_means_of_runs_and_others_are_predictions():
     assert by_count[32].time_s.low < by_count[32].time_s.mean < by_count[32].time_s.high
 
 
-def test_the_prediction_is_known_at_the_counts_that_ran_too():
-    made = proposal(16)
-    assert [point.setting for point in made.curve] == [point.setting for point in made.points]
-    assert {point.source for point in made.curve} == {"predicted"}
-    pairs = [(made.points[at].time_s.mean, made.curve[at].time_s.mean) for at in range(4)]
-    errors = [abs(predicted / of_runs - 1) for of_runs, predicted in pairs]
-    assert made.misfit == pytest.approx(max(errors))
-    assert made.curve[-1] == made.points[-1]
-
-
 def test_the_quality_at_the_planned_batch_is_what_runs_show():
     assert proposal(16).quality.startswith("not known")
     made = kit(watts={"A100": 300.0}, growing=False)  # quality falls beyond 512
@@ -69,14 +59,6 @@ def test_the_quality_at_the_planned_batch_is_what_runs_show():
     assert len(qualities) > 0
     for batch, quality in qualities.items():
         assert ("falls beyond" in quality) == (batch > 512), (batch, quality)
-
-
-def test_a_column_has_one_unit():
-    headings = scaling_table(proposal(16)).headings
-    assert [name for name in headings if name.startswith(("time", "energy"))] == [
-        "time (s)",
-        "energy (J)",
-    ]
 
 
 def test_efficiency_is_relative_to_the_smallest_count_that_ran():

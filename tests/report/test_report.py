@@ -116,15 +116,6 @@ def test_the_first_screen_is_open_and_all_else_is_folded():
     assert len(ids) == len(set(ids))
 
 
-def test_the_first_screen_has_a_figure_a_short_table_and_caveats_before_any_detail():
-    screen = Page(mit_page().split('<details class="section"')[0])
-    assert [one["id"] for one in screen.of("figure")] == ["figure-pareto"]
-    assert len(screen.of("table")) == 1
-    assert len(screen.of("tr")) <= 1 + 8
-    assert "media" in screen.of("source")[0]  # the figure for a phone
-    assert not re.search(r"\s", screen.of("source")[0]["srcset"]), "a list of addresses"
-
-
 def test_a_screen_reader_can_read_it():
     parsed = Page(mit_page())
     assert parsed.of("html") == [{"lang": "en"}]

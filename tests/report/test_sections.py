@@ -4,21 +4,18 @@ import re
 from dataclasses import replace
 from functools import cache
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from made_studies import MIT, Caps, kit, mit
 from made_tables import frames, run_row, study, window_row
-from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.laws.batch_effects import NO_FALL
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.core_sections import MAX_CAVEATS, MAX_SENTENCES, layout, sections
+from wattlaw.report.core_sections import MAX_CAVEATS, layout, sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -28,10 +25,8 @@ from wattlaw.report.topics import (
     energy,
     measured,
     scaling,
-    utilisation,
     verdict,
 )
-from wattlaw.report.topics import decision_course as decision
 from wattlaw.report.topics.advice_text import merge_warnings, summary
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
@@ -104,49 +99,6 @@ def test_a_published_exponent_is_compared_over_its_own_range_of_counts():
     assert over_all < over_range - 0.2
 
 
-def test_energy_laws_of_different_caps_have_a_column_of_caps_and_say_if_proportional():
-    findings = kit_findings()
-    assert "power cap" not in energy.factors(findings).headings
-    laws = findings.energy_laws
-    capped = pd.concat(
-        [laws, laws.assign(power_limit_w=200.0, exponent_low=1.1, exponent_high=1.2)]
-    )
-    table = energy.factors(replace(findings, energy_laws=capped))
-    assert set(column(table, "power cap")) == {"uncapped", "200 W"}
-    said = zip(column(table, "power cap"), column(table, "proportional"), strict=True)
-    assert {answer for cap, answer in said if cap == "200 W"} == {"no"}
-
-
-def test_the_table_of_several_workloads_has_savings_and_certainty():
-    findings = mit_findings()
-    table = verdict.table(findings)
-    assert column(table, "workload") == [one.workload for one in findings.advice]
-    for row, advice in zip(table.plain_rows, findings.advice, strict=True):
-        option = advice.recommended
-        assert row[table.headings.index("run on")] == option.label
-        if option != advice.baseline:
-            change = formatting.change(1 + advice.savings.energy.mean)
-            assert row[table.headings.index("against the baseline")].startswith(change)
-    assert set(column(table, "known by")) == {"2 runs"}
-
-
-def test_windows_that_an_interruption_left_out_are_counted_in_the_note():
-    runs = [run_row("a")]
-    whole = [window_row("a", 1), window_row("a", 2)]
-    assert "interrupted" not in measured.settings(analyse(*frames(runs, whole))).note
-    cut = [window_row("a", 3, interrupted=True), window_row("a", 3, from_step=5, interrupted=True)]
-    note = measured.settings(analyse(*frames(runs, [*whole, *cut]))).note
-    assert "Left out: 2 training windows" in note
-
-
-def test_energy_factors_are_by_model_and_hardware():
-    table = energy.factors(kit_findings())
-    assert column(table, "hardware") == ["A100", "H100"]
-    for cell, watts in zip(column(table, "factor (W per GPU)"), (300 + 80, 480 + 80), strict=True):
-        assert float(cell.split(" (")[0]) == pytest.approx(watts, rel=0.05)
-    assert energy.factors(analyse(*study(source="none"))) is None
-
-
 def test_the_effect_of_limits_has_the_test_of_equivalence():
     table = caps.comparisons(mit_findings())
     assert set(column(table, "verdict")) <= {"same beta", "different beta", "cannot tell"}
@@ -187,26 +139,6 @@ def test_totals_are_energy_times_the_factors_given():
     assert "kg CO2e" not in energy.totals(mit_findings()).headings
 
 
-def test_energies_are_counted_by_source_and_verdict():
-    table = data_quality.verdicts(small_findings())
-    assert table.rows == (("board", "cpu", "estimated", "ok", "27", "100\u00a0%"),)
-
-
-def test_each_series_has_its_law_breakpoint_and_alternatives():
-    findings = mit_findings()
-    assert len(scaling.exponents(findings).rows) == len(findings.fits.laws)
-    marked = sum(
-        cell.endswith("*") for cell in column(scaling.exponents(findings), "95 % interval")
-    )
-    assert marked == sum(law.trusted.interval == "repeats" for _, law in findings.fits.laws)
-    chosen = [row.selection.to_dict() for row in findings.fits.rows if row.law]
-    assert column(scaling.exponents(findings), "selected law") == [row["law"] for row in chosen]
-    errors = [row["holdout_error"] for row in chosen]
-    signs = [cell[0] for cell in column(scaling.exponents(findings), "its holdout error")]
-    assert signs == ["+" if error > 0 else "−" for error in errors]
-    assert measured.facts(findings) is not None
-
-
 def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
@@ -236,31 +168,20 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
     ("text", "expected"),
     [
         (formatting.number(None), "–"),
-        (formatting.number(0.0), "0"),
         (formatting.number(12345.6), "12,346"),
         (formatting.number(-0.0123), "−0.0123"),
         (formatting.number(2.5e10), "2.50e10"),
-        (formatting.interval(1, None), "–"),
         (formatting.interval(0.5, float("inf")), "–"),
         (formatting.with_interval(2, 1, 3), "2 (1 to 3)"),
-        (formatting.with_interval(2, None, None), "2"),
         (formatting.p_value(0.0004), "< 0.001"),
-        (formatting.p_value(0.0234), "0.023"),
         (formatting.change(0.85), "−15 %"),
-        (formatting.change(1.5), "+50 %"),
         (formatting.change(1.0), "±0 %"),
-        (formatting.percent(0.5), "50 %"),
-        (formatting.sentence("a word"), "A word."),
         (formatting.printable("x" * 10, 4), "xxx…"),
         (formatting.replace_invisible("a\x00b\ud800"), "a\ufffdb\ufffd"),
-        (formatting.plural(1, "run"), "1 run"),
         (formatting.number(999.7), "1,000"),
         (formatting.duration_text(18720.0), "5.2 h"),
         (formatting.energy_text(3.6e6), "1 kWh"),
-        (formatting.estimate_text(None), "–"),
-        (limit_label("power_limit_w", 200.0), "200 W"),
         (limit_label("clock_limit_mhz", None), "free clock"),
-        (setting_label("local_batch", 256.0), "local batch 256"),
         (setting_label("options", '{"width": 3}'), "width 3"),
         (setting_label("threads_per_worker", float("nan")), ""),
         (group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
@@ -290,25 +211,6 @@ def test_sections_come_in_the_order_of_their_importance():
     assert [section.name for section in shown] == expected
     assert shown[0].state == "screen"
     assert {section.state for section in shown[1:]} == {"folded"}
-
-
-@pytest.mark.parametrize(("launcher", "label"), [("simulated", ""), ("local", " (simulated)")])
-def test_the_title_of_decisions_does_not_repeat_the_source_that_the_page_adds(launcher, label):
-    runs, epochs = study()
-    made = Decision("s", "digits-cnn", "simulated", {"minimize": "energy"}, None, None, None,
-                    None, 0.02, 0.9, 0.0, None, 0, None)  # fmt: skip
-    findings = analyse(runs.assign(launcher=launcher), epochs, decisions=[made])
-    (sentence,) = decision.sentences(findings)
-    assert sentence.startswith(f"s{label}: least energy")
-
-
-@pytest.mark.parametrize(
-    ("shares", "text"), [((0.9991, 1.0), "100 %"), ((0.5, 0.75), "50 % to 75 %")]
-)
-def test_the_range_of_the_utilisation_is_one_number_if_its_ends_are_shown_alike(shares, text):
-    settings = pd.DataFrame({"sm_util_mean": shares, "mem_util_mean": None})
-    sentences = [*utilisation.sentences(replace(mit_findings(), settings=settings))]
-    assert sentences == [f"SM utilisation is {text} (means of settings)."]
 
 
 def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
@@ -359,48 +261,6 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
     assert f"The fastest, on 128 GPUs, is {table['speedup'].iloc[0]:.3g} (" in text
 
 
-def test_a_breakpoint_is_in_the_summary():
-    text = text_of(mit_findings(), "scaling")
-    assert "schnet, local batch 128: the curve flattens beyond 64" in text
-    headline = next(line for line in scaling.scaling_sentences(mit_findings()) if "schnet" in line)
-    bend = next(fit.breakpoint for fit in scaling.main_fits(mit_findings()) if fit.breakpoint)
-    for beta in (bend.beta_before, bend.beta_after):
-        assert f"{2**-beta:.2f}" in headline
-    assert f"up to {bend.at:g} GPUs" in headline
-    assert "resnet50, local batch 256: the curve" not in text
-
-
-def test_the_effect_of_caps_is_summarised_over_all_workloads():
-    text = text_of(mit_findings(), "caps")
-    assert "Exponent β under each power cap: the same within 0.05 in 3 of 3 series" in text
-    found = re.search(
-        r"100 W relative to uncapped: time \+(\d+) % to \+(\d+) %, energy −(\d+) %", text
-    )
-    assert all(58 <= int(value) <= 62 for value in found.groups()[:2])  # 1.6 in the made study
-    assert 18 <= int(found[3]) <= 22  # 1.6 x 0.5
-
-
-def test_the_batch_beyond_which_quality_falls_is_in_the_summary():
-    text = text_of(kit_findings(), "batch")
-    assert "resnet50, A100, dataset fraction 1: top1 falls beyond global batch 512" in text
-    rows = [row for row in kit_findings().quality if row.verdict == NO_FALL]
-    assert rows
-    assert all(row.sentence in text for row in rows[:2])
-
-
-def test_claims_are_counted_and_contradicted_ones_are_named():
-    findings = mit_findings()
-    found = check_claims(findings.stored, findings.epochs)
-    text = text_of(findings, "claims")
-    own = [claim for claim in found if claim.study == "mit-2022"]
-    supported = sum(claim.verdict == "supported" for claim in own)
-    assert f"Of {len(own)} claims of Frey et al. 2022: {supported} supported" in text
-    for claim in found:
-        alike = [one for one in found if (one.study, one.verdict) == (claim.study, claim.verdict)]
-        named = {"contradicted": True, "supported": len(alike) <= 4}.get(claim.verdict, False)
-        assert (claim.claim.rstrip(".") in text) == named
-
-
 def test_the_summary_has_no_value_that_was_not_measured():
     findings = analyse(*study(source="none"))
     text = " ".join(text_of(findings, name) for name in ("advice", "scaling", "energy", "caps"))
@@ -433,25 +293,6 @@ def test_caveats_are_in_the_summary(change, words):
     assert words in text_of(analyse(runs, epochs), "advice")
 
 
-def test_settings_that_were_run_once_and_suspect_energies_are_counted():
-    runs, epochs = study()
-    of_run = epochs["run_id"] == runs["run_id"][0]
-    epochs.loc[of_run, ["energy_verdict", "energy_reason"]] = "suspect", "measured elsewhere"
-    once = runs["repeat"] == 0
-    findings = analyse(runs[once], epochs[epochs["run_id"].isin(runs[once]["run_id"])])
-    text = " ".join(verdict.caveats(findings))
-    assert "The energy of 1 run is suspect: measured elsewhere" in text
-    assert "9 of 9 settings were run once" in text
-    assert "count different things" in text
-
-
-def test_a_section_has_a_limited_number_of_sentences():
-    notes = tuple(f"note {i}" for i in range(MAX_CAVEATS + MAX_SENTENCES + 4))
-    findings = replace(small_findings(), cautions=tuple(Caution("a", note) for note in notes))
-    (data,) = sections(Content(findings, (), Layout(("data",))))
-    assert len(data.sentences) == MAX_SENTENCES + 1
-
-
 def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     _, first, second = mit_findings().advice
 
@@ -469,24 +310,3 @@ def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     both = Caution("energy-simulated", "energies"), Caution("simulated", "all")
     assert merge_warnings([replace(first, warnings=both)]) == ["all"]  # which includes the other
     assert merge_warnings([replace(first, warnings=both[:1])]) == ["energies"]
-
-
-def test_the_text_of_energies_has_their_scope_and_factors():
-    findings = mit_findings()
-    text = text_of(findings, "energy")
-    assert text.startswith("Energies include: gpu, counter.")
-    law = findings.energy_laws.set_index("workload").loc["resnet50"]
-    assert f"resnet50 on V100-32GB: {law['factor_w']:.3g} (" in text
-    none = replace(findings, energy_laws=findings.energy_laws.assign(reason="too few settings"))
-    assert "W per GPU;" not in text_of(none, "energy")
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"beta": 0.0}, "no speedup is shown"),
-        ({"counts": (1, 2)}, "a law needs three worker counts"),
-    ],
-)
-def test_series_without_a_speedup_or_a_law_say_so(options, words):
-    assert words in text_of(analyse(*study(**options)), "scaling")

@@ -11,13 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
 import wattlaw
 from made_stores import write_store
-from made_tables import frames, run_row, study, window_row
+from made_tables import study
 from wattlaw.cli.main import main
 from wattlaw.common.errors import DamagedFileWarning
 from wattlaw.exporting.bundle import columns_in_markdown
@@ -159,29 +157,3 @@ def test_damaged_runs_stay_damaged(tmp_path):
     status = again.runs.set_index("run_id").loc[damaged.run_id, "status"]
     assert status == "damaged"
     assert_frame_equal(first.metrics, again.metrics)
-
-
-TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
-FLOATS = st.none() | st.floats(min_value=0, width=64, allow_nan=False, allow_infinity=False)
-
-
-@settings(max_examples=3)
-@given(data=st.data())
-def test_any_table_survives_a_bundle(data, tmp_path_factory):
-    """Texts with line breaks and formulas, tiny and huge numbers, missing values."""
-    folder = tmp_path_factory.mktemp("any")
-    rows, windows = [], []
-    for number in range(data.draw(st.integers(0, 3))):
-        run_id = f"{number:016}"
-        rows.append(run_row(run_id, hardware=data.draw(TEXTS) or None,
-                            reason=data.draw(TEXTS), notes=data.draw(st.lists(TEXTS, max_size=2)),
-                            repeat=number))  # fmt: skip
-        windows.append(window_row(run_id, 0, gpu_energy_j=data.draw(FLOATS),
-                                  loss=data.draw(FLOATS | st.just(float("nan")))))  # fmt: skip
-    write_store(folder / "s", *frames(rows, windows), samples=2)
-    first = wattlaw.open(folder / "s")
-    first.export("bundle", folder / "b.zip")
-    again = wattlaw.open(unpacked(folder / "b.zip"))
-    for table in TABLES:
-        a, b = first.arrow(table).to_pandas(), again.arrow(table).to_pandas()
-        assert_frame_equal(a, b, check_exact=True)

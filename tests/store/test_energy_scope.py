@@ -56,12 +56,6 @@ def store(tmp_path: Path) -> Path:
     return tmp_path / "store"
 
 
-@pytest.fixture
-def without_node(tmp_path: Path) -> Path:
-    write_store(tmp_path / "no-node", *tables(node=False))
-    return tmp_path / "no-node"
-
-
 @pytest.mark.parametrize(
     ("scope", "joules", "name"),
     [("gpu", 2 * GPU_J, "gpu"), ("node", NODE_J, "node"), ("all", NODE_J, "node"),
@@ -108,17 +102,6 @@ def test_every_analysis_names_the_scope(store: Path) -> None:
         and item.setting["power_limit_w"] is None
     ]
     assert change.a == pytest.approx(8 * GPU_J, rel=0.02)
-
-
-def test_a_missing_scope_is_said_by_every_command(without_node: Path, capsys) -> None:
-    for line in (["fit", without_node, "--y", "energy_j"], ["compare", without_node, without_node]):
-        code = main([*map(str, line), "--energy-scope", "node"])
-        shown = capsys.readouterr()
-        text = shown.out + shown.err
-        assert code == (2 if line[0] == "fit" else 0), line
-        runs = "" if line[0] == "claims" else "24 of 24" if line[0] == "compare" else "12 of 12"
-        assert f"{runs} runs have no energy of scope node".strip() in " ".join(text.split()), line
-        assert "measure more" not in shown.err, line
 
 
 def test_a_claim_and_a_layout_count_what_their_study_counted(store, tmp_path, capsys) -> None:

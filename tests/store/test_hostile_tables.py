@@ -1,10 +1,7 @@
 """Tables made to break a reader: bounded memory, and one line that says what and where."""
 
 import gzip
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,15 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
+from bombs import MIB, run_watched
 from wattlaw.cli.main import main
 from wattlaw.store.measurements import read_table
 from wattlaw.store.rows import MAX_ROWS
 
 LONG = "x" * 1_000_000
-DIGITS = "1" * 400
 FAR = pa.array([2**62], pa.int64())
 
 
@@ -47,51 +42,17 @@ def told(capsys: pytest.CaptureFixture[str], line: list[str]) -> str:
     return lines[0]
 
 
-LIMITED = """
-import resource, sys
-resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
-from wattlaw.cli.main import main
-code = main(sys.argv[1:])
-status = open("/proc/self/status").read()  # ru_maxrss is at least that of who started us
-print(code, int(status.partition("VmHWM:")[2].split()[0]) // 1024)
-"""
-
-
-def peak_mb(line: list[str]) -> tuple[int, int, str]:
-    """Return the exit code of a command, its greatest memory in MiB, and what it said."""
-    done = subprocess.run(
-        [sys.executable, "-c", LIMITED, *line],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-2000:]
-    code, peak = done.stdout.split()[-2:]
-    return int(code), int(peak), done.stderr
-
-
 def test_a_bomb_of_rows_is_refused_before_it_is_read(tmp_path):
     rows = 20_000_000
     path = tmp_path / "bomb.parquet"
     ones = pa.array(np.ones(rows))
     pq.write_table(pa.table({"n": ones, "t": ones}), path, compression="zstd")
     assert path.stat().st_size < 300_000
-    code, peak, said = peak_mb(bring(path))
+    code, said, peak = run_watched(bring(path), tmp_path, tmp_path, 100)
     assert code == 2
     assert f"{path}: given 20,000,000 rows; allowed: at most 200,000 in one table" in said
     assert len(said.splitlines()) == 1
-    assert peak < 500
-
-
-def test_a_long_text_in_every_row_is_in_memory_once(tmp_path):
-    rows = 5_000
-    texts = pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([LONG]))
-    n = pa.array([1] * rows)
-    path = a_parquet(tmp_path / "t.parquet", n=n, t=pa.array([1.0] * rows), s=texts, unused=texts)
-    assert path.stat().st_size < 10_000_000  # 5 GB of text
-    code, peak, said = peak_mb(bring(path, "workload=s"))
-    assert code == 2
-    assert f"{path}: row 1: " in said
-    assert len(said.splitlines()[0]) < 400
-    assert peak < 1000
+    assert peak.memory < 500 * MIB
 
 
 def test_very_many_rows_of_text_are_refused_while_they_are_read(tmp_path, capsys):
@@ -104,17 +65,9 @@ def test_very_many_rows_of_text_are_refused_while_they_are_read(tmp_path, capsys
 # Columns that are neither numbers nor texts, and how messages call them.
 COLUMNS: dict[str, tuple[Callable[[], Any], str]] = {
     "a list": (lambda: pa.array([[1.0]]), "list<"),
-    "a large list": (lambda: pa.array([[1.0]], pa.large_list(pa.float64())), "large_list<"),
-    "a struct": (lambda: pa.array([{"a": 1}]), "struct<"),
-    "a map": (lambda: pa.array([[("a", 1)]], pa.map_(pa.string(), pa.int64())), "map<"),
     "bytes": (lambda: pa.array([b"1"]), "binary"),
-    "bytes of one size": (lambda: pa.array([b"1"], pa.binary(1)), "fixed_size_binary"),
     "a duration": (lambda: pa.array([1], pa.duration("s")), "duration"),
-    "a time": (lambda: pa.array([1], pa.time64("us")), "time64"),
     "a moment past the year 9999": (lambda: FAR.cast(pa.timestamp("us")), "years 1 to 9999"),
-    "a moment before the year 1": (
-        lambda: pa.array([-(2**62)]).cast(pa.timestamp("ms")), "years 1 to 9999"
-    ),
     "a moment of no zone": (
         lambda: pa.array([1]).cast(pa.timestamp("us", tz="Mars/Olympus")), "unknown zone"
     ),
@@ -152,9 +105,8 @@ def test_numbers_of_every_width_and_texts_of_every_kind_are_read(tmp_path, capsy
     assert "left out 3 rows without n or t" in told(capsys, fit(nothing))
 
 
-@pytest.mark.parametrize("digits", [DIGITS, "1" * 5_000])
-def test_numbers_of_very_many_digits_are_named_with_their_row(tmp_path, capsys, digits):
-    table, lines = tmp_path / "t.csv", tmp_path / "t.jsonl"
+def test_numbers_of_very_many_digits_are_named_with_their_row(tmp_path, capsys):
+    table, lines, digits = tmp_path / "t.csv", tmp_path / "t.jsonl", "1" * 5_000
     table.write_text(f"n,t,s\n1,{digits},{digits}\n")
     lines.write_text(f'{{"n": 1, "t": {digits}, "s": {digits}}}\n')
     for line in (fit(table), bring(table), bring(table, "options.s=s")):
@@ -167,21 +119,16 @@ def test_numbers_of_very_many_digits_are_named_with_their_row(tmp_path, capsys, 
 
 
 FILES: dict[str, tuple[bytes, str]] = {
-    "zeros.csv": (b"\0" * 1000, ""),
-    "zeros.parquet": (b"\0" * 1000, "not a table"),
     "zeros.jsonl": (b"\0" * 1000, "not a table"),
     "utf16.csv": ("n,t\n1,2\n".encode("utf-16")[:-1], "not UTF-16-LE text (byte"),
     "latin.csv": ("n,t,é\n1,2,ü\n".encode("latin-1"), "iconv -f WINDOWS-1252 -t UTF-8"),
     "zip.csv": (gzip.compress(b"n,t\n1,2\n"), "not UTF-8 text"),
-    "zip.jsonl": (gzip.compress(b'{"n":1}\n'), "not UTF-8 text"),
     "twice.csv": (b"n,t,n\n1,2,3\n", 'column "n" occurs twice'),
     "quote.csv": (b'n,t\n1,"' + (b"x" * 999 + b"\n") * 11_000, "line 10,002: field larger"),
-    "line.csv": (b"n,t\n1," + b"x" * 11_000_000, "line 2 has more than 10,000,000 characters"),
     "line.jsonl": (b'{"n": "' + b"x" * 11_000_000, "line 1 has more than 10,000,000 characters"),
     "wide.csv": (b"a," * 200_000, "more than 100,000 columns"),
     "deep.jsonl": (b"[" * 1_000_000, "line 1: is not JSON"),
     "magic.parquet": (b"PAR1" + b"\xff" * 100 + b"PAR1", "not a table"),
-    "sealed.parquet": (b"PARE" + b"\x01" * 50 + b"\x10\0\0\0PARE", "not a table"),
 }
 
 
@@ -208,12 +155,8 @@ def test_odd_parquet_files_are_read_or_refused_in_one_line(tmp_path, capsys):
     twice = pa.table([pa.array([1]), pa.array([2])], names=["n", "n"])
     pq.write_table(twice, path)
     assert 'column "n" occurs twice' in told(capsys, fit(path))
-    many = pa.table({"n": [1, 2, 4] * 500, "t": [4.0, 2.1, 1.0] * 500})
-    pq.write_table(many, path, row_group_size=1)
-    assert main(fit(path, "--json")) == 0
-    assert json.loads(capsys.readouterr().out)[0]["n"] == 1500
     whole = path.read_bytes()
-    for end in (4, 100, len(whole) // 2, len(whole) - 1):
+    for end in (4, len(whole) // 2, len(whole) - 1):
         path.write_bytes(whole[:end])
         assert "not a table" in told(capsys, fit(path))
 
@@ -235,10 +178,7 @@ def test_a_cell_of_a_million_characters_is_cut_in_the_message(tmp_path, capsys):
     for line in (fit(table), bring(table), bring(table, "workload=s")):
         assert "(1,000,000 characters)" in told(capsys, line)
     table.write_text(f"n,t,{LONG}\n1,1,1\n")
-    told(capsys, fit(table, "--by", "x"))
     told(capsys, bring(table, "workload=x"))
-    told(capsys, ["import", str(table), "--map", LONG])
-    told(capsys, ["import", str(table), "--map", f"gpus=n,epoch_time_s={LONG}"])
     told(capsys, fit(table, "--by", LONG))
 
 
@@ -246,25 +186,3 @@ def test_a_pipe_without_a_writer_is_rejected_at_once(tmp_path, capsys):
     for kind in ("csv", "jsonl", "parquet"):
         os.mkfifo(tmp_path / f"t.{kind}")
         assert "not a plain file" in told(capsys, bring(tmp_path / f"t.{kind}"))
-
-
-flips = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=6)
-
-
-@settings(max_examples=10)
-@given(flips, st.sampled_from(["csv", "jsonl", "parquet"]))
-def test_a_damaged_table_is_read_or_refused(tmp_path_factory, changes, kind):
-    folder = tmp_path_factory.mktemp("damaged")
-    path = folder / f"t.{kind}"
-    if kind == "parquet":
-        a_parquet(path, n=[1, 2, 4], t=[4.0, 2.1, 1.0], s=["a", "é", None])
-    elif kind == "csv":
-        path.write_text('n,t,s\n1,4.0,a\n2,2.1,"é\n"\n4,1,\n')
-    else:
-        path.write_text('{"n": 1, "t": 4, "s": "a"}\n{"n": 2, "t": 2}\n{"n": 4, "t": 1}\n')
-    raw = bytearray(path.read_bytes())
-    for place, byte in changes:
-        raw[place % len(raw)] = byte
-    path.write_bytes(raw)
-    for line in (fit(path, "--by", "s"), bring(path, "workload=s")):
-        assert main(line) in (0, 1, 2)

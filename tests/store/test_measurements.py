@@ -36,22 +36,6 @@ def test_columns_that_are_named_as_fields_are_values_in_their_units(tmp_path):
     assert table.checked().time_field == "step_time_s"
 
 
-@pytest.mark.parametrize(
-    ("header", "row", "time_field", "time_s"),
-    [
-        ("gpus,samples,samples_per_s", "2,1000,50", "epoch_time_s", 20),
-        ("gpus,local_batch,samples_per_s_per_gpu", "2,8,16", "step_time_s", 0.5),
-        ("gpus,steps_per_s", "1,4", "step_time_s", 0.25),
-        ("gpus,global_batch,tokens_per_s,tokens_per_sample", "4,8,1024,64", "step_time_s", 0.5),
-    ],
-)
-def test_a_throughput_becomes_the_time_of_a_step_or_an_epoch(
-    tmp_path, header, row, time_field, time_s
-):
-    (found,) = read_measurements(a_table(tmp_path / "t.csv", header, row)).checked().rows
-    assert found.result[time_field] == pytest.approx(time_s)
-
-
 def test_a_launcher_may_have_fields_of_its_own(tmp_path):
     path = a_table(tmp_path / "t.csv", "gpus,step_time_s,startup_s", "1,2,30")
     with pytest.raises(BadInput, match='no field "startup_s"; allowed: gpus, epoch_time_s'):

@@ -113,15 +113,6 @@ def test_a_pipe_of_another_user_is_not_written_to(shared):
         pass
 
 
-@root_only
-def test_links_of_others_in_a_folder_of_its_own_are_followed(tmp_path):
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    link_of_nobody(folder / "link", tmp_path / "target")
-    write_text(folder / "link", "new")
-    assert (tmp_path / "target").read_text() == "new"
-
-
 @pytest.mark.parametrize("name", FAST)
 def test_a_replaced_file_has_no_wider_mode_than_before(name, store, tmp_path):
     path = tmp_path / name

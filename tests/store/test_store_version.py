@@ -1,7 +1,6 @@
 """The schema version of a store: written when it is created, checked by every command."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -94,13 +93,3 @@ def test_an_invalid_schema_version_is_rejected(store, value):
     version_path(store).write_text(json.dumps({"schema_version": value}))
     with pytest.raises(BadInput, match="integer >= 1"):
         Store.existing(store)
-
-
-def test_a_link_to_nowhere_is_a_missing_file(store):
-    version_path(store).unlink()
-    version_path(store).symlink_to("nowhere")
-    with pytest.raises(BadInput, match=r"store\.json: missing"):
-        Store.existing(store)
-    shutil.rmtree(store / "runs")
-    Store(store).create()
-    assert Store.existing(store).records() == []

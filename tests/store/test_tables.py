@@ -12,9 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
-from wattlaw.store.measurements import read_table
 from wattlaw.store.table_files import write_table
 
 SCHEMA = pa.schema([("n", pa.int64()), ("x", pa.float64()), ("t", pa.string()),
@@ -88,10 +86,3 @@ def test_a_link_is_followed_a_pipe_is_written_to_and_a_folder_is_named(tmp_path)
     assert heard == ["through"]
     with pytest.raises(IsADirectoryError, match=str(tmp_path)), replacing(tmp_path):
         pass
-
-
-def test_the_error_for_an_invalid_table_names_the_file(tmp_path):
-    path = tmp_path / "t.parquet"
-    path.write_text("garbage")
-    with pytest.raises(BadInput, match=r"t\.parquet"):
-        read_table(path, ["n"])

@@ -12,12 +12,6 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.model import Study
 from wattlaw.study.plan import read_study
 
-
-@given(st.one_of(st.text(), st.binary()))
-def test_any_content_is_a_study_or_one_line(tmp_path_factory, content):
-    read_or_one_line(tmp_path_factory, content.encode() if isinstance(content, str) else content)
-
-
 plain = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),

@@ -3,7 +3,6 @@
 import pytest
 
 from wattlaw.api.studies import load_study
-from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 
 BAD = {
@@ -15,31 +14,23 @@ BAD = {
          "measure": {"epochs": 2, "warmup_epochs": 1, "evaluate": True}},
         "decide.target",
     ),
-    "a target of steps": ({"target": 0.7}, {}, "decide.target"),
     "a deadline without a length": ({"deadline": "6h"}, {}, "decide.deadline"),
-    "a tolerance of 0": ({"tolerance": 0}, {}, "decide.tolerance"),
     "two lengths": ({"epochs": 3, "total_samples": 5}, {}, "decide.epochs"),
     "a batch": ({"epochs_by_batch": {"many": 3}}, {}, "decide.epochs_by_batch.many"),
-    "epochs of a batch": ({"epochs_by_batch": {256: 0}}, {}, "decide.epochs_by_batch.256"),
-    "a goal": ({"minimize": "money"}, {}, "decide.minimize"),
     "cost without a price": ({"minimize": "cost"}, {}, "decide.minimize"),
     "a region": ({"grid": "Atlantis"}, {}, "decide.grid"),
-    "a price that is none": ({"price_per_kwh": "Atlantis"}, {}, "decide.price_per_kwh"),
     "two currencies": (
         {"price_per_kwh": "1 EUR", "price_per_gpu_hour": "2 USD"}, {},
         "decide.price_per_kwh and price_per_gpu_hour"),
-    "a budget": ({"budget": {"runs": 0}}, {}, "decide.budget.runs"),
-    "fewer GPUs than any setting": (
-        {"max_gpus": 1}, {"sweeps": [{"gpus": [2, 4], "local_batch": [8]}]}, "decide.max_gpus"),
     "fewer GPUs than are emulated": (
         {"max_gpus": 2},
         {"sweeps": [{"gpus": [1, 2], "global_batch": [64], "emulate": {"gpus": [4]}}]},
         "decide.max_gpus"),
-    "a smaller batch than any": ({"max_global_batch": 7}, {}, "decide.max_global_batch"),
     "epochs of other batches": ({"epochs_by_batch": {99: 3}}, {}, "decide.epochs_by_batch"),
     "bounds that no setting meets together": (
         {"max_gpus": 1, "epochs_by_batch": {256: 3}}, {}, "decide.max_gpus with epochs_by_batch"),
-    "a key": ({"maximise": "time"}, {}, "decide.maximise"),
+    "several power profiles": ({}, {"sweeps": [
+        {"gpus": [1], "local_batch": [8], "power_profile": ["max-q", None]}]}, "decide"),
     "shares of the data": ({}, {"sweeps": [
         {"gpus": [1], "local_batch": [8], "dataset_fraction": [0.5, 1]}]}, "decide"),
 }  # fmt: skip
@@ -50,14 +41,6 @@ def test_a_bad_value_is_named_with_what_is_allowed(write_decide, name):
     decide, changes, key = BAD[name]
     with pytest.raises(BadInput, match=f"{key}: .*allowed: "):
         load_study(write_decide(decide, **changes))
-
-
-def test_check_states_the_question(write_decide, capsys):
-    decide = {"minimize": "time", "max_gpus": 4, "tolerance": "5%", "confidence": 0.8}
-    assert main(["check", str(write_decide(decide))]) == 0
-    question = capsys.readouterr().out.splitlines()[1]
-    for part in ("least time", "4 GPUs", "5 %", "0.8"):
-        assert part in question
 
 
 def test_samples_of_an_epoch_must_be_known_where_epochs_are(write_decide):

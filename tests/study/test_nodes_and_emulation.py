@@ -4,21 +4,15 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from conftest import study_of
-from wattlaw.api.progress_lines import title
 from wattlaw.api.studies import load_study
 from wattlaw.cli.main import main
 from wattlaw.running.local import LocalLauncher
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
-from wattlaw.study.sweep import Sweep
 
 CLUSTER = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 
@@ -26,10 +20,6 @@ CLUSTER = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 def planned(sweep: dict[str, object], **launch: object) -> list[PlannedRun]:
     study = study_of(sweeps=[sweep], launch={"kind": "slurm", "gpus_per_node": 2} | launch)
     return expand(Study.model_validate_json(json.dumps(study)))
-
-
-def record_of(run: PlannedRun) -> RunRecord:
-    return RunRecord(run_id=run.run_id, study="s", spec=run.spec, seed=0, order_seed=0)
 
 
 def test_two_gpus_on_one_node_and_on_two_are_two_settings(write_study):
@@ -52,16 +42,6 @@ def test_the_least_number_of_nodes_is_the_same_run_whether_it_is_named_or_not():
     assert (plain.spec.nodes, plain.run_id) == (2, named.run_id)
 
 
-@given(st.lists(st.integers(1, 64), min_size=1), st.lists(st.integers(1, 8), min_size=1))
-def test_nodes_divide_every_gpu_count_or_the_sweep_is_refused(gpus, nodes):
-    sweep = json.dumps({"gpus": gpus, "local_batch": [8], "nodes": nodes})
-    if all(workers % count == 0 for workers in gpus for count in nodes):
-        assert Sweep.model_validate_json(sweep).nodes == tuple(nodes)
-    else:
-        with pytest.raises(ValidationError):
-            Sweep.model_validate_json(sweep)
-
-
 def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study):
     sweep = {"gpus": [2], "local_batch": [8], "nodes": [1, 2]}
     runs = planned(sweep, kind="local")
@@ -69,22 +49,6 @@ def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study
     reasons = {run.spec.nodes: launcher.unsupported_reason(run.spec) for run in runs}
     assert reasons[1] is None
     assert "2 nodes" in reasons[2]
-
-
-def test_on_a_simulated_cluster_two_nodes_cost_what_the_network_costs(write_study, tmp_path):
-    sweep = {"gpus": [2, 4], "local_batch": [4], "nodes": [1, 2]}
-    resnet = {"name": "resnet50"}
-    study = write_study(workloads=[resnet], sweeps=[sweep], launch=CLUSTER)
-    assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
-    store = Store.existing(tmp_path / "store")
-    table = store.pandas("epochs").merge(store.pandas("runs"), on="run_id")
-    (skipped,) = store.pandas("runs").query("status == 'skipped'").to_dict("records")
-    assert (skipped["gpus"], skipped["nodes"]) == (4, 1)
-    assert "4 GPUs on each of 1 node" in skipped["reason"]
-    table = table[table["gpus"] == 2]
-    step_s = table[table["phase"] == "train"].groupby("nodes")["step_time_mean_s"].mean()
-    assert step_s[2] > 1.05 * step_s[1]
-    assert set(table[table["nodes"] == 2]["host"]) == {"sim[0001-0002]"}
 
 
 # Emulation.
@@ -108,11 +72,10 @@ def test_few_workers_train_the_local_batch_of_many():
         ({"gpus": [4], "global_batch": [64], "emulate": {"gpus": [4]}}, "emulate.gpus[0]: "),
         ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": [7]}}, "sweeps[0]: "),
         ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": []}}, "emulate.gpus: "),
-        ({"gpus": [1], "global_batch": [64], "emulate": {}}, "emulate.gpus: "),
-        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": 4}}, "emulate.gpus: "),
+        ({"gpus": [2], "local_batch": [8], "nodes": [4]}, "nodes"),
     ],
 )
-def test_an_emulation_that_is_not_possible_is_one_line(sweep, key, write_study, capsys):
+def test_nodes_and_emulations_that_are_not_possible_are_one_line(sweep, key, write_study, capsys):
     assert main(["check", str(write_study(sweeps=[sweep]))]) == 2
     error = capsys.readouterr().err
     assert key in error
@@ -121,15 +84,11 @@ def test_an_emulation_that_is_not_possible_is_one_line(sweep, key, write_study, 
 
 def test_an_emulating_run_is_labelled(write_study, tmp_path: Path, capsys):
     sweep = {"gpus": [1], "global_batch": [64], "emulate": {"gpus": [16]}}
-    (run,) = planned(sweep)
-    assert "emulates 16 GPUs" in title(record_of(run))
-    (plain,) = planned({"gpus": [1], "global_batch": [4]})
-    assert "emulates" not in title(record_of(plain))
     both = [sweep, {"gpus": [1], "global_batch": [4]}]
     store = tmp_path / "store"
     study = write_study(sweeps=both, launch=CLUSTER)
     assert main(["run", str(study), "--store", str(store)]) == 0
-    assert "emulates 16 GPUs" in capsys.readouterr().out
+    assert capsys.readouterr().out.count("emulates 16 GPUs") == 1
     runs = Store.existing(store).pandas("runs")
     assert sorted(runs["emulated_gpus"].dropna()) == [16]
     assert set(runs["local_batch"]) == {4}
@@ -146,8 +105,6 @@ def test_an_emulating_run_is_labelled(write_study, tmp_path: Path, capsys):
         ({"name": "digits-cnn", "progress": {"pattern": "(?P<step>1)"}}, "workloads[0].progress: "),
         ({"command": ["x"], "progress": {"pattern": "(?P<step>1"}}, "progress.pattern: "),
         ({"command": ["x"], "progress": {"pattern": "(?P<loss>1)"}}, "progress.pattern: "),
-        ({"command": ["x"], "progress": {"pattern": "(?P<other>1)"}}, "progress.pattern: "),
-        ({"command": ["x"], "instrument": "yes"}, "workloads[0].instrument: "),
         ({"command": ["x"], "dataset_samples": 0}, "workloads[0].dataset_samples: "),
     ],
 )

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from conftest import wattlaw
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.study.plan import read_study
@@ -24,101 +23,53 @@ CAP, NET = "power_limit_w: [null]", "{name: digits-cnn, options: {}}"
 
 # What to replace in the valid file, by what, and what the error must say.
 CHANGES = {
-    "text for a count": ("gpus: [1, 2], l", 'gpus: ["1"], l', "gpus[0]"),
     "a count of zero": ("gpus: [1, 2], l", "gpus: [0], l", "given 0"),
-    "true as a count": ("gpus: [1, 2], l", "gpus: [true], l", "given true"),
-    "no counts": ("gpus: [1, 2], l", "gpus: [], l", "sweeps[0].gpus"),
     "counts missing": ("gpus: [1, 2], l", "l", "given nothing"),
     "both batches": ("local_batch: [32]", "local_batch: [32], global_batch: [64]", "both"),
     "neither batch": ("local_batch: [32], ", "", "neither"),
-    "a batch too large": ("local_batch: [32]", "local_batch: [9999999]", "19,999,998"),
     "a batch not divided": ("global_batch: [64]", "global_batch: [63]", "63 with 2 gpus"),
-    "a cap of zero": ("power_limit_w: [null]", "power_limit_w: [0]", "power_limit_w[0]"),
     "an infinite cap": ("power_limit_w: [null]", "power_limit_w: [.inf]", "finite"),
-    "a cap in words": ("power_limit_w: [null]", "power_limit_w: [200 W]", "or null"),
     "a fraction above one": ("power_limit_w: [null]", "dataset_fraction: [1.5]", "<= 1"),
-    "a fraction of zero": ("power_limit_w: [null]", "dataset_fraction: [0]", "<= 1"),
     "an unknown precision": ("power_limit_w: [null]", "precision: [fp8]", "fp32"),
     "a fraction that is no list": (CAP, "dataset_fraction: gpus/2", 'given "gpus/2"; allowed'),
-    "a rule without GPUs": (CAP, "dataset_fraction: [1/256]", "rules such as gpus/256 or 1/gpus"),
     "a rule that is code": (CAP, "dataset_fraction: ['gpus**-1']", "rules such as"),
     "a rule too large": (CAP, "dataset_fraction: [1/gpus, gpus/1]",
                          "sweeps[0].dataset_fraction[1]: given gpus/1, with 2 gpus more than 1"),
-    "a sweep for none": (CAP, "workloads: []", "workloads' names, or null for all"),
     "a sweep for a stranger": (CAP, "workloads: [digits-cnn, vgg61]",
                                'sweeps[0].workloads[1]: given "vgg61"; allowed: digits-cnn'),
-    "a sweep's epochs in a list": (CAP, "epochs: [4]", "sweeps[0].epochs: given [4]"),
-    "a sweep of too many epochs": (CAP, "epochs: 200000", "<= 100,000"),
     "a sweep that only warms up": (CAP, "epochs: 1",
                                    "sweeps[0].epochs: given 1 with measure.warmup_epochs"),
     "an unknown train key": ("repeats: 3", "train: {accumulate: 2}", "train.accumulate: unknown"),
-    "a truth in words": ("repeats: 3", "train: {compile: 'yes'}", "true or false"),
     "a seed too large": ("repeats: 3", "train: {seed: 4294967296}", "<= 2^31"),
     "a command in a text": (NET, "{command: python train.py}",
                             'workloads[0].command: given "python train.py"; allowed: a list of'),
-    "a command of no words": (NET, "{command: []}", "workloads[0].command: given []"),
     "a number in a command": (NET, "{command: [python, a.py, 3]}", "command[2]: given 3; allowed"),
-    "an unknown word in braces": (NET, "{command: [python, '{batch}']}",
-                                  "command[1]: given '{batch}'; allowed in braces: gpus, global"),
     "a word of code in braces": (NET, "{command: [python, '{gpus.real}']}", "{{ is a brace"),
-    "an open brace": (NET, "{command: [python, '{\"a\": 1']}", "{{ is a brace"),
     "a command with options": (NET, "{command: [python], options: {lr: 1}}", "given command and"),
-    "a command of an odd name": (NET, "{command: [python], name: a b}", "or of a command"),
     "neither name nor command": (NET, "{command: null}", "workloads[0].name: given nothing"),
-    "an unknown sweep key": ("power_limit_w", "power_cap", "unknown key"),
     "an unknown key": ("repeats", "repeat", "unknown key; allowed: name"),
     "no name": ("name: digits-scaling\n", "", "given nothing"),
     "a name that is a path": ("name: digits-scaling", "name: ../../etc", "name"),
-    "a name that is a number": ("name: digits-scaling", "name: 3", "given 3"),
-    "a workload in a word": ("[{name: digits-cnn, options: {}}]", "digits-cnn", "workloads"),
-    "options in a list": ("options: {}", "options: [lr]", "options"),
     "a date among options": ("options: {}", "options: {lr: 2026-01-01}", "quote a date"),
-    "no repeats": ("repeats: 3", "repeats: 0", "repeats: given 0"),
     "an unknown order": ("order: random", "order: sorted", "random or as_written"),
     "only warm-up": ("warmup_epochs: 1", "warmup_epochs: 3", "fewer warm-up epochs"),
-    "no sampling": ("sample_hz: 10", "sample_hz: 0", "sample_hz"),
-    "a word for a truth": ("evaluate: true", "evaluate: maybe", "true or false"),
-    "a launcher in a list": ("kind: local", "kind: [local]", "launch.kind"),
-    "a mapping for a list": ("[{name: digits-cnn, options: {}}]", "{name: x}", "workloads: given"),
     "null for a section": ("launch: {kind: local", "launch: null #", "launch: given null"),
     "a name that ends in a new line": ("name: digits-scaling", 'name: "x\\n"', "name: given"),
     "a seed that no column holds": ("repeats: 3", "order_seed: 99999999999999999999", "63 bits"),
     "a number without end": ("repeats: 3", "repeats: 0x" + "f" * 5000, "is not a valid int"),
-    "a truth that is none": ("repeats: 3", "repeats: !!bool x", '"x" is not a valid bool'),
-    "a number that is none": ("repeats: 3", 'repeats: !!int ""', "is not a valid int"),
-    "a moment that is none": ("repeats: 3", "repeats: !!timestamp x", "a valid timestamp"),
     "a thirteenth month": ("order: random", "order: 2026-13-45", "is not a valid timestamp"),
     "half a character": ("order: random", 'order: "\\ud800"', "not valid YAML"),
-    "digits of another script": ("repeats: 3", 'repeats: !!int "\u0663"', "is not a valid int"),
-    "a set": ("order: random", "order: !!set {random}", "order: given"),
-    "bytes for a word": ("order: random", "order: !!binary aGVsbG8=", "order: given"),
     "an unknown tag": ("order: random", "order: !mine random", "not valid YAML"),
-    "a merge with a number": ("kind: local", "<<: 3, kind: local", "not valid YAML"),
     "a key of control characters": ("order: random", '"a\\n\\e[31m": 1', "a??[31m: unknown key"),
-    "an endless key": ("order: random", "? " + "k" * 90_000 + "\n: 1", "unknown key"),
-    "an endless key twice": ("order", "? " + "k" * 900 + "\n: 1\n? " + "k" * 900 + "\n: 1\norder",
-                             "given twice"),
     "a date as a key": ("order: random", "2026-01-01: 1", "quote the key 2026-01-01"),
     "a key twice": ("repeats: 3", "repeats: 3\nrepeats: 4", "given twice"),
-    "a key that is no text": ("repeats: 3", "repeats: 3\n1: 2", "keys that are text"),
     "a key that is a mapping": ("repeats: 3", "? {a: b}\n: 3", "a key is not text"),
-    "brackets not closed": ("gpus: [1, 2], l", "gpus: [1, 2, l", "not valid YAML"),
-    "a tab": ("repeats: 3", "repeats:\n\t- 3", "not valid YAML"),
     "an object": ("repeats: 3", "repeats: !!python/object/apply:os.getcwd []", "not valid YAML"),
-    "an unknown alias": ("repeats: 3", "repeats: *missing", "not valid YAML"),
 }  # fmt: skip
 FILES = {
     "empty": (b"", "empty"),
-    "only a comment": (b"# nothing\n", "empty"),
-    "a list": (b"- 1\n", "a mapping"),
-    "a word": (b"hello\n", "a mapping"),
-    "null": (b"null\n", "a mapping"),
-    "a date": (b"2026-01-01\n", "quote a date"),
     "UTF-16": ("name: x".encode("utf-16"), "UTF-8"),
-    "a number that is none": (b".nan\n", "finite"),
     "bytes": (bytes(range(256)), "UTF-8"),
-    "zeros": (b"\0" * 100, "not valid YAML"),
-    "two documents": (b"a: 1\n---\nb: 2\n", "not valid YAML"),
     "an alias of itself": (b"a: &x [*x]\n", "contains itself"),
     "a bomb of aliases": (
         b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"
@@ -138,7 +89,6 @@ FILES = {
                    for n in range(1, 60)),
         "nested",
     ),
-    "rather deep": (b"a: " + b"[" * 300 + b"]" * 300, "nested"),
     "very deep": (b"[" * 10_000, "nested"),
     "very long": (b"# " + b"x" * 1_100_000, "larger than"),
 }  # fmt: skip
@@ -200,10 +150,8 @@ measure: {warmup_epochs: 2}
     ("line", "old", "new", "expected"),
     [
         (7, "{local_batch}", "{lokal_batch}", "workloads[1].command[2]: given '--batch={lokal_"),
-        (14, "name: own", "name: two", 'sweeps[0].workloads[1]: given "own"; allowed: digits-cnn'),
         (14, "- own", "- owl", 'sweeps[0].workloads[1]: given "owl"; allowed: digits-cnn, own'),
         (17, "gpus/2", "2/gpus", "sweeps[0].dataset_fraction[1]: given 2/gpus, with 1 gpus more"),
-        (17, "gpus/2", "cpus/2", 'sweeps[0].dataset_fraction[1]: given "cpus/2"; allowed: a list'),
         (18, "epochs: 4", "epochs: 2", "sweeps[0].epochs: given 2 with measure.warmup_epochs"),
         (
             4,
@@ -231,26 +179,10 @@ def test_the_first_of_several_errors_is_printed_and_others_counted(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "name"), [("check", "a file of very deep"), ("run", "a file of bytes")]
-)
-def test_the_command_prints_the_same_error_and_writes_nothing(command, name, tmp_path):
-    path = tmp_path / "study.yaml"
-    path.write_bytes(WRONG[name][0])
-    found = wattlaw(command, path, cwd=tmp_path)
-    assert found.returncode == 2
-    assert len(found.stderr.splitlines()) == 1
-    assert "Traceback" not in found.stderr
-    assert found.stdout == ""
-    assert list(tmp_path.iterdir()) == [path]
-
-
-@pytest.mark.parametrize(
     ("change", "expected"),
     [
         ({"workloads": [{"name": "no-such-model"}]}, "'no-such-model'; allowed: "),
         ({"workloads": [{"name": "digits-cnn", "options": {"rate": 1}}]}, "options.rate: unknown"),
-        ({"workloads": [{"name": "digits-cnn", "options": {"lr": "fast"}}]}, "a number > 0"),
-        ({"workloads": [{"name": "digits-cnn", "options": {"lr": -1}}]}, "a number > 0"),
         ({"workloads": [{"name": "digits-cnn", "options": {"lr": True}}]}, "a number > 0"),
         ({"workloads": [{"name": "digits-cnn", "options": {"a\nb": 1}}]}, "unknown key"),
         (

@@ -44,15 +44,6 @@ def test_every_training_sample_is_seen_once_but_for_a_rest_smaller_than_the_rank
         assert {part.global_size for part in update} == {sum(sizes)}
 
 
-@given(counts, seeds, st.integers(1, 8))
-def test_one_and_several_ranks_take_the_same_updates(samples, seed, world):
-    alone = list(training_parts(samples, Shard(0, 1, 8 * world, seed), 2))
-    parts = [list(training_parts(samples, shard, 2)) for shard in ranks(world, 8, seed)]
-    for update, whole in zip(zip(*parts, strict=True), alone, strict=False):
-        together = np.concatenate([part.indices for part in update])
-        assert sorted(together.tolist()) == sorted(whole.indices.tolist())
-
-
 @given(counts, worlds, locals_)
 def test_every_evaluation_sample_is_seen_exactly_once(samples, world, local):
     seen = [

@@ -63,18 +63,6 @@ def test_existing_files_in_a_folder_are_not_changed(name, tmp_path, capsys):
     assert content(tmp_path) == {"data/mine.txt": hashlib.sha256(b"mine").hexdigest()}
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_a_size_too_small_for_the_format_gives_a_one_line_error(name, tmp_path, capsys):
-    code = main(["workloads", "make-data", name, str(tmp_path / "data"), "--size", "1"])
-    shown = capsys.readouterr()
-    if code == 0:
-        assert content(tmp_path / "data")
-    else:
-        (line,) = shown.err.splitlines()
-        assert (code, "size" in line, "1" in line) == (2, True, True)
-        assert not (tmp_path / "data").exists()
-
-
 def test_invalid_workloads_and_sizes_are_rejected(tmp_path, capsys):
     folder = tmp_path / "data"
     assert refused(capsys, "digits-cnn", folder, "--size", 4) == (

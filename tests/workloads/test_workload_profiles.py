@@ -1,17 +1,12 @@
 """Profiles of workloads against hand-worked kernels, torch's FLOP counter and published numbers."""
 
-import itertools
 import json
 import math
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -22,13 +17,7 @@ from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import WorkloadProfile
 from wattlaw_simulator.profiling.input import measure_input
-from wattlaw_simulator.profiling.profiler import (
-    KernelScaling,
-    measure_profile,
-    merge_kernels,
-    trace_step,
-    work_cv,
-)
+from wattlaw_simulator.profiling.profiler import measure_profile, trace_step, work_cv
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 STORED = sorted((paths.ROOT / "src").glob("*/workloads/*/profiles/*.json"))
@@ -83,106 +72,6 @@ def test_a_convolution_with_bias_is_two_kernels_and_three_gradients():
         ("convolution_backward", operations, 1 + image + weights),
         ("convolution_backward", 0, 1 + 5),
     ]
-
-
-def test_an_embedding_reads_only_the_rows_it_picks():
-    table = nn.Embedding(1000, 8)
-    (first, _), data = kernels(table, torch.arange(5), "forward"), 5 * 8
-    assert first == ("embedding", 0, 2 * data + 5 * 2)  # indices have 8 bytes each
-    names = [name for name, *_ in kernels(table, torch.arange(5), "backward")]
-    assert names.count("embedding_dense_backward") == 2  # zeros first
-
-
-class Attention(nn.Module):
-    """Attention and dropout on inputs as they come."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(()))
-
-    def forward(self, data: torch.Tensor) -> torch.Tensor:
-        query = data * self.weight
-        return nn.functional.dropout(
-            nn.functional.scaled_dot_product_attention(query, query, query)
-        )
-
-
-def test_attention_and_dropout_are_one_kernel_each_as_on_a_gpu():
-    data = torch.randn(2, 3, 16, 8)
-    products = 2 * 2 * 2 * 3 * 16 * 16 * 8  # of queries with keys, of weights with values
-    forward = kernels(Attention(), data, "forward")
-    assert [(name, flops) for name, flops, _ in forward] == [
-        ("mul", 0),
-        ("_scaled_dot_product_efficient_attention", products),
-        ("native_dropout", 0),
-        ("sum", 0),
-    ]
-    assert forward[2][2] == 2 * data.numel() + data.numel() / 4  # the mask has a byte each
-    backward = {name: flops for name, flops, _ in kernels(Attention(), data, "backward")}
-    assert backward["_scaled_dot_product_efficient_attention_backward"] == 2 * products
-
-
-def test_a_fourier_transform_passes_over_its_field_once_for_each_dimension():
-    class Spectrum(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.ones(()))
-
-        def forward(self, field: torch.Tensor) -> torch.Tensor:
-            return torch.fft.rfft2(field * self.weight).abs()
-
-    forward = kernels(Spectrum(), torch.randn(2, 16, 32), "forward")
-    passes = [(flops, moved) for name, flops, moved in forward if name == "_fft_r2c"]
-    assert passes == [(2.5 * 2 * 512 * 9 / 2, 2 * 512 + 2 * 2 * 16 * 17)] * 2
-
-
-def test_shared_weights_are_one_gradient_and_one_update():
-    net = nn.Sequential(nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False))
-    net[1].weight = net[0].weight
-    trace = trace_step(Given(), net, torch.randn(2, 6), META)
-    assert [size for _, size in trace.ready] == [36 * 4]
-    assert trace.kernels[-1][1].moved_bytes == 3 * 36 * 4
-
-
-def test_an_update_of_many_tensors_is_cut_into_launches():
-    """Two lists of tensors: 64 of each fit into a launch."""
-    many = nn.Sequential(*[nn.Linear(2, 2, bias=False) for _ in range(65)])
-    steps = kernels(many, torch.randn(1, 2), "optimizer")
-    assert len(steps) == 2
-    assert sum(moved for *_, moved in steps) == 3 * 65 * 4
-    large = nn.Linear(2**13, 2**13, bias=False)  # 1024 chunks of 65,536 numbers, 320 to a launch
-    assert len(kernels(large, torch.randn(1, 2**13), "optimizer")) == 4
-
-
-amounts = st.one_of(st.just(0.0), st.floats(1, 1e12))
-lines = st.builds(
-    KernelScaling, st.sampled_from(["forward", "backward", "optimizer"]), amounts, amounts, amounts
-)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(lines, min_size=1, max_size=400))
-def test_merging_keeps_every_total_and_bounds_the_rows(unmerged):
-    rows = merge_kernels(unmerged)
-    assert len(rows) <= 150
-    for phase in ("forward", "backward", "optimizer"):
-        own = [line for line in unmerged if line.phase == phase]
-        kept = [row for row in rows if row.phase == phase]
-        assert sum(row.count for row in kept) == len(own)
-        for name in ("flops_per_sample", "bytes_per_sample", "bytes_fixed"):
-            total = sum(row.count * getattr(row, name) for row in kept)
-            assert total == pytest.approx(sum(getattr(line, name) for line in own), rel=1e-5)
-
-
-def test_kernels_that_differ_much_are_not_merged():
-    one, others = (
-        ("forward", 1e9, 1e6, 0.0),
-        (("forward", 1.2e9, 1e6, 0.0), ("backward", 1e9, 1e6, 0.0)),
-    )
-    for other in others:
-        assert len(merge_kernels([KernelScaling(*one), KernelScaling(*other)])) == 2
-    alike = [KernelScaling("optimizer", 0.0, 0.0, 5.0)] * 3
-    assert [row.count for row in merge_kernels(alike)] == [3]
 
 
 def total(profile: WorkloadProfile, name: str, *phases: str) -> float:
@@ -240,16 +129,6 @@ def test_samples_of_different_size_differ_in_work_as_much():
     sizes = np.array([number % 5 + 1 for number in range(64)])
     found = work_cv(Given(), nn.Linear(3, 7), Atoms(), META)
     assert found == pytest.approx(sizes.std(ddof=1) / sizes.mean())
-
-
-def test_the_input_of_weather_is_every_time_step_that_a_sample_reads():
-    options = {"image_size": [16, 32], "channels": 3, "stage": "finetune", "train_samples": 2}
-    spec = WorkloadSpec(name="fourcastnet", options=options)
-    workload = catalogue.build(spec)
-    found = measure_input(spec, workload, workload.training_data())
-    assert found.stored_bytes_per_sample == 3 * (3 * 16 * 32 * 4)
-    assert found.reads_files
-    assert found.cpu_s_per_sample > 0
 
 
 def test_the_input_of_user_files_is_a_share_of_their_folder(tmp_path):
@@ -319,14 +198,6 @@ def test_resnet50_has_the_published_operations_parameters_and_kernels():
     assert counts == pytest.approx(3 * 53 + 49 + 16, abs=12)
 
 
-def test_vgg16s_classifier_is_ready_early_and_most_of_the_gradient():
-    """102.8 M of 138.4 M weights are those of its first dense layer, which backward meets last."""
-    points = catalogue.profile(WorkloadSpec(name="vgg16")).gradients_ready
-    jump, share = max((top[1] - foot[1], foot[0]) for foot, top in itertools.pairwise(points))
-    assert jump == pytest.approx(102_764_544 / 138_357_544, abs=0.001)
-    assert share < 0.1
-
-
 @pytest.mark.parametrize(
     ("name", "options", "found"),
     [
@@ -351,29 +222,15 @@ def test_a_missing_profile_gives_a_one_line_error():
         catalogue.profile(WorkloadSpec(name="resnet50", options={"image_size": 0}))
 
 
-def test_finding_figures_imports_no_torch():
-    code = (
-        "import sys\n"
-        "from wattlaw.study.model import WorkloadSpec\n"
-        "from wattlaw.workloads import catalogue\n"
-        "assert catalogue.profile(WorkloadSpec(name='bert-base')).parameters == 109514298\n"
-        "assert 'torch' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
 @pytest.mark.parametrize(
     ("content", "said"),
     [
         ({"parameters": "many"}, "parameters: "),
         ({"kernels": []}, "kernels: "),
         ({"gradients_ready": [[0, 0], [0.5, 0.7]]}, "must ascend"),
-        ({"colour": "red"}, "colour: "),
         ({"work_cv": math.nan}, "work_cv: "),
         (None, ""),
         (b"{", ""),
-        (b"\xff\xfe", ""),
-        (b"[]", ""),
     ],
 )
 def test_a_file_of_figures_that_is_wrong_is_refused_with_its_key(tmp_path, content, said):
@@ -401,24 +258,3 @@ def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsy
     assert main(line) == 0
     printed = WorkloadProfile.model_validate_json(capsys.readouterr().out)
     assert printed.kernels == written.kernels
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (
-            ["digits-cnn", "--options", "width=8"],
-            '--options: "width=8" is not valid; expected a JSON',
-        ),
-        (["digits-cnn", "--options", "[1]"], '--options: "[1]" is not valid'),
-        (["digits-cnn", "--options", '{"width": 0}'], "digits-cnn.options.width: given 0"),
-        (["digits-cnn", "--options", '{"depth": 2}'], "digits-cnn.options.depth: unknown key"),
-        (["nothing"], "no workload is named 'nothing'"),
-        (["digits-cnn", "-o", "/no/such/folder/x.json"], "/no/such/folder"),
-    ],
-)
-def test_the_command_refuses_what_cannot_be_in_one_line(arguments, said, capsys):
-    assert main(["profile", *arguments]) == 2
-    error = capsys.readouterr().err
-    assert said in error
-    assert error.count("\n") == 1

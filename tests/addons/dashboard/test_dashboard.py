@@ -25,7 +25,7 @@ from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.common.errors import NotPermitted
 from wattlaw.store.store import Store
-from wattlaw_dashboard.access import Tokens, kept_cookie, private_folder
+from wattlaw_dashboard.access import kept_cookie, private_folder
 from wattlaw_dashboard.dashboard_command import _private_folder
 from wattlaw_dashboard.server import BACKLOG, MOST_SILENT
 
@@ -369,13 +369,3 @@ def test_a_page_that_cannot_be_computed_says_why_and_goes_on(view, tmp_path):
         record.write_text(content)
         expect(view.locator("#part-facts")).to_contain_text("done", timeout=SLOW_MS)
         expect(view.locator("#part-problem")).to_be_empty()
-
-
-def test_wrong_tokens_are_limited_and_the_right_one_is_used_up():
-    tokens = Tokens("cookie")
-    right = tokens.token
-    assert not any(tokens.exchange("wrong") for _ in range(9))
-    assert not tokens.is_blocked()
-    assert tokens.exchange(right) == "cookie"
-    assert tokens.exchange(right) is None
-    assert tokens.is_blocked()

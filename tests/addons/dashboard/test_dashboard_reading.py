@@ -22,7 +22,7 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.store.streams import Sample
 from wattlaw_dashboard.channels import Channel
-from wattlaw_dashboard.dashboard_overview import log_tail, read_overview
+from wattlaw_dashboard.dashboard_overview import log_tail
 from wattlaw_dashboard.pages import Pages, read_energies
 from wattlaw_dashboard.tails import Device, RunTail, Totals
 from wattlaw_dashboard.timeline import timelines
@@ -135,18 +135,6 @@ def test_energies_that_cannot_be_read_say_why(tmp_path):
     pages = Pages((store,))
     pages._energies._value = read_energies([store])
     assert "energies cannot be read" in pages.overview()["summary"]
-
-
-def test_runs_that_differ_by_their_limits_have_different_titles(tmp_path):
-    limits = {"power_limit_w": 200.0, "clock_limit_mhz": 900}
-    rows = [run_row("a"), run_row("b", **limits), run_row("c", status="failed", **limits)]
-    windows = [window_row(run_id, epoch) for run_id in "ab" for epoch in range(2)]
-    path = write_store(tmp_path / "store", *frames(rows, windows), samples=2).path
-    overview = read_overview([path], run_status.StatusPoller())
-    capped = {
-        row.run_id: ", 200 W, 900 MHz (" in row.title for row in (*overview.ended, *overview.failed)
-    }
-    assert capped == {"a": False, "b": True, "c": True}
 
 
 def test_viewers_share_one_computation_and_get_what_changes():

@@ -57,13 +57,6 @@ def test_versions_of_emissions_have_other_columns_and_updates_of_a_line(tmp_path
     assert not (tmp_path / "store").exists()
 
 
-def test_the_first_generation_has_an_energy_of_the_machine_only():
-    (run,) = read_import(public_file("codecarbon_1.csv"), map="gpus=@1").runs
-    assert run.windows[0]["energy_verdict"] == "unavailable"
-    assert run.record.site is not None
-    assert run.record.site.energy_j == pytest.approx(0.001308618772068 * 3.6e6)
-
-
 def test_lines_that_add_up_those_before_count_once():
     read = read_import(public_file("codecarbon_2.4.csv"))
     longest = max(windows(read), key=lambda row: row["duration_s"])

@@ -13,15 +13,6 @@ from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
 
 
-def test_an_mlperf_log_has_epochs_evaluations_and_its_batch(tmp_path):
-    read = read_import(a_file(tmp_path / "result_0.txt", samples.mlperf()), map="gpus=@8")
-    (run,) = read.runs
-    assert (run.record.spec.workload.name, run.record.spec.setting.local_batch) == ("resnet", 32)
-    assert [row["duration_s"] for row in windows(read, "train")] == [10.0] * 3
-    assert [row["metric"] for row in windows(read, "evaluate")] == [0.5, 0.6, 0.7]
-    assert "33.000 s" in run.record.notes[-1]
-
-
 def test_epochs_of_a_real_mlperf_log_are_as_its_lines_say():
     read = read_import(public_file("mlperf_retinanet_8gpu.txt"), map="gpus=@8")
     (run,) = read.runs
@@ -85,15 +76,6 @@ def test_an_mlperf_power_log_is_the_energy_of_its_run_by_the_rules(tmp_path):
     slow = a_file(tmp_path / "node_0.txt", samples.mlperf_power(spacing_s=2.0))
     assert "a reading every 2 s" in notes(read_import([log, slow], map="gpus=@8"))
     assert "efficiency 0.9" in notes(read_import([log, power], map="gpus=@8"))
-
-
-def test_a_run_without_success_says_so(tmp_path):
-    text = samples.mlperf().decode().replace('"status": "success"', '"status": "aborted"')
-    read = read_import(a_file(tmp_path / "r.txt", text), map="gpus=@8")
-    assert "did not reach its target" in notes(read)
-    none = a_file(tmp_path / "none.txt", text.replace("run_st", "x").replace("epoch_st", "x"))
-    with pytest.raises(BadInput, match="no training"):
-        read_import(none, map="gpus=@8")
 
 
 def test_blocks_that_carry_their_size_are_read():

@@ -1,7 +1,6 @@
 """The estimates behind claims, against statsmodels and scipy, and how often verdicts are wrong."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
@@ -11,9 +10,8 @@ from scipy import stats
 
 from claims_lab import Lab, capped
 from wattlaw.common.errors import Refused
-from wattlaw_papers.claims.cases import Checks, first_to_last, matches_name
+from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.effects import beyond_law, contrast, exponent, paired
-from wattlaw_papers.claims.scaling_claims import _speedup_of, _two_betas
 from wattlaw_papers.claims.verdicts import (
     CONTRADICTED,
     MIT,
@@ -185,43 +183,3 @@ def test_wrong_verdicts_are_rare_at_the_very_edge_of_the_criterion():
     assert shares([0.0, 0.0, 0.0501], "every")[SUPPORTED] < bound  # false by one
     assert shares([0.05] * 5, "some")[SUPPORTED] < bound
     assert shares([0.0, 0.0, 0.0501], "some")[CONTRADICTED] < bound
-
-
-def timed(dice: np.random.Generator, beta: float, **columns: object) -> pd.DataFrame:
-    """Return 3 runs at each of 4 counts up to 128, of the law 1000 (N / 2)^-beta."""
-    counts = np.repeat([2.0, 8.0, 32.0, 128.0], 3)
-    times = 1000 * (counts / 2) ** -beta * np.exp(dice.normal(0, 0.03, len(counts)))
-    return pd.DataFrame({"gpus": counts, "time_s": times, "unit": "epoch", **columns})
-
-
-def two_models(dice: np.random.Generator, beta: float, other: float) -> pd.DataFrame:
-    models = zip(("a", "b"), (beta, other), strict=True)
-    parts = [timed(dice, value, which=i, workload=w) for i, (w, value) in enumerate(models)]
-    return pd.concat(parts, ignore_index=True)
-
-
-EDGES: dict[str, tuple[Checks, Callable[[np.random.Generator], pd.DataFrame]]] = {
-    "exponents": (_two_betas(-math.inf, -0.05), lambda dice: two_models(dice, 0.8, 0.75)),
-    "speedup": (
-        first_to_last("s", "s", "time_s", 64**0.8, reach=64), lambda dice: timed(dice, 0.8)
-    ),
-    "by exponent": (
-        _speedup_of(0.5), lambda dice: timed(dice, 0.5 + math.log(1.1) / math.log(64))
-    ),
-    "utilisation": (
-        lambda rows: [Within("u", "u", contrast(rows, "time_s", "gpus", {2: -1.0, 128: 1.0}),
-                             high=math.log(0.9))],
-        lambda dice: timed(dice, -math.log(0.9) / math.log(64)),
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", EDGES)
-def test_at_the_edge_of_its_criterion_a_claim_is_rarely_decided(name):
-    (checks, make), dice, found = EDGES[name], np.random.default_rng(4), []
-    for _ in range(200):
-        (check,) = checks(make(dice))
-        found.append(check.verdict(0.05, 0.05))
-    bound = 0.05 + 2.5 * math.sqrt(0.05 * 0.95 / len(found))
-    assert found.count(SUPPORTED) / len(found) < bound
-    assert found.count(CONTRADICTED) / len(found) < bound

@@ -62,14 +62,6 @@ def test_claims_in_python_have_verdicts_by_name_and_a_table(store):
         found["no-such-claim"]
 
 
-def test_a_table_of_verdicts_is_printed_for_each_study(store, capsys):
-    assert claims([store], as_json=False) == 0
-    told = capsys.readouterr().out
-    assert "mit-2022: N. C. Frey" in told
-    assert "kit-2025: P. Huber" in told
-    assert "not decidable" in told and "contradicted" in told
-
-
 def test_the_documentation_has_every_claim_with_its_criterion():
     text = DOCS.read_text(encoding="utf-8")
     told = " ".join(text.split())

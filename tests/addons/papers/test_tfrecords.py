@@ -21,8 +21,6 @@ from tfrecord.tools.tfrecord2idx import create_index
 
 from wattlaw.common.errors import BadInput
 from wattlaw.workloads import data_cache
-from wattlaw.workloads.data_loading import Loader
-from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.vision import tfrecords
 from wattlaw_papers.workloads.vision.images import ImageData
 from wattlaw_papers.workloads.vision.synthetic_images import make_data
@@ -145,9 +143,7 @@ def test_the_index_that_tfrecord_names_itself_is_used(write, monkeypatch):
     assert [label for _, label in all_of(shards_of(folder))] == [0, 1]
 
 
-@pytest.mark.parametrize(
-    "index", ["", "0 20\n", "0 20\n25 31\n", "x y\n", "0\n", "0 9" + "9" * 20, "5 30\n35 30\n"]
-)
+@pytest.mark.parametrize("index", ["", "0 20\n25 31\n", "x y\n", "0 9" + "9" * 20])
 def test_an_index_of_another_file_is_refused(write, index):
     folder = write(example(1), example(2))
     path = folder / "train-00000-of-00001.idx"
@@ -155,15 +151,6 @@ def test_an_index_of_another_file_is_refused(write, index):
     with pytest.raises(BadInput, match=re.escape(str(path))) as caught:
         shards_of(folder)
     assert "\n" not in str(caught.value)
-
-
-def test_an_index_that_cuts_a_shard_elsewhere_is_refused(write):
-    folder = write(example(1), example(2))
-    shard = folder / "train-00000-of-00001"
-    size = shard.stat().st_size
-    shard.with_name(f"{shard.name}.idx").write_text(f"0 {size}\n")
-    with pytest.raises(BadInput, match=f"{shard}: record 0: it has .* bytes, its index says"):
-        shards_of(folder).read(0)
 
 
 def test_a_shard_that_is_cut_while_it_is_read_is_named(data):
@@ -174,29 +161,14 @@ def test_a_shard_that_is_cut_while_it_is_read_is_named(data):
         shards.read(6)
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_wrong_checksum_is_named_with_its_record(data, workers):
-    shard = data / "train-00001-of-00002"
-    contents = bytearray(shard.read_bytes())
-    contents[int(bounds(shard)[2]) + 500] ^= 1  # one bit of a JPEG file in its third record
-    shard.write_bytes(contents)
-    pictures = ImageData(shards_of(data), 32, training=True)
-    loader = Loader(pictures, Shard(0, 1, 4, 0), workers, training=True)
-    with pytest.raises(BadInput, match=rf"{shard}: record 2: .* wrong checksum"):
-        list(loader.epoch(0))
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"no records " * 9, r"record 0: .*uncompressed complete TFRecord files"),
         (gzip.compress(framed([b"one"]), mtime=0), r"is compressed \(gzip\)"),
-        *(
-            (zlib.compress(framed([b"one"]), level), r"is compressed \(zlib\)")
-            for level in (0, 1, 6, 9)
-        ),
+        (zlib.compress(framed([b"one"])), r"is compressed \(zlib\)"),
     ],
-    ids=["text", "gzip", *"0169"],
+    ids=["text", "gzip", "zlib"],
 )
 def test_an_invalid_or_compressed_tfrecord_file_is_rejected(tmp_path, content, words):
     (tmp_path / "train-0").write_bytes(content)
@@ -214,12 +186,9 @@ def test_an_image_that_cannot_be_decoded_is_named_with_its_record(write):
 @pytest.mark.parametrize(
     ("features", "words"),
     [
-        ({"image/encoded": (b"x", "byte")}, "0 int64 values in feature image/class/label"),
         ({"image/class/label": (1, "int")}, "0 bytes values in feature image/encoded"),
         (example(label=[1, 2]), "2 int64 values in feature image/class/label"),
-        (example() | {"image/class/label": (b"cat", "byte")}, "0 int64 values"),
         (example(label=0), "label 0; allowed: 1 to 10"),
-        (example(label=11), "label 11; allowed: 1 to 10"),
     ],
 )
 def test_the_error_for_an_invalid_example_names_it(write, features, words):
@@ -227,12 +196,6 @@ def test_the_error_for_an_invalid_example_names_it(write, features, words):
     assert shards.read(0) == (b"image", 0)
     with pytest.raises(BadInput, match=f"train-00000-of-00001: record 1: {words}"):
         shards.read(1)
-
-
-def test_the_error_for_an_invalid_record_names_it(tmp_path):
-    (tmp_path / "train-0").write_bytes(framed([b"\xff\xff no protobuf"]))
-    with pytest.raises(BadInput, match=r"train-0: record 0: not a tf\.train\.Example"):
-        shards_of(tmp_path).read(0)
 
 
 def test_labels_count_from_the_first_label(write):
@@ -247,10 +210,8 @@ def test_labels_count_from_the_first_label(write):
     ("train", "validation"),
     [
         ("train/train-{}-of-{}", "validation/validation-{}-of-{}"),
-        ("train-{}-of-{}", "val-{}-of-{}"),
         ("train-{}-of-{}.tfrecord", "valid-{}-of-{}.tfrecord"),
         ("imagenet2012-train.tfrecord-{}-of-{}", "imagenet2012-validation.tfrecord-{}-of-{}"),
-        ("train/{}.tfrecord", "val/{}.tfrecord"),
         ("train_{}.tfrecords", "validation_{}.tfrecords"),
     ],
 )
@@ -347,12 +308,6 @@ def test_missing_shards_and_those_of_another_set_are_noticed(data):
     (data / "train-00000-of-00002").unlink()
     with pytest.raises(BadInput, match="1 shards of 2, not shard 0"):
         shards_of(data)
-
-
-def test_shards_without_a_record_are_refused(tmp_path):
-    (tmp_path / "train-0").touch()
-    with pytest.raises(BadInput, match="no record"):
-        shards_of(tmp_path)
 
 
 def test_an_empty_shard_among_others_is_passed_over(data):

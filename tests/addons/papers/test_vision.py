@@ -76,13 +76,6 @@ def test_the_work_of_full_size_nets_is_what_torch_counts(entry, workload):
     assert entry.work(entry.options(image_size=300)) is None
 
 
-def test_inception_has_an_auxiliary_head_only_on_request():
-    """Frey et al. 2022 print 23 M parameters; the head has 3.3 M more."""
-    with torch.device("meta"):
-        assert count(InceptionV3(InceptionV3Options()).model()) == 23_834_568
-        assert count(InceptionV3(InceptionV3Options(aux=True)).model()) == 27_161_264
-
-
 def test_vgg16_at_full_width_is_torchvisions_to_the_bit():
     torch.manual_seed(3)
     ours = Vgg16(Vgg16Options()).model().net.state_dict()
@@ -179,61 +172,19 @@ def test_recipe_kit_grows_with_the_batch_warms_up_and_falls_on_a_plateau():
     assert rates == pytest.approx([0, 0.04, 0.08, 0.12, 0.16, 0.2, 0.2, 0.2, 0.02])
 
 
-def test_a_given_rate_takes_the_place_of_the_recipes():
-    task = Vgg16(Vgg16Options(**SMALL, width=1, recipe="kit", lr=0.5))
-    assert task.optimizer(task.model(), 512, fused=False).param_groups[0]["lr"] == 0.5
-
-
 @pytest.mark.parametrize(
     ("options", "changes", "words"),
     [
         (Options, {"source": "folder"}, "needs data"),
         (Options, {"data": "somewhere"}, "source tfrecord or folder only"),
         (Options, {"patience": 3}, "recipe kit only"),
-        (Options, {"image_size": 31}, "32"),
-        (Options, {"widht": 3}, "widht"),
         (InceptionV3Options, {"image_size": 224, "aux": True}, "image_size >= 299, or aux: false"),
-        (InceptionV3Options, {"image_size": 74}, "75"),
         (ResNet50Options, {"blocks": [3, 4, 6]}, "blocks"),
-        (ResNet50Options, {"blocks": [3, 4, 6, 0]}, "blocks"),
-        (ResNet50Options, {"blocks": [3, 4, 6, "3"]}, "blocks"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, changes, words):
     with pytest.raises(ValidationError, match=words):
         options.model_validate(changes)
-
-
-def test_made_images_have_imagenets_colours_and_a_spectrum_that_falls():
-    size = 64
-    data = Synthetic(1_281_167, size, 1000, training=True)
-    assert len(data) == 1_281_167
-    assert not data.reads_files
-    images, labels = data.batch(np.arange(256), seeds_of(*range(256)))
-    assert images.shape == (256, 3, size, size)
-    assert (images.dtype, labels.dtype) == (torch.uint8, torch.int64)
-    pixels = images.double() / 255
-    assert pixels.mean((0, 2, 3)).tolist() == pytest.approx([0.485, 0.456, 0.406], abs=0.03)
-    assert pixels.std((0, 2, 3)).tolist() == pytest.approx([0.229, 0.224, 0.225], abs=0.03)
-    assert pixels.std((1, 2, 3)).min() > 0.1
-    channels = torch.corrcoef(pixels.transpose(0, 1).flatten(1))
-    assert channels.min() > 0.7
-    # Along the rows: amplitude ~ 1/f is power ~ 1/f^2 in the plane, and ~ 1/f on a cut's average.
-    power = torch.fft.rfft2(pixels - pixels.mean((2, 3), keepdim=True)).abs().square()
-    along = power.mean((0, 1))[0, 1:]
-    assert along[0:4].mean() > 4 * along[8:16].mean() > 8 * along[24:].mean()
-
-
-def test_made_labels_are_spread_over_the_classes_and_images_differ():
-    images, labels = Synthetic(5000, 32, 1000, training=False).batch(
-        np.arange(256), seeds_of(*range(256))
-    )
-    assert len(set(labels.tolist())) == 256
-    assert labels.min() < 10
-    assert labels.max() > 990
-    assert len({image.numpy().tobytes() for image in images}) == 256
-    _, few = Synthetic(64, 32, 4, training=True).batch(np.arange(64), seeds_of(*range(64)))
-    assert few.bincount().tolist() == [16] * 4
 
 
 def test_made_images_are_mirrored_by_their_seeds_and_only_for_training():

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import h5py
@@ -121,13 +120,6 @@ def test_fields_are_standardised_and_the_last_row_and_further_channels_are_left_
         np.testing.assert_allclose(states[0], expected, atol=1e-4)
 
 
-def test_a_grid_of_even_rows_is_read_completely(folder):
-    for path in (*folder.glob("train/*.h5"), *folder.glob("test/*.h5")):
-        rewrite(path, fields_of(path)[:, :, :32])
-    states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
-    assert states.shape == (1, 20, 32, 64)
-
-
 def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     subject = workload(made)
     torch.manual_seed(0)
@@ -153,21 +145,6 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     assert float(sums["rmse"]) == pytest.approx(rmse.mean(1).sum(), rel=1e-4)
     assert float(sums["acc"]) == pytest.approx(acc.mean(1).sum(), abs=1e-4)
     assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
-
-
-def test_made_data_have_the_real_layout(made):
-    names = sorted(str(path.relative_to(made)) for path in made.rglob("*.*"))
-    stats = [f"stats/{name}.npy" for name in ("global_means", "global_stds", "time_means")]
-    assert names == [*stats, "test/2016.h5", "train/1979.h5", "train/1980.h5"]
-    fields = np.concatenate([fields_of(made / "train" / f"{year}.h5") for year in (1979, 1980)])
-    assert (fields.shape, fields.dtype) == ((20, 20, 33, 64), np.float32)
-    assert fields_of(made / "test" / "2016.h5").shape == (5, 20, 33, 64)
-    mean, std, climate = (np.load(made / name) for name in stats)
-    assert (mean.shape, std.shape, climate.shape) == ((1, 20, 1, 1),) * 2 + ((1, 20, 33, 64),)
-    np.testing.assert_allclose(mean[0, :, 0, 0], fields.astype(float).mean((0, 2, 3)))
-    np.testing.assert_allclose(std[0, :, 0, 0], fields.astype(float).std((0, 2, 3)))
-    np.testing.assert_allclose(climate[0], fields.astype(float).mean(0))
-    assert 240 < mean[0, 2, 0, 0] < 310  # 2 m temperature in kelvin
 
 
 @pytest.mark.parametrize("name", ["test", "validation", "valid"])
@@ -201,47 +178,18 @@ def test_folders_and_files_that_are_not_there_are_named(folder):
     assert complaint(folder).startswith(f"{folder / 'train'}: has no *.h5 file")
 
 
-def _group(path: Path) -> None:
-    with h5py.File(path, "w") as file:
-        file.create_group("fields")
-
-
 def _cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
-def _damage_members(path: Path) -> None:
-    content = path.read_bytes()
-    assert b"TREE" in content
-    path.write_bytes(content.replace(b"TREE", b"tree"))
-
-
-def _replace(old: bytes, new: bytes) -> Callable[[Path], object]:
-    """Return what replaces a part of a file; padding of the header keeps its length."""
-
-    def replace(path: Path) -> None:
-        header, end, values = path.read_bytes().partition(b"\n")
-        assert old in header
-        longer = len(new) - len(old)
-        changed = header.replace(old, new)
-        path.write_bytes((changed[:-longer] if longer > 0 else changed) + end + values)
-
-    return replace
 
 
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (lambda p: p.write_text("year 1980"), "cannot be read as an HDF5 file"),
         (_cut, "cannot be read as an HDF5 file: .*truncated"),
-        (_damage_members, "cannot be read as an HDF5 file"),
         (lambda p: rewrite(p, np.zeros(3), "data"), "has no dataset 'fields'; it has data"),
-        (_group, "has no dataset 'fields'"),
         (lambda p: rewrite(p, fields_of(p)[0]), "is 20x33x64 of float32; allowed: .*time, channel"),
-        (lambda p: rewrite(p, fields_of(p).astype(np.int32)), "of int32; allowed: floating-point"),
         (lambda p: rewrite(p, fields_of(p)[:, :19]), "has 19 channels; allowed: at least 20"),
         (lambda p: rewrite(p, fields_of(p)[..., :63]), "grid of 33x63; allowed: 32x64.*or 33x64"),
-        (lambda p: rewrite(p, fields_of(p)[:, :, :31]), "grid of 31x64; allowed: 32x64.*or 33x64"),
         (lambda p: rewrite(p, fields_of(p)[:1]), "has 1 times; allowed: at least 2"),
     ],
 )
@@ -254,29 +202,13 @@ def test_a_file_that_is_not_as_it_must_be_is_named_before_training(folder, spoil
     assert "\n" not in str(caught.value)
 
 
-def test_finetuning_needs_a_time_more(folder):
-    rewrite(folder / "train" / "1979.h5", fields_of(folder / "train" / "1979.h5")[:2])
-    assert len(workload(folder).training_data()) == 1 + 9
-    assert "has 2 times; allowed: at least 3" in complaint(folder, stage="finetune")
-
-
-@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
 def test_a_value_that_is_not_finite_is_found_with_its_file_time_and_channel(folder, value):
     path = folder / "test" / "2016.h5"
     with h5py.File(path, "r+") as file:
         file["fields"][3, 17, 30, 2] = value
     found = f"{path}: time 3, channel 17: {value} at row 30, column 2; allowed: finite numbers"
     assert complaint(folder) == found
-
-
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_bad_value_is_reported_from_loader_processes(folder, workers):
-    with h5py.File(folder / "train" / "1979.h5", "r+") as file:
-        file["fields"][4, 1, 2, 3] = np.nan
-    data = workload(folder).training_data()
-    loader = Loader(data, Shard(0, 1, 3, seed=0), workers, training=True)
-    with pytest.raises(BadInput, match=r"1979.h5: time 4, channel 1: nan at row 2, column 3"):
-        list(loader.epoch(0))
 
 
 def test_large_finite_values_are_accepted(folder):
@@ -299,11 +231,8 @@ def test_a_file_cut_short_after_the_start_is_named_with_the_time(folder):
     ("name", "change", "words"),
     [
         ("global_means", lambda a: a[0], "shape 20x1x1; allowed: 1xCx1x1 with C at least 20"),
-        ("global_means", lambda a: a[:, :19], "shape 1x19x1x1; allowed"),
         ("global_means", lambda a: a.astype(int), "not a .npy file of floating-point"),
         ("global_stds", lambda a: np.where(a == a.max(), 0, a), "channel 3 is 0; allowed: above 0"),
-        ("global_stds", lambda a: np.where(a == a.max(), -1, a), "channel 3 is -1; allowed"),
-        ("global_stds", lambda a: np.where(a == a.max(), np.inf, a), "channel 3 .* not a finite"),
         ("global_means", lambda a: a * np.nan, "channel 0 .* not a finite"),
     ],
 )
@@ -321,12 +250,8 @@ def test_statistics_that_cannot_be_used_are_refused(folder, name, change, words)
     [
         (lambda p: p.unlink(), "there is no such file"),
         (lambda p: p.write_text("words"), "not a .npy file"),
-        (_cut, "not a .npy file"),
-        (_replace(b"'descr'", b"'descr("), "not a .npy file"),  # the header's text does not end
-        (_replace(b"(1, 20", b"(9, 9" + b"9" * 9), "not a .npy file"),  # 2e13 numbers
         (lambda p: (p.unlink(), os.mkfifo(p)), "there is no such file"),
         (lambda p: np.save(p, np.load(p)[..., :60]), "1x20x33x60; allowed: 1xCx32x64 or 1xCx33x64"),
-        (lambda p: np.save(p, np.load(p) + np.inf), "channel 0 .* not a finite"),
     ],
 )
 def test_a_climatology_that_cannot_be_used_is_refused_at_the_first_evaluation(folder, spoil, words):

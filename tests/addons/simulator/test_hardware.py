@@ -10,7 +10,7 @@ import yaml
 
 import paths
 from wattlaw.common.errors import BadInput
-from wattlaw.hardware.cluster import Cluster, Described, Gpu
+from wattlaw.hardware.cluster import Described, Gpu
 from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster
 
 PAGE = (paths.ROOT / "docs" / "simulator.md").read_text()
@@ -85,38 +85,12 @@ def test_the_least_limits_and_clocks_are_those_that_the_mit_study_set():
     assert (gpu.min_clock_mhz, gpu.max_clock_mhz) == (135, 1380)
 
 
-def test_links_within_a_node_are_faster_than_the_share_of_the_network():
-    for name in cluster_names():
-        node, network = read_cluster(name).node, read_cluster(name).network
-        assert node.link.bandwidth_gb_s > network.bandwidth_gb_s / node.gpus, name
-        assert node.link.latency_us < network.latency_us, name
-
-
-def test_busy_packages_draw_their_design_power():
-    powers = {"mit-v100": 2 * 150, "kit-a100": 2 * 270, "kit-h100": 2 * 280, "dgx-h100": 2 * 350}
-    for name, watts in powers.items():
-        node = read_cluster(name).node
-        assert node.cpu_idle_w + node.cores * node.cpu_core_w == pytest.approx(watts, rel=0.02)
-
-
 def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine():
     cluster = read_cluster("v100-pcie-32gb")
     assert (cluster.nodes, cluster.node.gpus) == (1, 1)
     assert cluster.gpu == board("mit-v100")
     around = [entry for entry in describe(cluster) if ".gpu." not in entry.key]
     assert all("assumed" in e.source or "asked for" in e.source for e in around)
-
-
-def test_numbers_are_described_by_key_value_unit_and_source():
-    table = {entry.key: entry for entry in describe(read_cluster("mit-v100"))}
-    assert table["node.gpu.peak_tflops.fp16"][1:3] == (113.0, "TFLOP/s")
-    assert table["network.bandwidth_gb_s"][1:3] == (3.125, "GB/s")
-    assert table["node.link.latency_us"].unit == "us"
-    assert table["node.gpu.max_clock_mhz"].unit == "MHz"
-    assert table["node.gpu.memory_gb"].unit == "GB"
-    assert table["node.cpu_core_w"].unit == "W"
-    assert table["nodes"][1:3] == (448, "")
-    assert table["node.gpu.least_voltage"].unit == ""
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -169,13 +143,6 @@ def test_a_board_that_ships_may_be_named_in_a_file(tmp_path):
     assert read_cluster(str(path)).gpu == board("h100-sxm-80gb")
 
 
-def test_a_file_is_read_anew_each_time(tmp_path):
-    data, path = example(), tmp_path / "mine.yaml"
-    for nodes in (3, 5):
-        path.write_text(yaml.safe_dump(data | {"nodes": nodes}))
-        assert read_cluster(str(path)).nodes == nodes
-
-
 def put(where: str, value: object) -> dict[str, Any]:
     data = example()
     *outer, last = where.split(".")
@@ -190,38 +157,20 @@ def put(where: str, value: object) -> dict[str, Any]:
     ("where", "value", "words"),
     [
         ("node.gpu.idle_w", -5, "node.gpu.idle_w: given -5; allowed: a number > 0 (watts"),
-        ("node.gpu.idle_w", 0, "node.gpu.idle_w: given 0; allowed: a number > 0"),
         ("node.gpu.max_w", "300", 'node.gpu.max_w: given "300"; allowed: a number > 0'),
-        ("node.gpu.max_w", True, "node.gpu.max_w: given true; allowed: a number > 0"),
-        ("node.gpu.max_w", None, "node.gpu.max_w: given null; allowed: a number > 0"),
         ("node.gpu.memory_gb", math.nan, "node.gpu.memory_gb: given NaN; allowed: a finite number"),
-        ("network.bandwidth_gb_s", math.inf, "allowed: a finite number"),
-        ("network.bandwidth_gb_s", 1e300, "network.bandwidth_gb_s: given 1e+300; allowed:"),
-        ("network.latency_us", [1], "network.latency_us: given [1]; allowed: a number > 0"),
         ("node.gpu.least_voltage", 1.2, "allowed: a number > 0 and <= 1"),
         ("node.gpu.min_limit_w", 900, "node.gpu: given idle_w"),
         ("node.gpu.knee_clock_mhz", 9e4, "allowed: min_clock_mhz <= knee_clock_mhz <= max"),
-        ("node.gpu.knee_clock_mhz", 1700, "allowed: 1, or a knee_clock_mhz below"),
-        (
-            "node.gpu.peak_tflops",
-            {},
-            "node.gpu.peak_tflops: given {}; allowed: a mapping of precisions (fp32",
-        ),
         (
             "node.gpu.peak_tflops.fp8",
             9,
             'node.gpu.peak_tflops.fp8: given the key "fp8"; allowed: a mapping of precisions',
         ),
         ("node.gpus", 2.5, "node.gpus: given 2.5; allowed: a whole number >= 1"),
-        ("node.gpus", 0, "node.gpus: given 0; allowed: a whole number >= 1"),
         ("node.colour", 1, "node.colour: unknown key; allowed: name, sources, gpus, gpu, link"),
-        ("node.gpu", "b300", 'node.gpu: given "b300"; allowed: one of a100-sxm-40gb'),
         ("node.gpu", "../gpus/v100-pcie-32gb", "node.gpu: given"),
-        ("node", "dgx-h100", 'node: given "dgx-h100"; allowed: a mapping'),
         ("network.sources", {}, "network: sources: none for bandwidth_gb_s, latency_us"),
-        ("network.sources.latency_us", " ", "network.sources.latency_us: given"),
-        ("network.sources.speed", "x", "network: sources: no number is named speed; allowed:"),
-        ("network.name", "", 'network.name: given ""; allowed: text of 1 to 100'),
     ],
 )
 def test_a_wrong_value_is_refused_with_its_dotted_key_and_what_is_allowed(
@@ -232,43 +181,17 @@ def test_a_wrong_value_is_refused_with_its_dotted_key_and_what_is_allowed(
     assert re.match(r":\d+: ", line)
 
 
-def test_a_missing_key_is_refused(tmp_path):
-    data = example()
-    del data["node"]["gpu"]["memory_gb"]
-    assert "node.gpu.memory_gb: given nothing; allowed:" in refused(tmp_path, data)
-
-
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
         (b"", "empty; allowed: a mapping with the keys name"),
-        (b"# only a comment\n", "empty"),
-        (b"\x00\xff\xfe\x93NUMPY", "not UTF-8 text"),
-        (b"- 1\n- 2\n", "allowed: a mapping with the keys name"),
-        (b"just text", "allowed: a mapping"),
         (b"name: [1\n", "not valid YAML"),
-        (b"nodes: 1\nnodes: 2\n", "given twice"),
         (b"node: !!python/object/apply:os.system ['true']\n", "not valid YAML"),
-        (b"a: &a [*a]\n", "an alias contains itself"),
-        (b"[" * 1500, "nested too deeply"),
         (b"name: x\n" + b"#" * 300_000, "larger than 250,000 bytes"),
-        (
-            b"a0: &a0 [1,1,1,1,1,1,1,1,1,1]\n"
-            + b"".join(
-                f"a{n}: &a{n} [{','.join([f'*a{n - 1}'] * 10)}]\n".encode() for n in range(1, 9)
-            ),
-            "more than 50,000 values",
-        ),
     ],
 )
 def test_an_invalid_hardware_file_gives_a_one_line_error(tmp_path, raw, words):
     assert words in refused(tmp_path, raw)
-
-
-def test_a_folder_or_a_file_that_is_not_there_is_refused(tmp_path):
-    for path in (tmp_path, tmp_path / "none.yaml", tmp_path / "mit-v100" / "x"):
-        with pytest.raises(BadInput, match="cannot be read"):
-            read_cluster(str(path))
 
 
 @pytest.mark.parametrize(
@@ -290,8 +213,3 @@ def test_a_name_with_separators_is_a_path_and_never_one_of_the_packages_own(name
     with pytest.raises(BadInput) as caught:
         read_cluster(name)
     assert str(caught.value).isprintable()
-
-
-def test_a_cluster_can_be_written_as_json_and_read_again():
-    cluster = read_cluster("kit-a100")
-    assert Cluster.model_validate_json(cluster.model_dump_json()) == cluster

@@ -31,21 +31,6 @@ def test_documented_predictions_match_the_simulator(benchmarks, table):
     assert table_text in document, "run make bench-simulator and copy its tables"
 
 
-def test_bert_scales_best_and_exponents_that_chose_no_number_agree(benchmarks):
-    table = benchmarks("published").exponents()
-    table["value"] = table["published"].str.rstrip("*").astype(float)
-    free = table[table["limit"] == "none"].set_index("model")["simulated"]
-    assert free.idxmax() == "BERT-Base"
-    assert free["DimeNet"] > free["SchNet"]
-    chosen = table["published"].str.endswith("*")
-    assert chosen.sum() == 2
-    assert (table.loc[chosen, "simulated"] - table.loc[chosen, "value"]).abs().max() < 0.03
-    known = table[~chosen & (table["GPUs"] != "unknown") & (table["model"] != "SchNet")]
-    assert len(known) == 10
-    assert known["difference"].abs().max() <= 0.06
-    assert (known["uncalibrated"] - known["value"]).abs().max() > 0.1
-
-
 def test_the_page_of_claims_has_the_present_exponents(benchmarks):
     text = (paths.ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     for row in benchmarks("paper_items")._tables("mit-2022"):

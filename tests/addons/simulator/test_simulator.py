@@ -111,19 +111,6 @@ def test_a_lower_cap_or_clock_is_never_faster(of, a, b):
             assert lower >= higher * (1 - 1e-3)
 
 
-@given(jobs(), st.floats(1, 10))
-@settings(max_examples=100, deadline=None)
-def test_quicker_links_are_never_slower(of, times):
-    link = of.cluster.network
-    quick = with_links(
-        of.cluster, bandwidth_gb_s=link.bandwidth_gb_s * times, latency_us=link.latency_us / times
-    )
-    same = with_links(of.cluster, bandwidth_gb_s=link.bandwidth_gb_s, latency_us=link.latency_us)
-    slow, fast = predicted(replace(of, cluster=same)), predicted(replace(of, cluster=quick))
-    if slow is not None and fast is not None:
-        assert fast.train.duration_s <= slow.train.duration_s * (1 + 1e-9)
-
-
 @given(st.sampled_from(sorted(CLUSTERS)), st.integers(0, 10))
 @settings(max_examples=40, deadline=None)
 def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name, doublings):
@@ -158,17 +145,6 @@ def test_without_anything_to_compute_an_epoch_is_its_communication_alone():
     assert network.bandwidth_gb_s == 3.125
     assert found.split.step_s == pytest.approx(by_hand, rel=1e-9)
     assert found.train.duration_s == pytest.approx(2000 * by_hand, rel=1e-9)
-
-
-def test_a_data_set_twice_as_large_takes_twice_the_time_and_energy():
-    no_edges = Parameters(epoch_ms=0.0, order_ns=0.0)
-    once, twice = (
-        predict(job(4, samples=n, parameters=no_edges)).train for n in (1_024_000, 2_048_000)
-    )
-    assert twice.duration_s == pytest.approx(2 * once.duration_s, rel=1e-12)
-    assert twice.gpu_energy_j == pytest.approx(2 * once.gpu_energy_j, rel=1e-12)
-    assert twice.cpu_energy_j == pytest.approx(2 * once.cpu_energy_j, rel=1e-12)
-    assert twice.dram_energy_j == pytest.approx(2 * once.dram_energy_j, rel=1e-12)
 
 
 def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand():
@@ -213,30 +189,6 @@ def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling():
     assert rate <= cluster.storage_gb_s * 1e9 / 5e5 * (1 + 1e-9)
     inline = profile(input_cpu_s_per_sample=1e-3, reads_files=False)
     assert predict(job(1, profile=inline)).split.input_s == pytest.approx(64e-3)
-
-
-def test_power_caps_bind_and_say_so():
-    free, capped = predict(job(1)), predict(job(1, power_limit_w=100.0))
-    assert capped.train.limited_by == "power_limit_w"
-    assert capped.clock_mhz < free.clock_mhz
-    assert capped.train.gpu_power_w == pytest.approx(100, rel=1e-3)
-    assert capped.power_throttle_share > 0.9
-    assert predict(job(1, clock_limit_mhz=735.0)).train.limited_by == "clock_limit_mhz"
-
-
-def test_a_hundred_thousand_gpus_cost_no_more_than_one():
-    """Nothing is looped over ranks: arrays are as long as the list of kernels and buckets."""
-    found = predict(job(100_000, samples=10**9))
-    assert found.train.steps == 157
-    assert "50000 nodes are more than the 448" in found.warnings[0]
-
-
-def test_a_batch_larger_than_the_memory_gives_a_warning():
-    assert not predict(job(1)).warnings
-    prediction = predict(job(1, local_batch=100_000))
-    (warning,) = prediction.warnings
-    assert "32 GB" in warning
-    assert prediction.memory_gb > 32 > predict(job(1)).memory_gb
 
 
 def test_loader_processes_are_as_many_as_the_loop_starts():

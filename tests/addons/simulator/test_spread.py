@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from wattlaw_simulator.simulate_step import (
@@ -26,11 +24,6 @@ def test_the_expected_maximum_agrees_with_its_integral(count):
     assert expected_maximum(count) == pytest.approx(exact, abs=0.026)
 
 
-def test_a_single_rank_does_not_wait():
-    assert expected_maximum(1) == 0
-    assert slowest_over_mean(Parameters(), 1.0, 8, 1) == 1
-
-
 def test_the_slowest_of_drawn_ranks_agrees():
     own = Parameters(step_spread=0.03, gpu_spread=0.02)
     dice = np.random.default_rng(1)
@@ -44,12 +37,6 @@ def test_samples_of_different_size_even_out_in_a_batch():
     work = dice.gamma(4, 0.25, (20_000, 128))  # mean 1, deviation 0.5
     drawn = work.mean(axis=1).std()
     assert step_cv(Parameters(step_spread=0.0), 0.5, 128) == pytest.approx(drawn, rel=0.02)
-
-
-@given(st.integers(1, 10**6), st.integers(1, 10**6))
-def test_more_ranks_never_wait_less(a, b):
-    few, many = sorted((a, b))
-    assert expected_maximum(few) <= expected_maximum(many)
 
 
 @pytest.mark.parametrize("count", [1, 2, 8, 64, 424])

@@ -53,17 +53,21 @@ def surprises(observations: tuple[Observation, ...], seed: int = 0) -> tuple[Sur
     found: list[Surprise] = []
     for index in list(first.values())[1:][-_COMPARED:]:
         item = observations[index]
-        times = fit_with_repeats(observations[:index], seed).runs([item.setting])[1][:, 0]
-        middle = float(np.median(times))
-        share = (np.count_nonzero(times < item.step_time_s) + 0.5) / (times.size + 1)
-        low, high = middle * (np.quantile(times, (0.05, 0.95)) / middle) ** widening(found)
-        found.append(
-            Surprise(
-                item.setting, middle, float(low), float(high), item.step_time_s,
-                float(special.ndtri(share)),
-            )
-        )  # fmt: skip
+        middle, low, high, score = _compared(observations[:index], item, seed)
+        low_s, high_s = (middle * (end / middle) ** widening(found) for end in (low, high))
+        found.append(Surprise(item.setting, middle, low_s, high_s, item.step_time_s, score))
     return tuple(found)
+
+
+@lru_cache(maxsize=256)  # a campaign asks again after each run
+def _compared(
+    before: tuple[Observation, ...], run: Observation, seed: int
+) -> tuple[float, float, float, float]:
+    """Return the median and the 90 % interval of a run's step time, and the run's normal score."""
+    times = fit_with_repeats(before, seed).runs([run.setting])[1][:, 0]
+    share = (np.count_nonzero(times < run.step_time_s) + 0.5) / (times.size + 1)
+    middle, low, high = map(float, np.quantile(times, (0.5, 0.05, 0.95)))
+    return middle, low, high, float(special.ndtri(share))
 
 
 def widening(found: Sequence[Surprise]) -> float:
