@@ -29,8 +29,8 @@ NARROWED = ("between_volume", "unplaced_volume")
 _NARROW_HAZARD, _NARROW = 0.08, (1.6, 4.0)
 #: Probability in each doubling of the highest throughput measured that it is the last.
 _SATURATION_HAZARD = 0.015
-#: Mean growth of a step, in logs, in a doubling of GPUs without a change of regime (.02 to .10 in the
-#: zoo's kinds without one that choose sizes, .04 in InternEvo), and where the network narrows.
+#: Mean growth of a step, in logs, in a doubling of GPUs without a change of regime (.02 to .10 in
+#: the zoo's kinds without one that choose sizes, .04 in InternEvo), and where the network narrows.
 _ORDINARY, _NARROWED = 0.05, 0.4
 #: A model that misses its own runs misses others by as many times more, up to this.
 _MOST_MISFIT = 3.0
@@ -72,13 +72,13 @@ def _begun(grown: float, doublings: float) -> float:
     """Return the probability that saturation is why a step grew so much in the last doublings.
 
     It may have begun anywhere in them, so that all growth up to twice the time for each is equally
-    likely. Before the growth is seen, it is as likely as that the network has narrowed.
+    likely. Else the network has narrowed, or nothing has changed.
     """
     if not 0 < grown <= np.log(2) * doublings:
         return 0.0
     usual = _ORDINARY * doublings
     unchanged = np.exp(-_NARROW_HAZARD * doublings)
-    saturates = _NARROW_HAZARD / np.log(2)
+    saturates = _SATURATION_HAZARD / np.log(2)
     narrows = (1 - unchanged) * np.exp(-grown / _NARROWED) / _NARROWED
     return float(saturates / (saturates + narrows + unchanged * np.exp(-grown / usual) / usual))
 
