@@ -344,7 +344,7 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
         allowed = ", ".join([*templates, "proposal"])
-        raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
+        raise BadInput(f"template: unknown {template!r}; allowed: {allowed}")
     return replace(templates[template], wanted=frozenset(wanted))
 
 

@@ -29,7 +29,7 @@ def advise(
     strict: opts.StrictOption = False,
     **asked: Any,
 ) -> int:
-    """Recommend a GPU count, power limit, clock and batch size.
+    """Recommend GPUs, power limit, clock and batch size.
 
     The exit code is 1 if there is nothing to recommend.
     """

@@ -20,8 +20,6 @@ from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.report.topics import scaling
 from wattlaw.study.labels import group_label
 
-_WIDE_COLUMNS = 150
-
 
 def fit(
     source: Annotated[
@@ -87,8 +85,6 @@ def _show(fits: Fits, *, as_json: bool) -> None:
         print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
         return
     console = Console()
-    if not console.is_terminal:  # a file or a pager is wide enough
-        console = Console(width=_WIDE_COLUMNS)
     console.show(scaling.laws(fits))
     for line in scaling.breakpoints(fits.rows):
         console.print(line)
