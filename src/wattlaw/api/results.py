@@ -230,26 +230,24 @@ class Results(StoreReports):
 
         They are those of the hardware file; else of the library, with the power that runs recorded.
         """
-        from wattlaw.hardware.library import find_gpu
+        from wattlaw.hardware.library import accepted_limits, find_gpu
 
-        boards: dict[str, dict[str, tuple[float, float]]] = {}
+        boards: dict[str, Ranges] = {}
         rows = self.metrics[self.metrics["workload"] == workload]
         for label, run_ids in rows.fillna({"hardware": "None"}).groupby("hardware")["run_id"]:
-            ranges = boards.setdefault(str(label), {})
-            if (gpu := cluster.gpu if cluster else find_gpu(str(label))) is not None:
-                ranges["power_limit_w"] = (gpu.min_limit_w, gpu.max_w)
-                ranges["clock_limit_mhz"] = (gpu.min_clock_mhz, gpu.max_clock_mhz)
             known = [
-                [float(device.facts.get(f"{end}_power_limit_w") or 0) for end in ("min", "max")]
+                (
+                    float(device.facts.get("min_power_limit_w") or 0),
+                    float(device.facts.get("max_power_limit_w") or 0),
+                )
                 for store in (() if cluster else self._stores)
                 for record in filter(None, store.records_by_id(set(run_ids)).values())
                 for device in chain(*(report.devices for report in record.samplers))
                 if device.kind == "gpu" and device.name == record.facts.hardware
             ]
-            if any(high for _, high in known):
-                low = min(known)[0] or ranges.get("power_limit_w", (0.0,))[0]
-                ranges["power_limit_w"] = (low, max(high for _, high in known))
-        return dict(boards)
+            gpu = cluster.gpu if cluster else find_gpu(str(label))
+            boards[str(label)] = accepted_limits(gpu, known)
+        return boards
 
     def compare(
         self,

@@ -54,7 +54,10 @@ def fit(
         raise BadInput(f"--energy-scope: {source[0]} is a table; allowed: stores")
     try:
         if tables:
-            fits = _fit_table(source[0], x, y or "epoch_time_s", columns)
+            fits = fit_file(source[0], x, y := y or "epoch_time_s", columns or ())
+            if fits.left_out:
+                rows = plural(fits.left_out, "row")
+                print_note(f"{source[0]}: left out {rows} without {x} or {y}")
         else:
             opened = results.open(*source, strict=strict)
             if opened.origins_label:
@@ -72,13 +75,6 @@ def fit(
     if fits.refusals:
         return Refused.exit_code
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
-
-
-def _fit_table(path: Path, x: str, y: str, by: list[str] | None) -> Fits:
-    fits = fit_file(path, x, y, by or ())
-    if fits.left_out:
-        print_note(f"{path}: left out {plural(fits.left_out, 'row')} without {x} or {y}")
-    return fits
 
 
 def _show(fits: Fits, *, as_json: bool) -> None:

@@ -16,7 +16,7 @@ from wattlaw.common.files import write_text
 from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import collapse_whitespace, join_names, quote, shorten
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import measured_command as measured
+from wattlaw.running import measured_command
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
 from wattlaw.running.summary import PhaseSummary, phase_summaries
@@ -84,7 +84,7 @@ def measure(
         raise BadInput(f"measure: --json: {quote(str(json_to))} is not a file name")
     if json_to is not None and not json_to.absolute().parent.is_dir():
         raise BadInput(f"measure: --json {json_to}: the folder does not exist")
-    done = measured.measure(
+    done = measured_command.measure(
         command, store, limits=limits, prior_clocks_are_default=prior_clocks == "default",
         sample_hz=sample_hz, assume_cpu_w=assume_cpu_w,
         part=MeasuredPart(warmup_steps, steps, seconds), instrument=instrument == "auto",
