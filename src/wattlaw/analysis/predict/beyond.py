@@ -59,11 +59,16 @@ def draw_errors(seen: Layout, wanted: Layout, misfit: float, draws: int, seed: i
     return np.asarray(np.where(wanted.has_batch, errors, errors + other))
 
 
-def saturated_s(seen: Layout, seen_s: Floats, wanted: Layout, draws: int, seed: int) -> Floats:
-    """Return the least step times that something shared by all ranks allows, (draws, settings)."""
+def saturated_s(
+    seen: Layout, seen_s: Floats, wanted: Layout, grown: tuple[float, float], draws: int, seed: int
+) -> Floats:
+    """Return the least step times that something shared by all ranks allows, (draws, settings).
+
+    ``grown`` is what ``growth`` returns.
+    """
     dice = np.random.default_rng([seed, 7])
     doublings = dice.exponential(1 / _SATURATION_HAZARD, (draws, 1))
-    has_begun = dice.random((draws, 1)) < _begun(*growth(seen, seen_s))
+    has_begun = dice.random((draws, 1)) < _begun(*grown)
     fastest_s = (seen_s / _samples(seen)).min() * np.where(has_begun, 1.0, 2.0**-doublings)
     return np.where(wanted.gpus > seen.gpus.max(), fastest_s * _samples(wanted), 0.0)
 
