@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import Savings, Tie
-from wattlaw.analysis.advise.option import Option
+from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
+from wattlaw.analysis.advise.whole_job import lateness
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.study.footprint import Footprint
@@ -25,6 +26,7 @@ _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
     "work-unknown": "the runs may have done different work",
+    "whole-job-late": "the whole job may miss the deadline",
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
@@ -64,7 +66,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
     if advice.recommended is not None and not advice.clearly_best:
         lines.append(_candidates(advice, advice.recommended, compared))
     if option is not None:
-        lines.append(_takes(advice, option))
+        lines += [_takes(advice, option), *_whole_job(option, advice.deadline_s)]
         own = option.epochs_trained
         ran = "" if own is None or own == option.amount.mean else f" This setting ran {own:g}."
         lines += [f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS]
@@ -161,6 +163,25 @@ def _takes(advice: Advice, option: Option) -> str:
     count = option.amount.mean
     subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
     return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
+
+
+def _whole_job(option: Option, deadline_s: float | None) -> Iterator[str]:
+    if option.whole_job_s is None:
+        return
+    missing = option.whole_job_without
+    known = [part for part in BESIDE_TRAINING if part not in missing]
+    text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
+    text += f", with {fmt.listed(known)}" if known else ""
+    if missing:
+        verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
+        text += f", without {fmt.listed(missing)}, which {verb} not measured"
+    if option.slurm_time is not None:
+        text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
+    if late := lateness(option, deadline_s):
+        text += f"; it {late}"
+    elif deadline_s is not None and not missing:
+        text += f"; it meets the deadline of {fmt.duration_text(deadline_s)}"
+    yield f"{text}."
 
 
 def _saves(advice: Advice, option: Option) -> Iterator[str]:
