@@ -16,7 +16,7 @@ from wattlaw.study.setting import Setting
 
 @singledispatch
 def shown(result: object) -> str:
-    """Return a result as text; ``report.text`` says how those look that are shown to users."""
+    """Return a result as text; ``report.renderers`` has those that are shown to users."""
     return repr(result)
 
 
