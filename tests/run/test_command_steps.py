@@ -93,7 +93,7 @@ def test_a_script_is_ended_when_it_has_its_steps(name, world, parallelism, sampl
 def test_workers_that_train_alone_are_marked_and_warned_about(limited):
     record, _ = run_of(limited[0], "alone")
     assert record.status == "done"
-    assert record.facts.workers_cooperate is False
+    assert (record.facts.workers_cooperate, record.facts.dataset_samples) == (False, None)
     assert any("DistributedDataParallel" in note for note in record.notes)
     (warning,) = [line for line in limited[1].splitlines() if line.startswith("Warning: ")]
     assert "gpus: [1]" in warning

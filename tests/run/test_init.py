@@ -66,6 +66,7 @@ def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
     (workload,) = study.workloads
     expected = (sys.executable, DDP, "--batch-size", "{local_batch}", "--epochs", "100000")
     assert workload.command == expected
+    assert workload.dataset_samples == 200
     # It ran as two workers with 10 samples each; fewer and more workers, and batches, are to try.
     assert {(2, 20, None), (1, 20, None), (2, 80, None)} <= settings(study)
     assert study.decide is not None

@@ -54,6 +54,7 @@ def test_steps_samples_and_times_of_a_plain_script_are_exact(tmp_path):
     assert summary.gradient_accumulation == 3
     assert (summary.precision, summary.world_size, summary.parallelism) == ("bf16", 1, "none")
     assert (summary.parameters, summary.gradient_bytes) == (161, 644)
+    assert summary.dataset_samples == 145
     assert summary.workers_work_together is None
     assert [*process.evaluated.nonzero()[0]] == [5, 10, 15]
     assert (process.data_wait_s[1:] >= 0).all()
@@ -83,25 +84,26 @@ def test_the_steps_of_several_workers_are_those_of_one_rank(tmp_path):
     assert summary.workers_work_together
     assert (summary.world_size, summary.parallelism, summary.backend) == (2, "ddp", "gloo")
     assert summary.samples_seen == sum(result["samples"] for result in results)
+    assert summary.dataset_samples == 64
 
 
 @pytest.mark.parametrize(
-    ("line", "accumulation", "evaluated", "batches"),
+    ("line", "accumulation", "evaluated", "batches", "data"),
     [
-        ([SCRIPTS / "hugging_face.py"], 2, [6], {8}),
-        (["-m", "lightning_fit"], None, [12], {4, 2}),
+        ([SCRIPTS / "hugging_face.py"], 2, [6], {8}, 48),
+        (["-m", "lightning_fit"], None, [12], {4, 2}, 46),
     ],
     ids=["transformers", "lightning"],
 )
 def test_trainers_are_counted_without_their_evaluations(
-    tmp_path, line, accumulation, evaluated, batches
+    tmp_path, line, accumulation, evaluated, batches, data
 ):
     ((result,), _) = run(tmp_path, *line, PYTHONPATH=path_with_hook(tmp_path, SCRIPTS))
     (process,) = processes(tmp_path).values()
     summary = summarise([process])
     assert summary.steps == result["steps"]
     assert summary.samples_seen == result["samples"]
-    assert summary.gradient_accumulation == accumulation
+    assert (summary.gradient_accumulation, summary.dataset_samples) == (accumulation, data)
     # Also where the trainer fetches a batch ahead.
     assert set(process.samples_per_step) == batches
     assert process.problems == ()

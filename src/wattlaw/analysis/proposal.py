@@ -89,8 +89,9 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     known; ``BadInput`` if the runs do not name their nodes, or nodes or trainings are not at least
     1.
     """
-    if campaign.nodes < 1 or campaign.runs < 1:
-        raise BadInput("--nodes and --runs: allowed: whole numbers from 1")
+    for name in ("nodes", "runs"):
+        if (given := getattr(campaign, name)) < 1:
+            raise BadInput(f"{name}: given {given}; allowed: a whole number from 1")
     job = max(jobs_of(findings.runs, workload), key=lambda item: len(item.observations))
     if job.unit in ("sample", "step"):
         raise Refused(f"{workload}: the time of a training is unknown: {WHY_NO_EPOCH[job.unit]}")

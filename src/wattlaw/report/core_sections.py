@@ -34,6 +34,7 @@ from wattlaw.report.topics import (
     batch,
     caps,
     data_quality,
+    decision_course,
     energy,
     measured,
     prediction,
@@ -41,7 +42,6 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import decision_course as decision
 from wattlaw.study.labels import LIMIT_NAMES
 
 #: A section below the first screen has at most this number of sentences; the screen this number of
@@ -52,7 +52,7 @@ MAX_SENTENCES, MAX_CAVEATS = 8, 5
 def _advice(content: Content) -> Parts:
     findings = content.findings
     yield from verdict.sentences(findings)
-    yield from decision.in_brief(findings)
+    yield from decision_course.in_brief(findings)
     table, several = verdict.table(findings), len(findings.advice) > 1
     yield from (table, *content.pictures) if several else content.pictures
     if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:
@@ -115,9 +115,9 @@ def _prediction(content: Content) -> Parts:
 
 
 def _decision(content: Content) -> Parts:
-    yield from decision.sentences(content.findings)
+    yield from decision_course.sentences(content.findings)
     yield from content.pictures
-    yield decision.expected(content.findings)
+    yield decision_course.expected(content.findings)
 
 
 def _utilisation(content: Content) -> Parts:
@@ -290,7 +290,7 @@ SECTIONS: dict[str, Section] = {
         "Decision", _decision,
         figures=(
             Figure(
-                "decision", "The course of the decision", decision.course,
+                "decision", "The course of the decision", decision_course.course,
                 "After each run, the expected regret of the leading setting is shown, and the "
                 "probability that it is within the tolerance of the best.",
             ),
@@ -345,7 +345,7 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
         allowed = ", ".join([*templates, "proposal"])
-        raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
+        raise BadInput(f"template: unknown {template!r}; allowed: {allowed}")
     return replace(templates[template], wanted=frozenset(wanted))
 
 

@@ -45,7 +45,7 @@ def init(
     ] = 50,
     yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
 ) -> int:
-    """Run a training command for some steps, and write a study file for it."""
+    """Run a training command briefly; write a study file for it."""
     _refuse_output(output)
     one_rank, launch_with = command_of_one_rank(command)
     machine = first.this_machine() if partition is None else first.slurm_machine(partition)

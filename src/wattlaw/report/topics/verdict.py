@@ -15,7 +15,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import COLOURS, FAINT
 from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
-from wattlaw.report.topics import advice_text as text
+from wattlaw.report.topics import advice_text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.labels import group_label
@@ -55,11 +55,11 @@ def sentences(findings: Findings) -> Iterator[str]:
     if findings.runs.empty:
         yield "No run is done, so there is no result yet."
     if len(findings.advice) == 1:
-        yield from text.summary(findings.advice[0])
+        yield from advice_text.summary(findings.advice[0])
     elif findings.advice:
         count = len(findings.advice)
         if count <= _MAX_LINES:
-            yield from (f"{text.brief(advice)}." for advice in findings.advice)
+            yield from (f"{advice_text.brief(advice)}." for advice in findings.advice)
         else:
             yield f"The table has the recommended setting of each of {count} workloads."
         yield f"{_COMMAND} explains each."
@@ -74,7 +74,7 @@ def table(findings: Findings) -> tables.Table | None:
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
 
     def change(advice: Advice) -> str:
-        changes = fmt.no_breaks(text.changes(advice, ("energy", "time")))
+        changes = fmt.no_breaks(advice_text.changes(advice, ("energy", "time")))
         return changes.replace(",\u00a0", ", ") or "is the baseline"
 
     def probability(advice: Advice) -> str | None:
@@ -82,7 +82,7 @@ def table(findings: Findings) -> tables.Table | None:
             return None
         ties = sum(not tie.is_better for tie in advice.ties)
         tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
-        return text.percent(advice.probability) + tied
+        return advice_text.percent(advice.probability) + tied
 
     def next_run(advice: Advice, option: Option) -> str:
         run = advice.next_measurement
@@ -138,7 +138,7 @@ def settings(advice: Advice) -> tables.Table | None:
 
 
 def caveats(findings: Findings) -> list[str]:
-    merged = text.merge_warnings(findings.advice)
+    merged = advice_text.merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
 
@@ -162,8 +162,8 @@ def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
     columns = [amount("time", fmt.TIME_UNITS, "train_time_s")]
     if any(option.energy_j for _, option in rows):
         columns.append(amount("energy", fmt.ENERGY_UNITS, "train_energy_j"))
-    noun = text.hours(*rows[0])[1] if rows else ""
-    hours = tables.number(f"{noun}{of}", lambda row: text.hours(*row)[0])
+    noun = advice_text.hours(*rows[0])[1] if rows else ""
+    hours = tables.number(f"{noun}{of}", lambda row: advice_text.hours(*row)[0])
     return [*columns, hours, mean(cost, "cost"), mean("kg CO2e", "co2_kg")]
 
 
