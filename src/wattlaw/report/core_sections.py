@@ -43,19 +43,17 @@ from wattlaw.report.topics import (
 from wattlaw.report.topics import decision_course as decision
 from wattlaw.study.labels import LIMIT_NAMES
 
-#: A section below the first screen has at most this number of sentences; the screen this number of
-#: caveats.
-MAX_SENTENCES, MAX_CAVEATS = 8, 5
+#: Sentences of a section below the first screen.
+MAX_SENTENCES = 8
 
 
 def _advice(content: Content) -> Parts:
     findings = content.findings
-    yield from verdict.sentences(findings)
+    yield from verdict.answers(findings)
     yield from decision.in_brief(findings)
-    table, several = verdict.table(findings), len(findings.advice) > 1
-    yield from (table, *content.pictures) if several else content.pictures
-    if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:
-        yield BulletList("Caveats", tuple(caveats))
+    table, changing = verdict.table(findings), verdict.what_changes(findings)
+    several = len(findings.advice) > 1
+    yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
     yield None if several else table
 
 
@@ -127,7 +125,7 @@ def _utilisation(content: Content) -> Parts:
 def _data(content: Content) -> Parts:
     findings = content.findings
     yield from data_quality.status_sentences(findings)
-    yield from verdict.caveats(findings)[MAX_CAVEATS:]
+    yield from verdict.caveats(findings)[verdict.MAX_CAVEATS :]
     yield data_quality.reasons(findings)
     yield measured.settings(findings)
     yield data_quality.verdicts(findings)
@@ -189,9 +187,8 @@ SECTIONS: dict[str, Section] = {
         figures=(
             Figure(
                 "pareto", "Settings by time and energy", verdict.pareto,
-                "Each point is the mean time of a setting and its mean energy or, without "
-                "energies, its GPU-hours. Lower left is better: no setting is better in both than "
-                "one on the Pareto front.",
+                "Lower left is better, and best on the Pareto front. A pointer over a point shows "
+                "its batch and limits. Without energies, the figure has GPU-hours.",
             ),
         ),
     ),
