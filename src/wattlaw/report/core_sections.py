@@ -372,11 +372,11 @@ def sections(content: Content) -> tuple[PageSection, ...]:
         state: State = "screen" if name == "advice" else folded
         on_page = PageSection.of(name, section.title, state, parts)
         sentences, blocks = [*on_page.sentences], on_page.blocks
-        if blocks and not sentences:
+        if blocks and not sentences and state != "screen":
             sentences = [sentence(getattr(blocks[0], "title", section.title))]
         # What stands on the first screen changes the answer: none of it is cut.
         if state != "screen" and (more := len(sentences) - MAX_SENTENCES) > 0:
             sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
-        if sentences:
+        if sentences or state == "screen":
             shown.append(replace(on_page, sentences=tuple(sentences)))
     return tuple(shown)

@@ -62,8 +62,6 @@ def answers(findings: Findings) -> Iterator[Answer | str]:
         yield from map(text.answer, findings.advice)
     else:
         yield f"The table has the recommended setting of each of {count} workloads."
-    if count > 1:
-        yield f"{_COMMAND} explains each."
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice, because {fmt.full_stop(reason)}"
 
@@ -72,8 +70,8 @@ def what_changes(findings: Findings) -> BulletList | None:
     """What the advice of a single workload depends on, and caveats, each once."""
     (advice,) = findings.advice if len(findings.advice) == 1 else (None,)
     lines = [] if advice is None else [*text.what_changes(advice)]
-    others = [line for line in caveats(findings) if not any(own.startswith(line) for own in lines)]
-    lines += others[:MAX_CAVEATS]
+    shown = caveats(findings)[:MAX_CAVEATS]
+    lines += [line for line in shown if not any(own.startswith(line) for own in lines)]
     return BulletList("What changes the answer", tuple(lines)) if lines else None
 
 
@@ -116,7 +114,7 @@ def table(findings: Findings) -> tables.Table | None:
     ]
     note = (
         "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
-        f"within {fmt.percent(Question().tolerance, 2)} of the best setting."
+        f"within {fmt.percent(Question().tolerance, 2)} of the best setting. {_COMMAND} explains each."
     )
     return tables.build(
         "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
