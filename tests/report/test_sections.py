@@ -27,7 +27,7 @@ from wattlaw.report.topics import (
     scaling,
     verdict,
 )
-from wattlaw.report.topics.advice_text import answer, merge_warnings, summary
+from wattlaw.report.topics.advice_text import answer, merge_warnings
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
 from wattlaw_papers import published as reference
@@ -186,8 +186,8 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
         (setting_label("threads_per_worker", float("nan")), ""),
         (group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
         (formatting.choose_unit([5e6, 3e6, None], formatting.ENERGY_UNITS)[1], "kWh"),
-    (formatting.work_text(0.000508, "worker"), "1.83 worker-seconds"),
-    (formatting.work_text(0.6), "0.6 GPU-hours"),
+        (formatting.work_text(0.000508, "worker"), "1.83 worker-seconds"),
+        (formatting.work_text(0.6), "0.6 GPU-hours"),
     ],
 )
 def test_numbers_as_text(text, expected):
@@ -242,10 +242,11 @@ def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
 def test_caveats_of_the_screen_and_of_the_data_are_different():
     many = replace(small_findings(), cautions=tuple(Caution("a", f"note {i}.") for i in range(9)))
     screen, data = (text_of(many, name) for name in ("advice", "data"))
-    assert len(verdict.caveats(many)) > verdict.MAX_CAVEATS
-    assert all(text in screen for text in verdict.caveats(many)[: verdict.MAX_CAVEATS])
-    assert all(text in data for text in verdict.caveats(many)[verdict.MAX_CAVEATS : verdict.MAX_CAVEATS + 2])
-    assert not any(text in screen for text in verdict.caveats(many)[verdict.MAX_CAVEATS:])
+    texts, most = verdict.caveats(many), verdict.MAX_CAVEATS
+    assert len(texts) > most
+    assert all(text in screen for text in texts[:most])
+    assert all(text in data for text in texts[most : most + 2])
+    assert not any(text in screen for text in texts[most:])
 
 
 def test_a_law_has_its_interval_range_runs_and_speedup():

@@ -22,6 +22,7 @@ _HELP = {
     "examples": "List the example studies.",
     "fit": "Fit scaling laws to stores or to a table.",
     "report": "Write an HTML report that works offline.",
+    "proposal": "Write scaling and campaign for a compute-time proposal.",
     "advise": "Recommend a GPU count, power limit, clock and batch size.",
     "compare": "Compare two stores: machines, code versions, before and after.",
     "predict": "Predict time, power and energy of settings that were not measured.",

@@ -106,7 +106,9 @@ def energy_text(value_j: Estimate | float | None) -> str:
 
 def work_text(hours: Estimate | float | None, worker: str = "GPU") -> str:
     """Return the hours of all workers, as ``0.6 GPU-hours (0.5 to 0.7)`` or ``1.8 GPU-seconds``."""
-    return _in_best_unit(hours, tuple((f"{worker}-{unit}", *size) for unit, *size in WORK_UNITS))
+    return _in_best_unit(
+        hours, tuple((f"{worker}-{unit}", size, least) for unit, size, least in WORK_UNITS)
+    )
 
 
 def _in_best_unit(value: Estimate | float | None, units: Units) -> str:

@@ -340,7 +340,7 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
         return Layout((*first, *added, *_LAST), wanted=frozenset(wanted))
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
-        allowed = ", ".join([*templates, "proposal"])
+        allowed = ", ".join(templates) or "those of add-ons"
         raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
     return replace(templates[template], wanted=frozenset(wanted))
 

@@ -114,7 +114,7 @@ def table(findings: Findings) -> tables.Table | None:
     ]
     note = (
         "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
-        f"within {fmt.percent(Question().tolerance, 2)} of the best setting. {_COMMAND} explains each."
+        f"within {fmt.percent(Question().tolerance, 2)} of the best. {_COMMAND} explains each."
     )
     return tables.build(
         "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
@@ -224,9 +224,7 @@ def _hour_s(advice: Advice) -> float:
     return 1.0 if advice.unit in ("sample", "step") else HOUR_S
 
 
-def _points(
-    findings: Findings, advice: Advice, joules: float, seconds: float
-) -> pd.DataFrame:
+def _points(findings: Findings, advice: Advice, joules: float, seconds: float) -> pd.DataFrame:
     runs = comparable_runs(findings.runs, advice.workload).rows
     spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
     if any(option.energy_j for option in advice.pareto):
