@@ -77,6 +77,46 @@ def test_efficiency_is_relative_to_the_smallest_count_that_ran():
     assert last.efficiency.low < expected < last.efficiency.high
 
 
+def test_strong_and_weak_scaling_stand_side_by_side():
+    made = kinds(proposal(16))
+    assert {*made} == {"strong", "weak"}
+    assert len({point.setting.global_batch for point in made["strong"].points}) == 1
+    assert len({point.setting.local_batch for point in made["weak"].points}) == 1
+    headings = scaling_table(proposal(16)).headings
+    assert {"strong: speedup", "weak: speedup"} < {*headings}
+
+
+def test_speedup_per_doubling_is_judged_by_the_stated_rule():
+    points = kinds(proposal(16))["strong"].points
+    times_s = {point.setting.gpus: point.time_s.mean for point in points}
+    ratios = {n: times_s[n // 2] / times_s[n] for n in times_s if n // 2 in times_s}
+    doublings = {point.setting.gpus: point.doubling for point in points}
+    assert doublings.pop(1) is None
+    assert {n: value.mean for n, value in doublings.items()} == pytest.approx(ratios)
+    rule = sorted(ratios.values())[len(ratios) // 2]
+    made = proposal(16, rule=rule)
+    last = kinds(made)["strong"].keeps(rule).setting.gpus
+    assert all(ratio >= rule for n, ratio in ratios.items() if n <= last)
+    assert ratios.get(2 * last, 0) < rule
+    assert any("below" in cell for row in scaling_table(made).rows for cell in row)
+
+
+def test_a_training_is_given_in_epochs_steps_samples_or_tokens():
+    samples = float(findings().runs["samples_per_epoch"].iloc[0])
+    batch = proposal(2).planned.setting.global_batch
+    times_s = [
+        proposal(2, **budget).planned.time_s.mean
+        for budget in (
+            {"epochs": 8}, {"samples": 8 * samples}, {"steps": 8 * samples / batch},
+            {"tokens": 8 * samples * 512, "sequence_length": 512},
+        )
+    ]  # fmt: skip
+    assert times_s == pytest.approx([times_s[0]] * 4)
+    for budget in ({"epochs": 2, "steps": 5}, {"tokens": 5e9}, {"samples": 0}):
+        with pytest.raises(BadInput):
+            proposal(2, **budget)
+
+
 def test_a_campaign_has_the_hours_and_energy_of_all_its_trainings():
     made = proposal(4, runs=10, epochs=50)
     table = dict(campaign_table(made).plain_rows)
