@@ -3,6 +3,11 @@
 from wattlaw.common.registry import Command
 
 DASHBOARD = Command(
-    "Show running studies in a browser, live.", "wattlaw_dashboard.dashboard_command", "dashboard"
+    "Show running studies in a browser, live.",
+    "wattlaw_dashboard.dashboard_command",
+    "dashboard",
+    "Study",
 )
-TOP = Command("Show running studies in the terminal, live.", "wattlaw_dashboard.top", "top")
+TOP = Command(
+    "Show running studies in the terminal, live.", "wattlaw_dashboard.top", "top", "Study"
+)

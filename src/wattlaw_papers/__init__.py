@@ -3,5 +3,8 @@
 from wattlaw.common.registry import Command
 
 CLAIMS = Command(
-    "Test published findings on your own runs.", "wattlaw_papers.claims_command", "claims"
+    "Test published findings on your own runs.",
+    "wattlaw_papers.claims_command",
+    "claims",
+    "Answers",
 )

@@ -6,4 +6,5 @@ SITE_FILES = Command(
     "Write the Slurm prolog and epilog that let jobs set limits.",
     "wattlaw_site.site_files",
     "site_files",
+    "Measure",
 )

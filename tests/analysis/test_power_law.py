@@ -194,7 +194,7 @@ def test_each_series_gives_one_law(capsys):
         ("empty.csv", "", 'no column "gpus"; allowed: none'),
         ("words.csv", "gpus,t\n1,8\n2,x\n", 'words.csv: line 3: "t" is "x"; allowed: a number'),
         ("bad.parquet", "PAR1", "not a table"),
-        ("same.csv", "gpus,t\n1,8\n2,4\n4,2\n", "x and y are both 'gpus'"),
+        ("same.csv", "gpus,t\n1,8\n2,4\n4,2\n", "x and y: both given 'gpus'"),
     ],
 )
 def test_a_table_that_cannot_be_fitted_gives_a_line_with_the_place(
@@ -209,7 +209,8 @@ def test_a_table_that_cannot_be_fitted_gives_a_line_with_the_place(
     assert shown.out == ""
 
 
-def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys):
+def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "150")
     x, y = shared((2, 4, 8, 16, 32, 64, 128, 256, 424), between=0, noise=0.03)
     flat = np.maximum(x / 64, 1) ** 0.8
     table = pd.concat(

@@ -173,10 +173,10 @@ class TestPredictions:
             Setting(4, 2, local_batch=16.0, gradient_accumulation=2),
         ]
         known = [
-            (0.278178, 0.232668, 0.367513, 228.6347),
+            (0.278178, 0.232464, 0.362737, 228.6347),
             (0.488568, 0.416662, 0.556475, 161.3702),
-            (0.327963, 0.246854, 0.712002, 220.9086),
-            (0.181664, 0.114572, 0.282497, 208.6602),
+            (0.327896, 0.247445, 0.672208, 220.9086),
+            (0.179632, 0.115985, 0.288874, 208.6602),
         ]
         found = [
             (row.step_time_s, *row.step_time_s_ci, row.power_per_gpu_w)
@@ -220,6 +220,16 @@ class TestPredictions:
         assert both.step_time_s_ci[1] / both.step_time_s_ci[0] < np.divide(
             *alone.step_time_s_ci[::-1]
         )
+
+    def test_a_step_that_grew_may_go_on_as_the_highest_throughput_allows(self):
+        """By as much in three doublings, too; what takes more than twice the time cannot."""
+        few = [*ONE_NODE, *runs((8, 0.23))]
+        for most, grown_s, is_possible in ((16, 0.37, True), (64, 0.60, True), (16, 0.60, False)):
+            [far] = predict([*few, *runs((most, grown_s))], [packed(4 * most)])
+            assert (far.step_time_s_ci[1] > 3.5 * grown_s) == is_possible
+            # Storage takes no longer for as many samples.
+            [strong] = predict([*few, *runs((most, grown_s))], [packed(4 * most, batch=8.0)])
+            assert strong.step_time_s_ci[1] < 3 * grown_s
 
     def test_without_an_observation_it_is_refused(self):
         with pytest.raises(BadInput, match="observations"):

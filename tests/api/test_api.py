@@ -6,11 +6,13 @@ import importlib
 import inspect
 import json
 import pkgutil
+import runpy
 import subprocess
 import sys
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import altair as alt
 import pandas as pd
@@ -23,6 +25,7 @@ from made_stores import write_store
 from made_studies import MIT, mit
 from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
+from wattlaw.common import progress
 from wattlaw.common.errors import BadInput, Refused, WattlawError
 from wattlaw.report.topics import advice_text as text
 from wattlaw.running import tracker
@@ -107,17 +110,80 @@ def test_the_tables_of_a_store_are_frames(results):
     assert len(results.runs) == len(results.metrics) == 18
     assert len(results.settings) == 6
     assert set(results.settings["n"]) == {3}
+    every = results.table("settings")
+    assert set(results.settings) < set(every)
+    assert {"power_limit_w", "energy_j_low", "n"} <= set(results.settings)
+    assert len(results) == 18
     assert set(results.epochs["phase"]) == {"train", "evaluate"}
     of_run = results.statistics[results.statistics["part"] == "run"]
     assert sorted(of_run["run_id"]) == sorted(results.runs["run_id"])
     first, second = results.runs["run_id"][:2]
-    assert set(results.telemetry(first)["run_id"]) == {first}
-    assert set(results.telemetry([first, second])["run_id"]) == {first, second}
-    assert len(results.telemetry()) == results.telemetry().shape[0] > 18
+    assert set(results.table("telemetry", first)["run_id"]) == {first}
+    assert set(results.table("telemetry", [first, second])["run_id"]) == {first, second}
+    assert set(results.table("epochs", first)["run_id"]) == {first}
+    assert len(results.telemetry) > 18
     assert results.is_simulated
     assert results.to_dict()["runs"][0]["runs"] == 18
-    with pytest.raises(BadInput, match=r"run_id: given .*nowhere.*; allowed: a run that is done"):
-        results.telemetry("nowhere")
+
+
+def test_settings_that_differ_have_a_column_of_their_own(tmp_path):
+    for depth in (3, 9):
+        with wattlaw.track("mine", tmp_path, options={"depth": depth}, quiet=True):
+            pass
+    settings = wattlaw.open(tmp_path).settings
+    assert sorted(json.loads(text)["depth"] for text in settings["options"]) == [3, 9]
+    assert "train" not in settings  # equal in all rows
+
+
+def test_laws_and_predictions_are_sequences(results):
+    fits = results.fit()
+    assert [fit.law.beta for fit in fits] == [fits[0].law.beta]
+    assert (len(fits), fits[-1]) == (1, fits.rows[0])
+    one, several = results.predict(gpus=16), results.predict(gpus=[16, 32], power_limit_w=None)
+    assert [row.setting.gpus for row in several] == [16, 32]
+    assert one == results.predict(gpus=[16])
+
+
+def test_what_users_get_has_a_short_repr(results, folder):
+    study = wattlaw.load_study(folder / "study.yaml")
+    fits, predictions = results.fit(), results.predict(gpus=16)
+    shown = [
+        results, study, study.preview(folder / "results"), fits, fits[0], results.advise(),
+        results.advise().recommended, predictions, predictions[0],
+        results.compare(folder / "results"),
+    ]  # fmt: skip
+    for item in shown:
+        assert repr(item).startswith(f"{type(item).__name__}(")
+        assert len(repr(item)) < 200
+    assert "gpus=16" in repr(predictions[0])
+
+
+class _Display:
+    """Stands for the display of a notebook: keeps what its one line shows."""
+
+    def __init__(self) -> None:
+        self.shown: list[str] = []
+
+    def __call__(self, output, *, raw, display_id):
+        self.update(output, raw=raw)
+        return self
+
+    def update(self, output, *, raw):
+        self.shown.append(output["text/plain"])
+
+
+def test_a_notebook_shows_the_progress_of_long_calls(folder, tmp_path, monkeypatch):
+    display = _Display()
+    shell = SimpleNamespace(kernel=True)
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
+    wattlaw.run(folder / "study.yaml", tmp_path)
+    assert sum(line.startswith("done: resnet50 on ") for line in display.shown) == 18
+    display.shown.clear()
+    assert list(progress.track("ab", "Reading", 2)) == ["a", "b"]
+    assert display.shown[0] == "Reading: 0 of 2"
+    assert display.shown[-1] == ""  # the line is removed
 
 
 def test_several_stores_are_one_set_of_results(folder, measured):
@@ -125,7 +191,8 @@ def test_several_stores_are_one_set_of_results(folder, measured):
     assert both.workloads == ("dimenet", "resnet50")
     assert len(both.runs) == 18 + len(measured.runs)
     assert not both.is_simulated
-    assert len(both.telemetry()) == len(wattlaw.open(folder / "results").telemetry())
+    assert len(both.telemetry) == len(wattlaw.open(folder / "results").telemetry)
+    assert wattlaw.open([folder / "results", *measured.paths]) == both
 
 
 def test_a_fit_of_a_store_is_that_of_its_table(results):
@@ -216,19 +283,40 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
     frame = pd.read_parquet(path)
     assert len(frame) == written.rows > 0
     if table not in ("fits", "telemetry"):
-        assert list(frame.columns) == list(getattr(results, table).columns)
+        assert list(frame.columns) == list(results.table(table).columns)
 
 
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [
-        (lambda r: wattlaw.open(), "open: given no store"),
+        (lambda r: wattlaw.open(), "stores: given none"),
+        (lambda r: wattlaw.open(3), "stores: given 3; allowed: a path"),
+        (lambda r: wattlaw.run(3), "study: given 3; allowed: a path"),
+        (lambda r: wattlaw.import_files([]), "files: given 0 files"),
+        (lambda r: r.predict(gpus=0), "gpus: given 0; allowed: whole numbers from 1"),
+        (lambda r: r.predict(gpus=["x"]), 'gpus: given ["x"]'),
+        (lambda r: r.predict(local_batch=1.5), "local_batch: given 1.5"),
+        (lambda r: r.predict(gpus_per_node=0), "gpus_per_node: given 0"),
+        (lambda r: r.predict(power_limit_w="x"), 'power_limit_w: given "x"'),
+        (lambda r: r.predict(seed=-1), "seed: given -1"),
+        (lambda r: r.compare(3), "other: given 3; allowed: a path"),
+        (lambda r: r.plot("speedup", target="x"), "target: given"),
+        (lambda r: r.plot("speedup", reference=0), "reference: given 0"),
+        (lambda r: r.advise(target="x"), "target: given"),
+        (lambda r: r.report("t.html", kinds="gif"), "kinds: unknown 'gif'"),
+        (lambda r: r.proposal("t.html", nodes=0), "nodes: given 0"),
+        (lambda r: r.table("run"), 'table: given "run"; allowed: runs, '),
+        (lambda r: r.table("telemetry", "nowhere"), 'run_id: given "nowhere"'),
+        (lambda r: r.table("settings", "nowhere"), "run_id: "),
         (lambda r: wattlaw.open("nowhere"), "nowhere: "),
-        (lambda r: r.export("all", "t.csv"), 'export: given "all"; allowed: runs, '),
+        (lambda r: r.export("all", "t.csv"), 'what: given "all"; allowed: runs, '),
         (lambda r: r.export("runs", "t.xlsx"), "unknown ending '.xlsx'"),
         (lambda r: r.advise(deadline=-1), "deadline: given -1"),
         (lambda r: r.advise(grid="atlantis"), "grid: no grid intensity of 'atlantis'"),
         (lambda r: r.report("t.html", template="none"), "none"),
+        (lambda r: r.fit(x="cores"), "x: no column 'cores'"),
+        (lambda r: r.fit(y="energyj"), "y: no column 'energyj' (did you mean 'energy_j'?)"),
+        (lambda r: r.fit(by="cores"), "by: no column 'cores'"),
     ],
 )
 def test_an_error_is_a_line_of_our_own(results, wrong, message):
@@ -298,7 +386,7 @@ def test_every_public_name_is_imported_when_it_is_used():
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
     )
     assert shown.stdout == "['wattlaw']\n"
-    assert set(wattlaw.__all__) <= set(dir(wattlaw))
+    assert dir(wattlaw) == sorted(wattlaw.__all__)
     for name in wattlaw.__all__:
         assert getattr(wattlaw, name)
     assert inspect.isfunction(wattlaw.run)  # no package of this name hides it
@@ -318,6 +406,18 @@ def test_the_examples_of_the_docstrings_work(folder, monkeypatch):
         assert outcome.failed == 0, module.__name__
         tried += outcome.attempted
     assert tried > 20
+
+
+def test_the_code_of_the_gallery_draws_its_pictures(tmp_path, monkeypatch):
+    page = runpy.run_path(str(Path("tools/gallery.py").resolve()))
+    images = Path("docs").resolve()
+    monkeypatch.chdir(tmp_path)
+    drawn = {path: chart.to_dict() for path, chart in page["pictures"]()}
+    assert len(drawn) == 10
+    assert all((images / path).is_file() for path in drawn)
+    assert all(
+        "imulated" in json.dumps(chart["title"]) for chart in drawn.values() if "title" in chart
+    )
 
 
 def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch):

@@ -45,7 +45,16 @@ def loaded_by(code: str) -> set[str]:
 def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
     found = wattlaw("--help")
     assert found.returncode == 0
-    assert all(command in found.stdout for command in COMMANDS)
+    groups = {}
+    for line in found.stdout.splitlines():
+        if line.endswith(":"):
+            named = groups.setdefault(line[:-1], [])
+        elif line[:2] == "  " and line[2] != " ":
+            named = groups[[*groups][-1]] if groups else []
+            named.append(line.split()[0])
+    assert [*groups][1:] == ["Measure", "Study", "Answers", "Data"]  # after the options
+    assert sorted(name for names in [*groups.values()][1:] for name in names) == sorted(COMMANDS)
+    assert groups["Answers"][:2] == ["advise", "report"]
     modules = loaded_by("from wattlaw.cli.main import main; main(['--help'])")
     assert not {"torch", "pandas", "pyarrow", "numpy", "altair", "yaml"} & modules
     assert not {"torch", "pandas"} & loaded_by("import wattlaw")

@@ -21,7 +21,7 @@ import paths
 from conftest import environment
 from made_runs import made_record, made_spec
 from wattlaw.api.progress_lines import LineProgress
-from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.main import main
 from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.terminal import escape_invisible
@@ -96,6 +96,26 @@ def test_no_command_prints_control_characters_of_a_store(store, tmp_path, capsys
         assert shown.out + shown.err
 
 
+@pytest.mark.parametrize("width", [80, 50])
+def test_a_table_that_does_not_fit_is_a_list_with_whole_numbers(width, capsys):
+    headings = ("GPUs", "workload", "time", "energy per sample", "power")
+    rows = [("16", "resnet50", "8.97 min (7.66 to 13.4)", "1.42 J (1.23 to 1.92)", "\u2013"),
+            ("16", "bert", "12.1 min (11.9 to 12.3)", "0.9 J (0.8 to 1.1)", "139 W")]  # fmt: skip
+    numbers = ("GPUs", "time", "energy per sample", "power")
+    console = Console(width=width)
+    console.print(make_table(headings, rows, right=numbers, title="Predicted", caption="a note"))
+    lines = capsys.readouterr().out.splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert {cell for row in rows for cell in row[2:4]} == {
+        cell for row in rows for cell in row[2:4] if any(cell in line for line in lines)
+    }
+    pairs = [re.split(r"\s{2,}", line.strip()) for line in lines]
+    if width == 50:
+        assert pairs.count(["GPUs 16"]) == 1  # rows of one heading are below it
+        assert ["time", "8.97 min (7.66 to 13.4)"] in pairs
+        assert [pair[1] for pair in pairs if pair[0] == "power"] == ["139 W"]
+
+
 def test_a_line_break_in_data_makes_no_line_of_its_own(tmp_path, capsys):
     observer = LineProgress(partial(Console().print, soft_wrap=True), 1)
     one = record("a" * 16, "failed").model_copy(update={"reason": "first\nwattlaw: forged"})
@@ -139,7 +159,7 @@ def test_a_terminal_gets_our_colours_and_none_from_data(store):
 def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
     code = """
 import sys
-from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.progress_bars import observer_for
 from wattlaw.common.terminal import escaped_output
 from test_terminal_output import BAD, record

@@ -139,7 +139,7 @@ def test_simulated_runs_are_never_called_measured():
 
 
 def test_what_cannot_be_proposed_is_refused_with_the_reason():
-    with pytest.raises(BadInput, match="--nodes"):
+    with pytest.raises(BadInput, match="nodes: given 0"):
         proposal(0)
     with pytest.raises(Refused):
         propose(findings(), "none", Campaign(1))

@@ -12,10 +12,7 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.running.node_setup import permission_problem
 from wattlaw.running.planning import skipped_text
-from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
-from wattlaw_dashboard.dashboard_overview import read_overview
-from wattlaw_dashboard.pages import Pages
 
 
 def write(folder: Path, **changes: Any) -> Path:
@@ -38,11 +35,10 @@ def told_of(path: Path, **changes: Any) -> list[str]:
     return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]
 
 
-@pytest.mark.parametrize("gpus", [[5, 4, 3], [4, 5, 3], [4, 3, 5]])
-def test_uneven_nodes_are_skipped_in_every_position_of_a_dry_run(tmp_path, capsys, gpus):
+def test_uneven_nodes_are_skipped_in_a_dry_run(tmp_path, capsys):
     path = write(
         tmp_path,
-        sweeps=[{"gpus": gpus, "local_batch": [8]}],
+        sweeps=[{"gpus": [5, 4, 3], "local_batch": [8]}],
         launch={"kind": "slurm", "gpus_per_node": 4},
     )
     assert main(["run", str(path), "--store", str(tmp_path / "s"), "--dry-run"]) == 0
@@ -84,41 +80,6 @@ def test_every_launcher_says_what_it_will_skip(tmp_path, capsys, launch, reason)
     assert outcome.is_success
 
 
-def test_skipped_runs_are_counted_first_and_are_not_in_the_time_to_go(tmp_path, capsys):
-    path = write(tmp_path, sweeps=[{"gpus": [1, 16, 32, 64], "local_batch": [8]}], repeats=2)
-    lines: list[str] = []
-    run(path, tmp_path / "s", progress=lines.append)
-    assert [line.split(":")[0] for line in lines] == ["skipped"] * 6 + ["done"] * 2
-    assert "6 skipped, 1 left, about" in lines[6]
-    assert main(["run", str(path), "--store", str(tmp_path / "t")]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert told.index("2 runs of 8 will be skipped: needs 16 workers") < told.index("skipped: mine")
-
-
-def test_many_reasons_are_not_all_listed(tmp_path):
-    path = write(tmp_path, sweeps=[{"gpus": [*range(10, 30)], "local_batch": [8]}])
-    told = [line for line in told_of(path) if "skipped" in line]
-    assert len(told) == 6
-    assert told[-1].startswith("15 runs of 20 will be skipped for 15 other reasons")
-    path = write(tmp_path, sweeps=[{"gpus": [*range(10, 16)], "local_batch": [8]}])
-    assert len([line for line in told_of(path) if ": needs 1" in line]) == 6
-
-
-def test_skipped_runs_are_no_failures_in_the_dashboard(tmp_path):
-    path = write(tmp_path, repeats=2, sweeps=[{"gpus": [1, 32, 64], "local_batch": [8]}])
-    run(path, tmp_path / "s")
-    overview = read_overview([tmp_path / "s"], StatusPoller())
-    assert (overview.failed_count, overview.failed) == (0, [])
-    assert overview.counts == {"done": 2, "skipped": 4}
-    assert sorted(sentence[:38] for sentence in overview.skipped) == [
-        "2 runs skipped: needs 32 workers; this",
-        "2 runs skipped: needs 64 workers; this",
-    ]
-    summary = Pages((tmp_path / "s",)).overview()
-    assert "2 runs skipped: needs 64 workers" in summary["summary"]
-    assert "64 workers" not in summary["failed"]
-
-
 SCRIPT = "import os, pathlib\nrecord = pathlib.Path(os.environ['WATTLAW_RUN_FOLDER'])\n"
 
 
@@ -126,12 +87,8 @@ SCRIPT = "import os, pathlib\nrecord = pathlib.Path(os.environ['WATTLAW_RUN_FOLD
     ("words", "sweep", "changes", "expected"),
     [
         (["t.py"], {"local_batch": [8, 16]}, {}, ["{global_batch} or {local_batch}"]),
-        (["t.py", "--b={local_batch}"], {"local_batch": [8, 16]}, {}, []),
         (["t.py", "{global_batch}"], {"global_batch": [16, 32]}, {}, []),
         (["t.py"], {"local_batch": [8], "gpus": [1, 2]}, {}, []),  # weak scaling
-        (["t.py"], {"local_batch": [8], "precision": ["bf16"]}, {}, ["{precision}"]),
-        (["t.py", "{precision}"], {"local_batch": [8], "precision": ["fp32", "bf16"]}, {}, []),
-        (["t.py"], {"local_batch": [8], "dataset_fraction": [0.5]}, {}, ["{dataset_fraction}"]),
         (["t.py"], {"local_batch": [8], "epochs": 3}, {}, ["{epochs}"]),
         (["t.py"], {"local_batch": [8]}, {"train": {"gradient_accumulation": 4}},
          ["train.gradient_accumulation"]),

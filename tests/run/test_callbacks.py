@@ -108,23 +108,20 @@ def test_steps_are_measured_instead_of_epochs(tmp_path, library, trainers):
     assert (epochs["step_time_p50_s"] <= epochs["step_time_p95_s"]).all()
 
 
-@pytest.mark.parametrize(("declared", "ran"), [({}, None), ({"global_batch": 128}, 32)])
-def test_the_batch_of_a_trainer_is_that_of_its_steps(
-    declared, ran, tmp_path, trainers, monkeypatch
-):
-    options = {"store": tmp_path / "store", "quiet": True, **declared}
+def test_the_batch_of_a_trainer_is_that_of_its_steps(tmp_path, trainers, monkeypatch):
+    options = {"store": tmp_path / "store", "quiet": True, "global_batch": 128}
     for repeat in (0, 1):
         callback = trainers.ForTransformers("hf", **options)
         trainers.trained(tmp_path, callback, batch=16, gradient_accumulation_steps=2)
-        assert callback.record.facts.global_batch == ran
+        assert callback.record.facts.global_batch == 32
         setting = (callback.record.spec.setting.global_batch, callback.record.spec.repeat)
-        assert setting == (128 if declared else 32, repeat)
+        assert setting == (128, repeat)
     other = trainers.ForTransformers("hf", **options | {"global_batch": 64})
     trainers.trained(tmp_path, other, batch=16)
     assert other.record.spec.repeat == 0  # another batch is no repeat
     callback = trainers.ForLightning("lit", **options)
     trainers.fit(callback, accumulate_grad_batches=2)
-    assert callback.record.facts.global_batch == ran
+    assert callback.record.facts.global_batch == 32
     monkeypatch.setattr("wattlaw.callbacks.lightning.rows_of", lambda batch: 1)
     packed = trainers.ForLightning("lit", store=tmp_path, quiet=True)
     trainers.fit(packed)  # its rows are no samples
@@ -139,19 +136,12 @@ def test_a_fit_that_fails_is_a_run_that_failed_with_the_reason(tmp_path, trainer
     assert (record.status, record.reason) == ("failed", "ValueError: sample 7 is broken")
 
 
-@pytest.mark.parametrize(
-    "when", [{"eval_strategy": "epoch"}, {"eval_strategy": "steps", "eval_steps": 2}]
-)
-def test_hugging_face_epochs_are_windows_which_evaluations_interrupt(tmp_path, trainers, when):
+def test_hugging_face_epochs_are_windows_which_evaluations_interrupt(tmp_path, trainers):
     callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trainers.trained(tmp_path, callback, **when).evaluate()
+    trainers.trained(tmp_path, callback, eval_strategy="steps", eval_steps=2).evaluate()
     found = [(row["phase"], int(row["epoch"])) for row in rows(tmp_path / "store")]
-    both = ("train", "evaluate")
-    if "eval_steps" in when:
-        assert found.count(("evaluate", 0)) == 2
-        assert found[:3] == [("train", 0), ("evaluate", 0), ("train", 0)]
-    else:
-        assert found == [(name, epoch) for epoch in (0, 1) for name in both]
+    assert found.count(("evaluate", 0)) == 2
+    assert found[:3] == [("train", 0), ("evaluate", 0), ("train", 0)]
     assert callback.record.status == "done"
 
 

@@ -2,11 +2,9 @@
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
-import time
 
 import pandas as pd
 import psutil
@@ -138,28 +136,6 @@ def test_two_campaigns_on_one_store_share_the_runs_and_repeat_none(tmp_path, wri
     done = [output.count("\ndone: ") + output.startswith("done: ") for output in outputs]
     assert sum(done) == 2
     assert min(done) >= 1
-
-
-def test_a_launcher_killed_at_any_moment_leaves_no_incomplete_run_marked_done(
-    tmp_path, write_study
-):
-    study = write_study(
-        workloads=[command("time.sleep(0.5)")],
-        repeats=2,
-        launch={"gpus_per_node": 2, "max_parallel": 2},
-    )
-    store, moments = tmp_path / "store", random.Random(7)
-    for _ in range(2):
-        with started("run", study, "--store", store) as campaign:
-            wait_for(store.exists, "the store")
-            time.sleep(moments.uniform(0.0, 2.5))
-            campaign.kill()
-        for table in ("epochs", "telemetry"):
-            Store(store).arrow(table)
-    ended = wattlaw("run", study, "--store", store)
-    assert ended.returncode == 0, ended.stderr
-    assert statuses(store) == ["done"] * 2
-    assert Store(store).arrow("epochs").num_rows == 2
 
 
 def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path, write_study):

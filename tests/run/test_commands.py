@@ -268,17 +268,13 @@ def test_a_killed_run_leaves_no_rank_of_a_command_behind(write_study, tmp_path):
     ("said", "expected"),
     [
         ("[rank1]: ValueError: a\n", "ValueError: a"),
-        ("torch.cuda.OutOfMemoryError: CUDA\n", "torch.cuda.OutOfMemoryError: CUDA"),
         ("KeyError: 'x'\n\nDuring ...\n\nRuntimeError: b\n", "KeyError: 'x'"),
-        ("Traceback ...\nKeyboardInterrupt\n", "KeyboardInterrupt"),
         ("usage: train.py [-h]\ntrain.py: error: unrecognized arguments: --x\n",
          "train.py: error: unrecognized arguments: --x"),
         ("/my env/python: can't open file '/a b.py': [Errno 2] No\n",
          "/my env/python: can't open file '/a b.py': [Errno 2] No"),
         ("Error rate: 0.3\nErrors: none\nMeanError 0.2\nUserWarning: old\n", None),
-        ("AssertionError\n", "AssertionError"),
         ("ValueError: " + "x" * 1000 + "\n", "ValueError: " + "x" * 288),
-        ("", None),
     ],
 )  # fmt: skip
 def test_only_error_messages_in_a_log_count_as_errors(said, expected, tmp_path):

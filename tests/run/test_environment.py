@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import yaml
 
-import paths
 from wattlaw.api.studies import load_study, run
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
@@ -35,16 +34,10 @@ METADATA = "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu128\n"
     ("capability", "architectures", "advice"),
     [
         ((7, 0), CU128, "cu126"),
-        ((7, 0), CU126, None),
-        ((8, 0), CU128, None),
         ((8, 9), CU126, None),  # sm_86
         ((9, 0), ("sm_80", "compute_80"), None),
-        ((9, 0), ("sm_80",), "sm_90"),
         ((9, 0), ("sm_90a",), None),
         ((10, 0), CU126, "cu128"),
-        ((12, 0), CU128, None),
-        ((7, 5), ("sm_70",), None),
-        ((7, 0), ("sm_75",), "cu126"),
         ((9, 0), ("gfx90a",), None),
         ((7, 0), (), None),
     ],
@@ -113,15 +106,3 @@ def test_packages_of_jobs_are_those_of_this_python_if_they_use_it(
     monkeypatch.setattr(catalogue, "check_installed", refuse)
     expected = [f"digits-cnn needs sklearn ({sys.executable})"] if is_told else []
     assert [*study.forecast().missing] == expected
-
-
-def test_the_guide_to_clusters_installs_what_its_study_needs(tmp_path):
-    text = (paths.ROOT / "docs" / "clusters.md").read_text()
-    commands = text.split("```console\n")[1].split("```")[0]
-    study = commands.split("<<'END'\n")[1].split("END\n")[0]
-    (tmp_path / "study.yaml").write_text(study)
-    loaded = load_study(tmp_path / "study.yaml")
-    (workload,) = loaded.plan.study.workloads
-    assert f"clone[{catalogue.entry(workload.name).extra}]" in commands
-    assert loaded.plan.study.launch.slurm.cpus_per_worker is not None
-    assert {run.spec.nodes for run in loaded.plan.runs} == {1, 2, 4, 8}

@@ -69,9 +69,7 @@ def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
     [
         ("1 starting raises", "rank 1: ValueError: sample 7 is broken"),
         ("1 loading is_killed", "rank 1: RuntimeError: DataLoader worker"),
-        ("1 training exits", "rank 1: SystemExit: 3"),
         ("0 training is_killed", "rank 0 ended by signal 9 (SIGKILL)"),
-        ("0 saving raises", "rank 0: ValueError: sample 7 is broken"),
     ],
 )
 def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing: Failing, fault, reason):
@@ -150,9 +148,7 @@ def test_a_rank_that_loses_another_node_has_not_failed_by_itself(two_nodes):
     ("text", "kind"),
     [
         ("RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed", "disconnected"),
-        ("torch.distributed.DistBackendError: remote process exited", "disconnected"),
         ("RuntimeError: NCCL communicator was aborted on rank 1", "disconnected"),
-        ("torch.distributed.elastic.multiprocessing.errors.ChildFailedError: ", "disconnected"),
         ("DistStoreError: Timed out after 1801 seconds", "disconnected"),
         ("ConnectionResetError: [Errno 104] Connection reset by peer", "disconnected"),
         ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error"),

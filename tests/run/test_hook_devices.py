@@ -1,7 +1,5 @@
 """The device on which the hook times a training. No GPU is here: a stand-in notes what is asked."""
 
-import json
-import os
 import sys
 from contextlib import nullcontext
 from types import SimpleNamespace
@@ -96,11 +94,8 @@ def recorded(recorder: hook._Recorder, folder: object) -> object:
     ("groups", "timed", "peak"),
     [
         ([["cuda:1"]], "cuda:1", 2000),
-        ([[], ["cuda:1"]], "cuda:1", 2000),
         ([["cpu", "cuda:1"], ["cuda:0"]], "cuda:1", 2000),
-        ([["cuda:0", "cuda:1"]], "cuda:0", 2000),
         ([["cpu"]], None, None),
-        ([["meta"]], None, None),
     ],
 )
 def test_steps_are_timed_where_the_parameters_are(tmp_path, cuda, recorder, groups, timed, peak):
@@ -157,78 +152,6 @@ def test_an_optimizer_in_a_cuda_graph_ends_its_recording_with_a_note(tmp_path, c
     process = recorded(recorder, tmp_path)
     assert process.steps == 8
     assert [problem.split(":")[0] for problem in process.problems] == ["CUDA graph"]
-
-
-def test_the_recording_of_an_optimizer_ends_alone(tmp_path, recorder, monkeypatch):
-    """Whatever is wrong with one of them, the others are counted."""
-
-    class Unprintable(Exception):
-        def __str__(self) -> str:
-            raise ValueError
-
-    class Broken:
-        @property
-        def param_groups(self) -> object:
-            raise Unprintable
-
-    good, late, none = Optimizer(["cpu"]), Optimizer([]), Optimizer([])
-    none.param_groups = None
-    monkeypatch.setattr(hook, "recorder", recorder)
-    for number in range(6):
-        for optimizer in (Broken(), object(), none, good):  # object: without weak references
-            hook._after_step(optimizer, (), {})
-        if number == 3:
-            late.param_groups.append({"params": [Parameter("cpu")]})
-        hook._after_step(late, (), {})
-    process = recorded(recorder, tmp_path)
-    assert process.steps == 6
-    parts = {problem.split(":")[0].split()[0] for problem in process.problems}
-    assert parts == {"optimizer", "steps"}
-    lines = [json.loads(line) for path in tmp_path.iterdir() for line in path.open()]
-    counts = [len(line["us"]) for line in lines if line["type"] == "steps"]
-    assert sum(counts) == 6 + 3  # those of the late one with parameters
-    assert process.is_ended
-
-
-def test_more_optimizers_than_are_recorded_are_noted(tmp_path, recorder):
-    optimizers = [Optimizer(["cpu"]) for _ in range(hook._MAX_OPTIMIZERS + 5)]
-    for _ in range(3):
-        for optimizer in optimizers:
-            recorder.step(optimizer)
-    process = recorded(recorder, tmp_path)
-    assert process.steps == 3
-    assert [problem.split(":")[0] for problem in process.problems] == ["optimizers"]
-
-
-def test_a_record_that_cannot_be_written_is_noted_when_it_can_be_again(
-    tmp_path, recorder, monkeypatch
-):
-    optimizer = Optimizer(["cpu"])
-    recorder.step(optimizer)
-    write, is_full = os.write, [True]
-
-    def full(descriptor: int, data: bytes) -> int:
-        if descriptor == recorder.file and is_full[0]:
-            write(descriptor, data[:10])
-            raise OSError(28, "No space left on device")
-        return write(descriptor, data)
-
-    monkeypatch.setattr(os, "write", full)
-    recorder.next_flush_ns = 0
-    recorder.step(optimizer)
-    is_full[0] = False
-    recorder.step(optimizer)
-    process = recorded(recorder, tmp_path)
-    assert process.steps == 1
-    assert not process.is_ended
-    assert any("No space left" in problem for problem in process.problems)
-
-
-def test_an_optimizer_that_never_steps_is_noted(tmp_path, recorder):
-    recorder.has_optimizer = True
-    process = recorded(recorder, tmp_path)
-    assert (process.steps, len(process.problems)) == (0, 1)
-    assert "CUDA graphs" in process.problems[0]
 
 
 @pytest.mark.parametrize("count", [1, 3])

@@ -76,18 +76,6 @@ def test_empty_and_relative_entries_of_pythonpath_are_not_for_our_processes(host
     assert "absent" in record.samplers[0].unavailable  # a meter of the plug-in: its entry counts
 
 
-def test_runs_are_simulated_and_reported_in_a_hostile_folder(hostile, tmp_path):
-    study = write_study(
-        tmp_path / "study.yaml",
-        sweeps=[{"gpus": [2], "global_batch": [128]}],
-        launch={"kind": "simulated", "simulation": {"hardware": "mit-v100"}},
-    )
-    hostile.does(COMMAND, "run", study, "--store", "store")
-    assert {record.status for record in Store(hostile.folder / "store").records()} == {"done"}
-    hostile.does(COMMAND, "report", "store", "-o", "report.html")
-    assert "data:image/svg" in (hostile.folder / "report.html").read_text()
-
-
 def test_an_isolated_python_stays_so_and_finds_no_entry_point_of_a_hostile_folder(hostile):
     python = [sys.executable, "-I", "-m", "wattlaw"]
     path = str(hostile.folder)  # ignored by -I, here and in what is started

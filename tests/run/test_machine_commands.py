@@ -36,15 +36,12 @@ def test_a_machine_without_hardware_says_of_each_meter_why_it_measures_nothing()
     assert "no NVIDIA driver" in wattlaw("devices").stdout.replace("\n", " ")
 
 
-@pytest.mark.parametrize("command", [["devices"], ["limits", "show"], ["measure", "--", "true"]])
-def test_a_root_of_the_kernels_files_that_is_not_a_folder_is_bad_input(
-    tmp_path, monkeypatch, command
-):
+def test_a_root_of_the_kernels_files_that_is_not_a_folder_is_bad_input(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for root in (tmp_path / "missing", tmp_path / "file"):
         (tmp_path / "file").touch()
         monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(root))
-        done = wattlaw(*command)
+        done = wattlaw("measure", "--", "true")
         assert (done.returncode, done.stdout) == (2, "")
         (line,) = done.stderr.splitlines()
         assert f"WATTLAW_SYSFS_ROOT: {root} is not a folder" in line

@@ -34,7 +34,7 @@ def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     busy = "import time\nwhile time.process_time() < 2: pass"  # however busy the machine is
     done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", busy)
     assert (done.returncode, done.stdout) == (0, "")
-    assert "not available" in done.stderr
+    assert done.stderr.count("not measured") == 1  # and not the reason of each meter
     told = json.loads((tmp_path / "s.json").read_text())
     assert told["duration_s"] > 2.0
     assert told["gpu_energy_j"] is None  # nothing measures here: missing, not zero
@@ -129,7 +129,7 @@ def test_measure_passes_the_exit_code_and_stores_failed_commands(tmp_path, code,
     assert (tmp_path / "runs" / record.run_id / "epochs.parquet").exists()
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_signals_are_passed_on_to_the_command(tmp_path, number):
     code = (
         "import signal, sys, time\n"

@@ -91,17 +91,6 @@ def test_what_ranks_wait_for_is_split_as_the_script_times_it_and_used_for_predic
     assert observation.waiting_s > 0
 
 
-def test_workers_that_train_alone_are_warned_about(tmp_path):
-    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    found, done = measured(tmp_path, "--", sys.executable, *line, SCRIPTS / "ddp.py", "--alone")
-    assert (found["workers_work_together"], found["world_size"]) == (False, 1)
-    assert found["steps"] == 40
-    assert found["samples_seen"] == 400
-    assert "DistributedDataParallel" in " ".join(done.stderr.split())
-    (record,) = Store(tmp_path).records()
-    assert any("DistributedDataParallel" in note for note in record.notes)
-
-
 def test_a_program_is_ended_when_its_output_shows_the_steps(tmp_path):
     limits = ("--steps", "20", "--warmup-steps", "4", "--progress", PATTERN)
     found, done = measured(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=10_000))
@@ -123,23 +112,12 @@ def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
     assert [note for note in found["notes"] if "6 of 200 measured steps" in note]
 
 
-def test_without_instrumentation_nothing_is_known_of_steps(tmp_path):
-    script = (sys.executable, SCRIPTS / "gan.py")
-    found, done = measured(tmp_path, "--instrument", "none", "--", *script)
-    assert "RESULT" in done.stdout
-    assert {found[name] for name in ("steps", "step_time_mean_s", "world_size")} == {None}
-    assert {found[name] for name in ("step_time_p50_s", "samples_seen", "parallelism")} == {None}
-    assert found["instrumented"] is False
-
-
 @pytest.mark.parametrize(
     "options",
     [
         ("--steps", "5", "--seconds", "5"),
         ("--steps", "5", "--instrument", "none"),
-        ("--steps", "5", "--progress", r"(?P<epoch>\d+)"),
         ("--progress", "step"),
-        ("--steps", "0"),
     ],
 )
 def test_options_that_cannot_work_start_nothing(tmp_path, options):
@@ -151,9 +129,7 @@ def test_options_that_cannot_work_start_nothing(tmp_path, options):
 
 
 FAULTS = {
-    "closed": "import os; os.closerange(3, 100)",
     "full": "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))",
-    "removed": "import os, shutil; shutil.rmtree(os.environ['WATTLAW_STEPS'])",
     "never": "raise SystemExit(5)",
 }
 TRAINING = """
@@ -169,19 +145,16 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize(
-    ("fault", "steps", "note"),
-    [("closed", 150, None), ("full", None, "the records stop before"), ("removed", None, "folder"),
-     ("never", None, "but no step was recorded")],
-)  # fmt: skip
-def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(
-    tmp_path, fault, steps, note
-):
+    ("fault", "note"),
+    [
+        ("full", "the records stop before"),
+        ("never", "but no step was recorded"),
+    ],
+)
+def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_path, fault, note):
     script = (sys.executable, "-c", TRAINING.format(FAULTS[fault]))
     found, done = measured(tmp_path, "--", *script)
     assert (done.returncode, found["exit_code"]) == (5, 5)
     assert done.stdout.split() == [str(n) for n in range(0 if fault == "never" else 150)]
     assert "Traceback" not in done.stderr
-    if note is None:
-        assert found["steps"] == steps
-    else:
-        assert [text for text in found["notes"] if note in text]
+    assert [text for text in found["notes"] if note in text]

@@ -59,7 +59,7 @@ def tree(folder: Path, *ignores: str) -> list[object]:
     return ["measure", "-o", folder / "s", "--", sys.executable, "-c", TREE, folder, *ignores]
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_signal_ends_all_processes_of_the_command(tmp_path, number):
     with started(*tree(tmp_path)) as process:
         known = pids(tmp_path)

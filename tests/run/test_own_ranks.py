@@ -25,28 +25,18 @@ SCRIPTS = paths.SCRIPTS
     ("line", "program", "count"),
     [
         ("torchrun --nproc-per-node {gpus} train.py", "torchrun", "{gpus}"),
-        ("/opt/x/bin/torchrun --nproc_per_node=2 train.py --n 9", "torchrun", "2"),
         ("python -m torch.distributed.run --nproc-per-node=4 t.py", "torchrun", "4"),
         ("{python} -um torch.distributed.launch t.py", "torchrun", "1"),
-        ("python3.11 -X dev -W ignore /x/bin/torchrun t.py", "torchrun", "1"),
         ("env A=1 -u B nohup nice -n 5 torchrun t.py", "torchrun", "1"),
         ("env -S 'torchrun --nproc-per-node 2 t.py'", "torchrun", "2"),
         ("timeout -k 5 60 torchrun t.py", "torchrun", "1"),
         ("uv run --with torch torchrun --nproc-per-node 2 t.py", "torchrun", "2"),
-        ("uv run -m torch.distributed.run t.py", "torchrun", "1"),
-        ("conda run -n env torchrun t.py", "torchrun", "1"),
         ("apptainer exec --nv img.sif torchrun t.py", "torchrun", "1"),
         ("bash -c 'cd x && A=1 exec torchrun --nproc-per-node=2 t.py'", "torchrun", "2"),
-        ("bash -lc 'if [ 1 ]; then mpirun -np 2 python t.py; fi'", "mpirun", "2"),
         ("numactl --cpunodebind=0 -m 0 mpirun -n 4 python t.py -n 9", "mpirun", "4"),
-        ("mpiexec.hydra -n2 ./a.out", "mpiexec.hydra", "2"),
         ("srun -n1 torchrun --nproc-per-node 2 t.py", "torchrun", "2"),
-        ("srun python t.py", "srun", None),
         ("accelerate launch --num_processes 1 t.py", "accelerate launch", "1"),
-        ("python -m accelerate.commands.launch t.py", "accelerate launch", None),
         ("deepspeed --num_gpus=2 t.py", "deepspeed", "2"),
-        ("horovodrun -np 2 python t.py", "horovodrun", "2"),
-        ("fabric run --devices 2 t.py", "fabric run", "2"),
         ("lightning run model --devices=2 t.py", "lightning run", "2"),
     ],
 )
@@ -60,14 +50,9 @@ def test_a_program_that_starts_ranks_is_seen(line, program, count):
     [
         "python train.py --launcher torchrun",
         "python -c 'torchrun'",
-        "./mytrainer torchrun",
-        "accelerate test",
         "lightning download x",
         "sh -c 'python t.py # torchrun'",
         "taskset -c 0-3 python t.py --x mpirun",
-        "bash no-such-script.sh",
-        "env",
-        "bash -c",
     ],
 )
 def test_other_programs_are_not_taken_for_one(line):
@@ -95,9 +80,7 @@ HERE = shlex.quote(sys.executable)
     "command",
     [
         f"{HERE} -m torch.distributed.run --nproc-per-node {{gpus}} t.py",
-        f"{HERE} -m torch.distributed.run --nproc-per-node 2 t.py",
         f"{HERE} -m torch.distributed.run t.py",  # WORLD_SIZE is 1 in each
-        f"env A=1 {HERE} -m accelerate.commands.launch --num_processes 2 t.py",
         f"bash -c '{HERE} -m torch.distributed.run --nproc-per-node=gpu t.py'",
     ],
 )
@@ -111,7 +94,6 @@ def test_check_refuses_a_command_that_certainly_starts_other_ranks(tmp_path, com
     ("command", "gpus", "warns"),
     [
         (f"{HERE} -m torch.distributed.run --nproc-per-node {{gpus}} t.py", [1], False),
-        (f"{HERE} -m torch.distributed.run t.py", [1], False),
         (f"{HERE} -m accelerate.commands.launch --num_processes 1 t.py", [1, 2], False),
         (f"{HERE} -m accelerate.commands.launch t.py", [1, 2], True),
         (f"{HERE} -m torch.distributed.run --nnodes {{gpus}} --nproc-per-node 1 t.py", [2], True),
@@ -195,11 +177,8 @@ def process(pid: int, begin_s: float = 0.0, **facts: Any) -> ProcessSteps:
         # Each with a model of its own: another note says so.
         ([process(n, rank=n, env_world_size=2, launched_rank=n) for n in range(2)], False),
         ([process(n, rank=0, env_world_size=1, launched_rank=n) for n in range(2)], True),
-        ([process(n, rank=0, env_world_size=2, launched_rank=0) for n in range(8)], False),
         ([process(1, rank=0, world_size=2, env_world_size=1), process(2, rank=1, world_size=2)],
          False),
-        ([process(1, rank=0, world_size=4)], True),
-        ([process(1)], False),
         ([], False),
     ],
 )  # fmt: skip

@@ -16,7 +16,6 @@ from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher
 from wattlaw.running.slurm.submission import (
     INTERRUPTED,
-    MAX_INTERRUPTIONS,
     NO_FOLDER,
     job_name,
     read_submission,
@@ -79,13 +78,10 @@ def queue(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("state", "code", "log", "expected"),
     [
-        ("CANCELLED", 0, "", "job 7 was cancelled"),
-        ("OUT_OF_MEMORY", 0, "", "job 7: ran out of memory on its nodes"),
         ("TIMEOUT", 0, "", "job 7: reached its time limit"),
         ("FAILED", NO_FOLDER, "", "it must be on a file system that login node and compute nodes"),
         ("FAILED", DISK_FULL, "", "job 7: the disk is full"),
         ("FAILED", 1, "a\nb  c\n\n", "job 7: ended FAILED with exit code 1; b c (log: "),
-        ("COMPLETED", 0, "a\n", "job 7: ended COMPLETED with exit code 0; a (log: "),
         ("FAILED", 15, None, "must be on a file system that login node and compute"),
     ],
 )
@@ -178,18 +174,6 @@ def test_a_lost_job_is_submitted_again_and_the_loss_recorded_once(queue, state, 
     assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
 
 
-def test_repeated_losses_without_progress_fail_the_run(queue):
-    attempt = queue.submitted()
-    queue.set_job("NODE_FAIL")
-    for number in range(2, MAX_INTERRUPTIONS + 1):
-        assert queue.poll(attempt) is None
-        record = queue.folder.read().model_copy(update={"status": "running", "attempts": number})
-        queue.folder.write(record)
-    ended = queue.poll(attempt)
-    assert "in a row without a checkpoint" in ended.reason
-    assert queue.times("sbatch") == MAX_INTERRUPTIONS
-
-
 def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
     attempt = queue.submitted()
     live = queue.folder.live(1)
@@ -274,20 +258,6 @@ def test_a_lost_job_waits_for_a_place_in_the_queue(tmp_path, monkeypatch):
     assert queue.poll(attempt) is None
     assert queue.times("sbatch") == 2
     assert len(queue.folder.read().interruptions) == 1
-
-
-def test_a_second_submission_without_an_answer_is_found_by_its_name(queue):
-    attempt = queue.submitted()
-    command(queue.bin, "sbatch", "Socket timed out on send/recv operation", code=1)
-    queue.set_job("NODE_FAIL")
-    assert queue.poll(attempt) is None
-    before = queue.times("sbatch")
-    queue.set_job("RUNNING", job="8")
-    assert queue.poll(attempt) is None
-    assert queue.poll(attempt) is None
-    assert queue.times("sbatch") == before
-    queue.set_job("CANCELLED", job="8")
-    assert queue.poll(attempt).reason == "job 8 was cancelled"
 
 
 def test_a_recorded_interruption_counts_after_slurm_forgets_the_job(queue):

@@ -145,24 +145,18 @@ def device_record(us=(3.0,), low_us=6, high_us=10):
 HOSTILE = [
     "not json", "[1]", "null", "{}", "[" * 100_000, '{"type": "steps"}', "\x00\xff",
     steps_record(0, [1], 1, optimizer=-1),
-    steps_record(2**61, [1], 1),
     steps_record(3, [1, -5], 1),
-    steps_record(3, [True], 1),
-    steps_record(3, [1.5], None),
     steps_record(3, [1], [1, 2]),
-    steps_record(3, [1], 1) | {"waits_us": [1, 2]},
     steps_record(3, [1], 1) | {"waits_us": [-1]},
     json.dumps(steps_record(3, [1], 7)).replace(": 7", ": 1e999"),
     json.dumps(steps_record(3, [7], 1)).replace("[7]", "[" + "9" * 5000 + "]"),
     steps_record(2 * 10**6 + 4, [100], 1),
     steps_record(3, [2**61], 1),
-    steps_record(3, [44, 2**61], 1),
     steps_record(3, [7], 1),  # before the step before
     steps_record(3, [100], 2**61),
     {"type": "facts", "step": 1, "batches": 1, "world_size": 10**30},
     *(device_record(us) for us in ([1e300], [float("nan")], [-3.0], [1e15] * 9, ["x"])),
     device_record(low_us=-1e300),
-    *(device_record(high_us=float(text)) for text in ("inf", "nan")),
 ]  # fmt: skip
 
 

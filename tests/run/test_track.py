@@ -198,12 +198,6 @@ def test_a_program_that_ends_inside_a_run_keeps_what_was_recorded(tmp_path):
     assert (tmp_path / "runs" / record.run_id / "epochs.parquet").exists()
 
 
-def test_import_wattlaw_is_quick_and_brings_neither_torch_nor_pandas_nor_pyarrow():
-    code = "import sys, wattlaw; print({'torch', 'pandas', 'pyarrow', 'pydantic'} & {*sys.modules})"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "set()\n"
-
-
 def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch):
     for damaged in ("9" * 5000, "-1", "\u0663", "x", "", "1e3", "99999999"):
         monkeypatch.setenv("WORLD_SIZE", damaged)

@@ -46,15 +46,6 @@ def test_steps_are_a_warmup_window_and_a_measured_one(tmp_path):
     assert not [note for note in run.record.notes if "too few" in note or "ended" in note]
 
 
-def test_steps_that_are_too_short_for_an_energy_are_continued_with_a_note(tmp_path):
-    with wattlaw.track("x", tmp_path, steps=3, warmup_steps=1, quiet=True) as run:
-        for _ in range(50):
-            time.sleep(0.005)
-            run.step()
-    assert [row["steps"] for row in windows(tmp_path)] == [1, 30]
-    assert any(note.startswith("too few steps: 30") for note in run.record.notes)
-
-
 def test_a_time_is_measured_in_steps_until_it_is_over(tmp_path):
     with wattlaw.track("x", tmp_path, seconds=1.5, warmup_steps=1, **LONG) as run:
         for _ in range(60):
@@ -86,16 +77,6 @@ def test_evaluations_are_not_part_of_steps_and_short_epochs_do_not_divide_them(t
     assert (rest["from_step"], rest["warmup"]) == (5, False)
     assert 1 <= rest["duration_s"] < 1.3
     assert found[1]["duration_s"] + found[2]["duration_s"] < 0.3
-
-
-def test_a_long_epoch_ends_a_window_of_steps(tmp_path):
-    with wattlaw.track("x", tmp_path, steps=60, warmup_steps=0, **LONG) as run:
-        for _ in run.epochs(range(2)):
-            for _ in range(30):
-                time.sleep(0.05)
-                run.step()
-            time.sleep(0.5)
-    assert pick(windows(tmp_path), "from_step", "steps") == [(0, 30), (30, 30)]
 
 
 def test_steps_of_an_epoch_are_values_of_its_window(tmp_path):

@@ -77,21 +77,3 @@ def test_a_failing_rank_ends_the_ranks_of_all_nodes(
     assert record.finished_at is not None
     assert record.finished_at.timestamp() - failed_s < 90  # waiting for the failed rank: 600 s
     assert len({*Store(desk.store).folder(record.run_id).windows(1)["host"].to_pylist()}) == ranks
-
-
-def test_an_error_of_a_rank_wins_over_the_loss_of_another_node(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = failing(desk, monkeypatch, "0 training lacks_memory,1 training is_lost")
-    assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())
-    assert str(record.reason).startswith("rank 0: out of memory")
-
-
-def test_a_lost_node_without_an_error_is_an_interruption(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    record = failing(desk, monkeypatch, "1 training is_lost")
-    is_whole(desk, record)
-    assert record.attempts == 2
-    (cut,) = record.interruptions
-    assert cut.reason.startswith("lost contact with ")

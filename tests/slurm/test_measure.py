@@ -3,9 +3,11 @@
 import sys
 from pathlib import Path
 
+import paths
 from slurm.cluster import Cluster
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
+from wattlaw.study.plan import read_study
 
 MEASURE = (sys.executable, "-m", "wattlaw", "measure", "--assume-cpu-w", "5", "--store")
 #: ``wattlaw`` that waits for a shorter time for the run of the first task.
@@ -98,3 +100,15 @@ def test_track_on_two_nodes_is_one_run_of_both(cluster: Cluster, shared: Path) -
     epochs = Store(store).pandas("epochs")
     assert sorted(epochs["host"]) == ["node1", "node1", "node2", "node2"]
     assert sorted(epochs["steps"]) == [1, 1, 10, 10]
+
+
+def test_init_writes_a_study_that_fits_the_nodes_of_the_partition(
+    cluster: Cluster, shared: Path
+) -> None:
+    line = (sys.executable, "-m", "wattlaw")
+    script = (sys.executable, paths.SCRIPTS / "ddp.py", "--alone", "--batch-size", "10")
+    init = ("init", "--partition", "normal", "-o", shared / "s.yaml", "--steps", "10")
+    cluster.run(*line, *init, "--", *script, "--epochs", "9999")
+    launch = read_study(shared / "s.yaml").launch
+    assert (launch.kind, launch.gpus_per_node, launch.slurm.gres) == ("slurm", 2, "gpu")
+    assert "will be skipped" not in cluster.run(*line, "check", shared / "s.yaml")

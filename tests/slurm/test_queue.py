@@ -49,17 +49,6 @@ def test_a_limited_number_of_runs_is_queued_and_each_poll_is_one_call(
     assert all(b - a >= POLL_S * 0.9 for a, b in itertools.pairwise(times))
 
 
-def test_three_refusals_in_a_row_end_the_study(desk: Desk) -> None:
-    desk.write({"options": {"partition": "nowhere"}}, repeats=5)
-    ended = desk.runs()
-    assert ended.returncode == 3, ended.stdout
-    assert "sbatch has refused 3 jobs in a row" in ended.stderr
-    assert "Traceback" not in ended.stderr
-    failed = [one for one in desk.records() if one.status == "failed"]
-    assert len(failed) == 3
-    assert "invalid partition specified: nowhere" in failed[0].reason
-
-
 def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(desk: Desk) -> None:
     python = python_without(desk.folder / "env", "sklearn")
     desk.write({"python": str(python)}, sweeps=[{"gpus": [1, 2], "global_batch": [128]}])

@@ -51,7 +51,6 @@ class Case:
     outputs: tuple[str, ...] = ()  # what may be new in the folder of work
     call: str = "wattlaw"  # or the name of a function in soak.parsers
     options: dict[str, Any] = field(default_factory=dict)  # of that function
-    encoding: str = "utf-8"  # of the output
     changes_inputs: bool = False
 
 

@@ -1,4 +1,4 @@
-"""Generators of study files and hardware files."""
+"""A generator of study files."""
 
 import json
 import random
@@ -30,7 +30,7 @@ _TRAIN = {
 _WORKLOADS = ("digits-cnn", "resnet50", "bert-base", "dimenet", "no-such", "broken", "")
 
 
-_studies, _hardware = cache(templates.studies), cache(templates.hardware)
+_studies = cache(templates.studies)
 
 
 def studies(dice: random.Random, _: Path) -> Case:
@@ -124,24 +124,3 @@ def _dumped(dice: random.Random, tree: Any) -> str:
         )
     except (yaml.YAMLError, RecursionError, ValueError, UnicodeError):
         return json.dumps(tree)
-
-
-def hardware(dice: random.Random, _: Path) -> Case:
-    simulate = ("simulate", "--workload", dice.choice(["resnet50", "digits-cnn", "bert-base"]))
-    simulate += ("--gpus", dice.choice(["1", "1,2", "4"]), "--local-batch", "32")
-    data = _damaged(dice, dice.choice(_hardware()))
-    argv = (*simulate, "--hardware", "{inputs}/hardware.yaml")
-    if dice.random() < 0.3:
-        argv = ("simulate", "--list-hardware", "--hardware", "{inputs}/hardware.yaml")
-    argv += ("--json",) if dice.random() < 0.3 else ()
-    return Case("hardware files", argv, {"hardware.yaml": Entry(data=data)})
-
-
-def _damaged(dice: random.Random, text: str) -> bytes:
-    how = dice.random()
-    if how < 0.6:
-        tree = mutate.data(dice, yaml.safe_load(text), dice.choice([1, 1, 2, 3]))
-        return _dumped(dice, tree).encode("utf-8", "surrogatepass")
-    if how < 0.85:
-        return mutate.text(dice, text, dice.choice([1, 2, 8])).encode("utf-8", "surrogatepass")
-    return mutate.raw(dice, text.encode())

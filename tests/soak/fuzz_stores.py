@@ -2,9 +2,7 @@
 
 import json
 import random
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from soak import mutate
 from soak.case import Case, Entry
@@ -169,74 +167,3 @@ def live_runs(dice: random.Random, templates: Path) -> Case:
     return Case(
         "live files of a run", files=files, call="live_run", options=options, changes_inputs=True
     )
-
-
-def energies(dice: random.Random, _: Path) -> Case:
-    """Return samples of one board at a known power, damaged in a way that the meter may be."""
-    watts, damage = dice.choice([80.0, 215.0, 390.0]), dice.choice(_DAMAGES)
-    rows: list[dict[str, Any]] = []
-    has_counter, has_power = dice.choice([(True, True), (True, False), (False, True)])
-    for k in range(-10, 71):
-        t_ns = 1_700_000_000_000_000_000 + k * 100_000_000
-        row: dict[str, Any] = {"device": "GPU-0", "t_ns": t_ns, "sm_util": 0.9, "mem_util": 0.4}
-        row["power_limit_w"] = 400.0
-        if has_power:
-            row["power_w"] = watts * dice.uniform(0.97, 1.03)
-        if has_counter:
-            row["energy_j"] = 5e5 + watts * (k + 10) * 0.1
-        rows.append(row)
-    _damage(dice, rows, damage)
-    facts: Mapping[str, Any] = {
-        "power": "instant",
-        "counter_refresh_s": dice.choice([0.02, 0.1, None]),
-        "max_limit_w": 400.0,
-        "limit_max_w": 400.0,
-        "power_limit_max_w": 400.0,
-    }
-    options = {"rows": rows, "facts": dict(facts), "true_j": watts * 2.0, "damage": damage}
-    return Case("NVML samples (energy)", call="energy", options=options)
-
-
-_DAMAGES = (
-    "none", "units x1000", "0 W", "sentinel", "backwards", "no counter progress", "counter wraps",
-    "counter jumps", "counter restarts", "gaps", "duplicates", "negative", "shuffled",
-    "one sample", "huge",
-)  # fmt: skip
-
-
-def _damage(  # noqa: PLR0912 - a branch for each damage
-    dice: random.Random, rows: list[dict[str, Any]], damage: str
-) -> None:
-    names = [name for name in ("power_w", "energy_j") if name in rows[0]]
-    at = dice.randrange(5, len(rows) - 5)
-    for k, row in enumerate(rows):
-        for name in names:
-            if damage == "units x1000":
-                row[name] *= 1000
-            elif damage == "0 W":
-                row[name] = 0.0 if name == "power_w" else rows[0][name]
-            elif damage == "sentinel" and (at < 30 or k == at):
-                row[name] = 4294967.295
-            elif damage == "negative" and k == at:
-                row[name] = -row[name]
-            elif damage == "huge" and k == at:
-                row[name] = 1e300
-        if "energy_j" in row:
-            if damage == "no counter progress":
-                row["energy_j"] = rows[0]["energy_j"]
-            elif damage == "counter wraps" and k >= at:
-                row["energy_j"] -= 4294967.295
-            elif damage == "counter jumps" and k >= at:
-                row["energy_j"] += 1e6
-            elif damage == "counter restarts" and k >= at:
-                row["energy_j"] -= rows[0]["energy_j"]
-        if damage == "backwards" and k >= at:
-            row["t_ns"] -= 3_000_000_000
-    if damage == "gaps":
-        del rows[at : at + dice.choice([2, 20, 60])]
-    elif damage == "duplicates":
-        rows += [dict(row) for row in rows[at:]]
-    elif damage == "shuffled":
-        dice.shuffle(rows)
-    elif damage == "one sample":
-        del rows[1:]

@@ -20,7 +20,7 @@ from pathlib import Path
 import typer.main
 
 import wattlaw
-from soak import fuzz_documents, fuzz_machine, fuzz_stores, fuzz_tables
+from soak import fuzz_documents, fuzz_limits, fuzz_stores, fuzz_tables
 from soak.case import Case
 from soak.judge import Problem, judge
 from soak.outcome import Outcome
@@ -37,14 +37,8 @@ _WEIGHTED: tuple[tuple[float, Callable[[random.Random, Path], Case]], ...] = (
     (13, fuzz_tables.tables),
     (13, fuzz_stores.stores),
     (12, fuzz_stores.live_runs),
-    (5, fuzz_stores.energies),
-    (9, fuzz_machine.environments),
-    (7, fuzz_documents.hardware),
-    (5, fuzz_machine.saved_limits),
-    (4, fuzz_machine.sites),
-    (5, fuzz_machine.slurm),
-    (6, fuzz_machine.arguments),
-    (3, fuzz_machine.drivers),
+    (5, fuzz_limits.saved_limits),
+    (4, fuzz_limits.sites),
 )
 
 

@@ -16,7 +16,6 @@ from soak.sandbox import Sandbox, changed_environment
 CODES = {0, 1, 2, 3, 4}
 #: Of one input: processor time and memory, and the length of a message.
 MOST_CPU_S, MOST_BYTES, MOST_TEXT = 20.0, 1 << 30, 3000
-_COLOURS = {"FORCE_COLOR", "TTY_COMPATIBLE", "CLICOLOR_FORCE"}
 _BAD = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
 )
@@ -87,8 +86,8 @@ def _filled(word: str, sandbox: Sandbox) -> str:
 def _carried_out(case: Case, sandbox: Sandbox) -> list[Problem]:
     out, err = io.BytesIO(), io.BytesIO()
     streams = [
-        io.TextIOWrapper(out, case.encoding, "strict", newline="", write_through=True),
-        io.TextIOWrapper(err, case.encoding, "backslashreplace", newline="", write_through=True),
+        io.TextIOWrapper(out, "utf-8", "strict", newline="", write_through=True),
+        io.TextIOWrapper(err, "utf-8", "backslashreplace", newline="", write_through=True),
     ]
     before_fds = set(Path("/proc/self/fd").iterdir())
     os.chdir(sandbox.work)
@@ -118,9 +117,7 @@ def _carried_out(case: Case, sandbox: Sandbox) -> list[Problem]:
     new = set(Path("/proc/self/fd").iterdir()) - before_fds
     problems += [Problem("open files are left", str(sorted(new)))] if len(new) > 20 else []
     if case.call == "wattlaw" and not problems:
-        texts = [text.getvalue().decode(case.encoding, "replace") for text in (out, err)]
-        if case.env.keys() & _COLOURS:
-            texts = [re.sub(r"\x1b\[[0-9;]*m", "", text) for text in texts]
+        texts = [text.getvalue().decode("utf-8", "replace") for text in (out, err)]
         problems += of_output(code, *texts)
     return problems
 

@@ -1,10 +1,8 @@
 """Good inputs that the fuzzers damage: stores, tables, site files."""
 
-import io
 import json
 from pathlib import Path
 
-import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
@@ -47,10 +45,6 @@ def build(folder: Path) -> None:
     write_store(
         folder / "limits", few, limits.epochs[limits.epochs.run_id.isin(few.run_id)], samples=20
     )
-    rows = pd.read_csv(io.StringIO(TABLE))
-    pq.write_table(pa.Table.from_pandas(rows, preserve_index=False), folder / "table.parquet")
-    (folder / "table.csv").write_text(TABLE)
-    (folder / "table.jsonl").write_text(rows.to_json(orient="records", lines=True))
     _bomb(folder / "bomb.parquet")
     _live_run(folder / "live")
 
@@ -101,8 +95,3 @@ def studies() -> list[str]:
     folder = REPOSITORY / "src" / "wattlaw" / "examples"
     texts = [path.read_text() for path in sorted(folder.glob("*.yaml"))]
     return [text for text in texts if "sweeps" in (yaml.safe_load(text) or {})]
-
-
-def hardware() -> list[str]:
-    folder = REPOSITORY / "src" / "wattlaw" / "hardware" / "files"
-    return [path.read_text() for path in sorted(folder.glob("*/*.yaml"))]

@@ -47,7 +47,12 @@ CHANGES = {
     "a word of code in braces": (NET, "{command: [python, '{gpus.real}']}", "{{ is a brace"),
     "a command with options": (NET, "{command: [python], options: {lr: 1}}", "given command and"),
     "neither name nor command": (NET, "{command: null}", "workloads[0].name: given nothing"),
-    "an unknown key": ("repeats", "repeat", "unknown key; allowed: name"),
+    "an unknown key": (
+        "repeats", "repeat", "repeat: unknown key (did you mean 'repeats'?); allowed: name",
+    ),
+    "a key whose lack follows from an unknown one": (
+        "workloads", "workload", "workload: unknown key (did you mean 'workloads'?)",
+    ),
     "no name": ("name: digits-scaling\n", "", "given nothing"),
     "a name that is a path": ("name: digits-scaling", "name: ../../etc", "name"),
     "a date among options": ("options: {}", "options: {lr: 2026-01-01}", "quote a date"),

@@ -49,14 +49,6 @@ def _hdf5(path: Path, fill: Callable[[Any], None]) -> None:
         fill(file)
 
 
-def hdf5_of_fill_values(path: Path) -> None:
-    def fill(file: Any) -> None:
-        for number in range(60):
-            file.create_dataset(f"a/d{number}", (8 * 10**6,), "f8", chunks=(10**5,), fillvalue=1.0)
-
-    _hdf5(path, fill)
-
-
 def hdf5_of_links(path: Path) -> None:
     def fill(file: Any) -> None:
         ones = np.ones(10**6)
@@ -77,20 +69,6 @@ def hdf5_of_compressed(path: Path) -> None:
     _hdf5(path, fill)
 
 
-def hdf5_of_a_chunk(path: Path) -> None:
-    def fill(file: Any) -> None:
-        data = file.create_dataset("a/d", (1,), "f8", maxshape=(None,), chunks=(2**27 - 1,),
-                                   compression="gzip", compression_opts=1)  # fmt: skip
-        import zlib
-
-        deflate, zeros = zlib.compressobj(1), bytes(2**20)
-        packed = b"".join(deflate.compress(zeros) for _ in range(1023))
-        packed += deflate.compress(bytes(2**20 - 8)) + deflate.flush()
-        data.id.write_direct_chunk((0,), packed)
-
-    _hdf5(path, fill)
-
-
 def _record(content: bytes) -> bytes:
     from tensorboardX.record_writer import masked_crc32c
 
@@ -100,20 +78,6 @@ def _record(content: bytes) -> bytes:
 
 
 _VERSION = _record(struct.pack("<Bd", 9, 1.7e9) + b"\x1a\x0dbrain.Event:2")
-
-
-def events_of_empty_values(path: Path) -> None:
-    values = b"\x0a\x00" * (12 * 10**6)
-    size, length = b"", len(values)
-    while length > 127:
-        size, length = size + bytes([length & 127 | 128]), length >> 7
-    summary = b"\x2a" + size + bytes([length]) + values
-    content = struct.pack("<Bd", 9, 1.7e9) + summary
-    head = struct.pack("<Q", len(content))
-    from tensorboardX.record_writer import masked_crc32c
-
-    sums = struct.pack("<I", masked_crc32c(head)), bytes(4)  # that of large ones is not compared
-    path.write_bytes(_VERSION + head + sums[0] + content + sums[1])
 
 
 def events_of_a_huge_record(path: Path) -> None:
@@ -148,11 +112,9 @@ BOMBS = {
     for each in (
         *(Bomb(make, "b.parquet", _TABLE) for make in (table_of_texts, table_of_prefixes)),
         *(Bomb(make, "b.hdf5", _IMPORT) for make in (
-            hdf5_of_fill_values, hdf5_of_links, hdf5_of_compressed, hdf5_of_a_chunk,
+            hdf5_of_links, hdf5_of_compressed,
         )),
-        *(Bomb(make, "events.out.tfevents.1", _IMPORT) for make in (
-            events_of_empty_values, events_of_a_huge_record,
-        )),
+        Bomb(events_of_a_huge_record, "events.out.tfevents.1", _IMPORT),
         Bomb(study_of_aliases, "b.yaml", ("check", "BOMB")),
         Bomb(json_of_lists, "trainer_state.json", _IMPORT),
     )

@@ -49,12 +49,11 @@ class Campaign:
         numbers = {name: value for name, value in vars(self).items() if value is not None}
         for name, value in numbers.items():
             if not (value >= 1 and math.isfinite(value)):
-                option = name.replace("_", "-")
-                raise BadInput(f"--{option}: given {value:g}; allowed: a number from 1")
+                raise BadInput(f"{name}: given {value:g}; allowed: a number from 1")
         if len(given := [name for name in BUDGETS if name in numbers]) > 1:
-            raise BadInput(f"given --{' and --'.join(given)}; allowed: one of them")
+            raise BadInput(f"given {' and '.join(given)}; allowed: one of them")
         if (self.tokens is None) != (self.sequence_length is None):
-            raise BadInput("--tokens and --sequence-length, the tokens of a sample, go together")
+            raise BadInput("tokens and sequence_length, the tokens of a sample, go together")
 
 
 @dataclass(frozen=True)
@@ -178,7 +177,7 @@ def _amount(
     if name == "epochs":
         if job.unit in ("sample", "step"):
             why = WHY_NO_EPOCH[job.unit]
-            text = f"the time of a training is unknown: {why}; set --steps, --samples or --tokens"
+            text = f"the time of a training is unknown: {why}; give steps, samples or tokens"
             raise Refused(f"{job.workload}: {text}")
         count = of_runs.mean
         return of_runs, f"{count:g} {job.unit}{'s' * (count != 1)}"
@@ -189,7 +188,7 @@ def _amount(
     if name == "steps" and job.unit == "step":
         units = count
     if math.isnan(units):
-        raise Refused(f"--{name}: how many samples a {job.unit} of {job.workload} has is unknown")
+        raise Refused(f"{name}: how many samples a {job.unit} of {job.workload} has is unknown")
     return Quantity(units, units, units), f"{number(count)} {name}"
 
 

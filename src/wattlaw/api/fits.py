@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from os import PathLike
-from pathlib import Path
 
 import pandas as pd
 
 from wattlaw.analysis.laws.fitting import Fits, fit_groups
+from wattlaw.api.arguments import path_of
 
 
 def fit(
@@ -38,7 +38,7 @@ def fit(
     >>> import pandas as pd
     >>> table = pd.DataFrame({"gpus": [1, 2, 4, 8], "epoch_time_s": [80.0, 41.0, 20.5, 10.8]})
     >>> fits = wattlaw.fit(table)
-    >>> round(fits.rows[0].law.beta, 2)
+    >>> round(fits[0].law.beta, 2)
     0.97
     """
     names = [by] if isinstance(by, str) else list(by)
@@ -46,5 +46,5 @@ def fit(
         from wattlaw.store.measurements import read_table
 
         others = [name for name in names if name not in (x, y)]
-        frame = read_table(Path(frame), list(dict.fromkeys([x, y])), others)
+        frame = read_table(path_of("frame", frame), list(dict.fromkeys([x, y])), others)
     return fit_groups(frame, x, y, names)

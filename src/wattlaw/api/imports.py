@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from wattlaw.api.arguments import listed, path_of
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
-from wattlaw.common.text import join_names, quote
+from wattlaw.common.text import join_names, quote, short_repr
 from wattlaw.importing.account import Account, LeftOut
 from wattlaw.importing.detection import MAX_FILES, InputFile, find_files, read_file, with_notes
 from wattlaw.importing.importer import Imported, Options
@@ -37,6 +38,8 @@ class ImportedFile:
     left_out: tuple[LeftOut, ...]
     rejected: tuple[str, ...]  # such as "line 3: gpus is missing"
 
+    __repr__ = short_repr
+
 
 @dataclass(frozen=True)
 class Import:
@@ -47,6 +50,8 @@ class Import:
     notes: tuple[str, ...]  # how the windows of time series were marked
     #: Files of folders, readings and phases; a line for each reason.
     left_out: tuple[str, ...] = ()
+
+    __repr__ = short_repr
 
     def write(self, store: str | PathLike[str]) -> "ImportResult":
         """Write the runs into a store; runs that it has stay as they are.
@@ -85,6 +90,8 @@ class ImportResult:
     unchanged: int
     changed: tuple[str, ...]  # runs that the store has with other values, and their reasons
     other_runs: int  # runs of the store from files of these names that are not in the import
+
+    __repr__ = short_repr
 
     @property
     def rejected(self) -> int:
@@ -179,12 +186,12 @@ def read_import(
     devices
         The devices of a time series that count; none: all.
     """
-    paths = [Path(files)] if isinstance(files, str | PathLike) else [Path(file) for file in files]
+    paths = [path_of("files", file) for file in listed(files)]
     if not paths or len(paths) > MAX_FILES:
-        raise BadInput(f"given {len(paths)} files; allowed: 1 to {MAX_FILES:,}")
+        raise BadInput(f"files: given {len(paths)} files; allowed: 1 to {MAX_FILES:,}")
     if study is not None and (slug(study) != study or not study):
         raise BadInput(
-            f"--study: {quote(study)} is not valid; expected at most 100 letters, digits, '.', '_' "
+            f"study: {quote(study)} is not valid; expected at most 100 letters, digits, '.', '_' "
             "and '-'"
         )
     zone = _zone(timezone)
@@ -281,5 +288,5 @@ def _zone(text: str | None) -> tzinfo:
         return ZoneInfo(text)
     except (ValueError, LookupError, OSError):
         raise BadInput(
-            f"--timezone: {quote(text)} is no zone; allowed: one such as Europe/Berlin or +01:00"
+            f"timezone: {quote(text)} is no zone; allowed: one such as Europe/Berlin or +01:00"
         ) from None

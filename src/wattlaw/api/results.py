@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
@@ -13,6 +12,7 @@ from wattlaw.analysis.advise.comparison import Comparison, compare, compare_comm
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
+from wattlaw.api.arguments import amounts, counts, listed, path_of
 from wattlaw.api.questions import read_baseline, read_question
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from wattlaw.hardware.cluster import Cluster
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Results(StoreReports):
     """The runs of one or several stores: tables, laws, advice, predictions and figures.
 
@@ -56,7 +56,7 @@ class Results(StoreReports):
         --------
         >>> results = wattlaw.open("results")
         >>> fits = results.fit()
-        >>> [(row.group["workload"], row.law.beta > 0.5) for row in fits.rows]
+        >>> [(row.group["workload"], row.law.beta > 0.5) for row in fits]
         [('resnet50', True)]
         """
         return fit_metrics(self._metrics_in(energy_scope), x, y, by)
@@ -133,13 +133,13 @@ class Results(StoreReports):
         self,
         workload: str | None = None,
         *,
-        gpus: Sequence[int] = (),
-        nodes: Sequence[int] = (),
+        gpus: int | Sequence[int] = (),
+        nodes: int | Sequence[int] = (),
         gpus_per_node: int | None = None,
-        local_batch: Sequence[int] = (),
-        global_batch: Sequence[int] = (),
-        power_limit_w: Sequence[float | None] = (),
-        clock_limit_mhz: Sequence[float | None] = (),
+        local_batch: int | Sequence[int] = (),
+        global_batch: int | Sequence[int] = (),
+        power_limit_w: float | Sequence[float | None] | None = (),
+        clock_limit_mhz: float | Sequence[float | None] | None = (),
         baseline: str | Mapping[str, Any] | None = None,
         epochs: int | None = None,
         hardware: str | None = None,
@@ -148,7 +148,7 @@ class Results(StoreReports):
     ) -> "Predictions":
         """Predict time, power and energy of settings, with 90 % intervals.
 
-        The settings are all combinations of the values.
+        The settings are all combinations of the values; each argument takes one or several.
 
         Parameters
         ----------
@@ -190,7 +190,7 @@ class Results(StoreReports):
 
         Examples
         --------
-        >>> [row] = wattlaw.open("results").predict(gpus=[32]).rows
+        >>> [row] = wattlaw.open("results").predict(gpus=32)
         >>> low, high = row.time_per_sample_s_ci
         >>> low < row.time_per_sample_s < high
         True
@@ -200,16 +200,29 @@ class Results(StoreReports):
         from wattlaw.analysis.predict.job import predict_workload
         from wattlaw.hardware.library import read_cluster
 
+        values = {
+            name: counts(name, given)
+            for name, given in (
+                ("gpus", gpus), ("nodes", nodes), ("local_batch", local_batch),
+                ("global_batch", global_batch),
+            )
+        }  # fmt: skip
+        limits = {
+            "power_limit_w": amounts("power_limit_w", power_limit_w),
+            "clock_limit_mhz": amounts("clock_limit_mhz", clock_limit_mhz),
+        }
+        if gpus_per_node is not None:
+            [gpus_per_node] = counts("gpus_per_node", gpus_per_node)
+        if not isinstance(seed, int) or seed < 0:
+            raise BadInput(f"seed: given {quote(seed)}; allowed: a whole number from 0")
         name, compared = self._workload(workload), read_baseline(baseline)
         cluster = None if hardware is None else read_cluster(hardware)
-        limits = [*power_limit_w, *clock_limit_mhz, *(compared or {}).keys() & {*LIMITS}]
-        boards = self._boards(name, cluster) if limits else {}
+        has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or {})
+        boards = self._boards(name, cluster) if has_limits else {}
         return predict_workload(
             self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
             far=far, boards=boards,
-            gpus=gpus, nodes=nodes, gpus_per_node=gpus_per_node, local_batch=local_batch,
-            global_batch=global_batch, power_limit_w=power_limit_w,
-            clock_limit_mhz=clock_limit_mhz,
+            gpus_per_node=gpus_per_node, **values, **limits,
         )  # fmt: skip
 
     def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
@@ -217,26 +230,24 @@ class Results(StoreReports):
 
         They are those of the hardware file; else of the library, with the power that runs recorded.
         """
-        from wattlaw.hardware.library import find_gpu
+        from wattlaw.hardware.library import accepted_limits, find_gpu
 
-        boards: dict[str, dict[str, tuple[float, float]]] = {}
+        boards: dict[str, Ranges] = {}
         rows = self.metrics[self.metrics["workload"] == workload]
         for label, run_ids in rows.fillna({"hardware": "None"}).groupby("hardware")["run_id"]:
-            ranges = boards.setdefault(str(label), {})
-            if (gpu := cluster.gpu if cluster else find_gpu(str(label))) is not None:
-                ranges["power_limit_w"] = (gpu.min_limit_w, gpu.max_w)
-                ranges["clock_limit_mhz"] = (gpu.min_clock_mhz, gpu.max_clock_mhz)
             known = [
-                [float(device.facts.get(f"{end}_power_limit_w") or 0) for end in ("min", "max")]
+                (
+                    float(device.facts.get("min_power_limit_w") or 0),
+                    float(device.facts.get("max_power_limit_w") or 0),
+                )
                 for store in (() if cluster else self._stores)
                 for record in filter(None, store.records_by_id(set(run_ids)).values())
                 for device in chain(*(report.devices for report in record.samplers))
                 if device.kind == "gpu" and device.name == record.facts.hardware
             ]
-            if any(high for _, high in known):
-                low = min(known)[0] or ranges.get("power_limit_w", (0.0,))[0]
-                ranges["power_limit_w"] = (low, max(high for _, high in known))
-        return dict(boards)
+            gpu = cluster.gpu if cluster else find_gpu(str(label))
+            boards[str(label)] = accepted_limits(gpu, known)
+        return boards
 
     def compare(
         self,
@@ -268,8 +279,8 @@ class Results(StoreReports):
         1.0
         """
         of_a = self._metrics_in(energy_scope)
-        if isinstance(other, str | PathLike):
-            other = Results((Path(other),), self.strict)
+        if other is not None and not isinstance(other, Results):
+            other = Results((path_of("other", other),), self.strict)
         if other is not None and by is None:
             names = (", ".join(map(str, self.paths)), ", ".join(map(str, other.paths)))
             return compare(of_a, other._metrics_in(energy_scope), names)
@@ -279,8 +290,10 @@ class Results(StoreReports):
         return compare_commits(self.runs, of_a)
 
 
-def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
-    """Open one or several stores.
+def open(
+    *stores: str | PathLike[str] | Sequence[str | PathLike[str]], strict: bool = False
+) -> Results:
+    """Open one or several stores: ``open("a", "b")`` or ``open(["a", "b"])``.
 
     ``BadInput`` names a folder that is not a store. A run with a missing or damaged file is left
     out, with a ``DamagedFileWarning``; it is ``BadInput`` too if ``strict``.
@@ -293,9 +306,9 @@ def open(*stores: str | PathLike[str], strict: bool = False) -> Results:
     >>> sorted(set(results.settings["gpus"].tolist()))
     [1, 2, 4, 8]
     """
-    if not stores:
-        raise BadInput("open: given no store; allowed: one or more folders")
-    paths = tuple(Path(store) for store in stores)
+    paths = tuple(path_of("stores", path) for store in stores for path in listed(store))
+    if not paths:
+        raise BadInput("stores: given none; allowed: one or more folders")
     results = Results(paths, strict)
     _ = results._stores
     return results

@@ -10,13 +10,14 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.laws.series import fit_metrics
+from wattlaw.api.arguments import counts
 from wattlaw.api.questions import read_question
-from wattlaw.api.store_tables import StoreTables, checked_scope
+from wattlaw.api.store_tables import FRAMES, StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.quantities import finite
 from wattlaw.common.scopes import OUTERMOST
-from wattlaw.common.text import quote
+from wattlaw.common.text import quote, short_repr
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
 from wattlaw.report.tables import as_html
 from wattlaw.store.schema import TABLES
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
 
 #: The tables that ``export`` writes.
-EXPORTS = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings", "fits")
+EXPORTS = (*FRAMES, "fits")
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class Report:
 
     page: Path
     figures: tuple[Path, ...] = ()
+
+    __repr__ = short_repr
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python."""
@@ -105,7 +108,11 @@ class StoreReports(StoreTables):
         if figure not in figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(figures)}")
         scope = checked_scope(energy_scope) or figure_scope(figure)
-        findings = self._findings(reference=reference, target=target, energy_scope=scope)
+        findings = self._findings(
+            reference=None if reference is None else counts("reference", reference)[0],
+            target=finite("target", target),
+            energy_scope=scope,
+        )
         picture = figures[figure].picture(findings)
         if picture is None:
             raise Refused(f"figure {figure}: these runs do not have what it shows")
@@ -255,7 +262,7 @@ class StoreReports(StoreTables):
         output = Path(path)
         names = registry.names(GROUP)
         if what not in (*EXPORTS, *names):
-            raise BadInput(f"export: given {quote(what)}; allowed: {', '.join((*EXPORTS, *names))}")
+            raise BadInput(f"what: given {quote(what)}; allowed: {', '.join((*EXPORTS, *names))}")
         exporter: Exporter | None = registry.load(GROUP, what)() if what in names else None
         endings = KINDS if exporter is None else exporter.endings
         if (end := output.suffix).lower() not in endings:
@@ -268,7 +275,7 @@ class StoreReports(StoreTables):
         if what in TABLES:
             rows = self.arrow(what)
         else:
-            frame = fit_metrics(self.metrics).to_frame() if what == "fits" else getattr(self, what)
+            frame = fit_metrics(self.metrics).to_frame() if what == "fits" else self.table(what)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
         write_table(output, rows, raw=raw)
         return Exported((output,), len(rows))

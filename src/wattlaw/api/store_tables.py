@@ -12,7 +12,8 @@ import pyarrow as pa
 
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.groups import aggregate
-from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.metrics.metrics import SETTINGS, run_metrics
+from wattlaw.api.arguments import listed
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
@@ -20,6 +21,18 @@ from wattlaw.report.tables import as_html
 from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores
 from wattlaw.study.sources import origins_label
+
+#: The tables of ``table``.
+FRAMES = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings")
+#: Columns that the table of settings always has; and those of other settings in which rows differ.
+_SETTINGS = (
+    "workload", "hardware", "nodes", "gpus", "global_batch", "local_batch", "precision",
+    "power_limit_w", "clock_limit_mhz", "unit",
+)  # fmt: skip
+_MEANS = (
+    "n", "time_s", "time_s_low", "time_s_high", "energy_j", "energy_j_low", "energy_j_high",
+    "energy_is", "samples_per_s", "gpu_hours", "power_per_gpu_w", "sm_util_mean", "metric",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,9 +74,21 @@ class StoreTables:
         scope = checked_scope(energy_scope) or OUTERMOST
         return self.metrics if scope == OUTERMOST else run_metrics(*self._tables, scope)
 
-    @cached_property
+    @property
     def settings(self) -> pd.DataFrame:
-        """A row per setting: means of the repeats with standard deviations and 95 % intervals."""
+        """A row per setting: means of the repeats, of time and energy with 95 % intervals.
+
+        Other settings have a column where rows differ in them. ``table("settings")`` has all
+        columns: more quantities, and the standard deviation and interval of each.
+        """
+        frame = self._all_settings
+        different = [name for name in SETTINGS if frame[name].nunique(dropna=False) > 1]
+        shown = {*_SETTINGS, *different}
+        columns = [name for name in SETTINGS if name in shown]
+        return frame[[*columns, *_MEANS]]
+
+    @cached_property
+    def _all_settings(self) -> pd.DataFrame:
         return aggregate(self.metrics)
 
     @cached_property
@@ -73,24 +98,53 @@ class StoreTables:
 
         return pd.concat([statistics(store) for store in self._stores], ignore_index=True)
 
-    def telemetry(self, run_id: str | Iterable[str] | None = None) -> pd.DataFrame:
-        """Return the samples of done runs: a row per device and moment.
+    @property
+    def telemetry(self) -> pd.DataFrame:
+        """A row per device and moment: the samples of all done runs, read at each use.
+
+        Of many runs they need much memory: ``table("telemetry", run_id)`` reads those of some.
+        """
+        return self.table("telemetry")
+
+    def table(self, name: str, run_id: str | Iterable[str] | None = None) -> pd.DataFrame:
+        """Return a table with all of its columns.
 
         Parameters
         ----------
+        name
+            ``runs``, ``epochs``, ``telemetry``, ``statistics``, ``metrics`` or ``settings``.
         run_id
-            A run, or several; by default all.
+            A run, or several, whose rows are returned; by default all.
 
         Raises
         ------
         wattlaw.common.errors.BadInput
-            A run is not done or does not exist.
+            There is no such table, it has no rows of single runs, or a run is not in it.
+
+        Examples
+        --------
+        >>> results = wattlaw.open("results")
+        >>> len(results.settings.columns) < len(results.table("settings").columns)
+        True
         """
+        if name not in FRAMES:
+            raise BadInput(f"table: given {quote(name)}; allowed: {', '.join(FRAMES)}")
+        ids = None if run_id is None else set(listed(run_id))
+        if name == "telemetry":
+            return self._samples(ids)
+        frame: pd.DataFrame = self._all_settings if name == "settings" else getattr(self, name)
+        if ids is None:
+            return frame
+        if name == "settings":
+            raise BadInput('run_id: the table "settings" has means of runs; give no run_id')
+        _refuse_missing(ids, frame["run_id"])
+        return frame[frame["run_id"].isin(ids)]
+
+    def _samples(self, ids: set[str] | None) -> pd.DataFrame:
         snapshots = [store.without_damaged() for store in self._stores]
         done = {run_id for snapshot in snapshots for run_id in snapshot.done()}
-        wanted = done if run_id is None else {run_id} if isinstance(run_id, str) else set(run_id)
-        if missing := wanted - done:
-            raise BadInput(f"run_id: given {quote(min(missing))}; allowed: a run that is done")
+        wanted = done if ids is None else ids
+        _refuse_missing(wanted, done)
         tables = [
             store.arrow("telemetry", wanted, snapshot=snapshot)
             for store, snapshot in zip(self._stores, snapshots, strict=True)
@@ -130,6 +184,13 @@ class StoreTables:
     def origins_label(self) -> str:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
         return origins_label(self.metrics["launcher"])
+
+    def __len__(self) -> int:
+        """Return the number of runs, of any status."""
+        return len(self.runs)
+
+    def __repr__(self) -> str:
+        return f"Results({', '.join(repr(str(path)) for path in self.paths)})"
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python: the stores, and the number of runs by workload and status."""
@@ -172,6 +233,12 @@ class StoreTables:
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return read_stores(self._stores)
+
+
+def _refuse_missing(wanted: set[str], known: Iterable[str]) -> None:
+    if missing := wanted.difference(known):
+        missing_id = min(missing, key=str)
+        raise BadInput(f"run_id: given {quote(missing_id)}; allowed: a run of the table")
 
 
 def checked_scope(energy_scope: str | None) -> str | None:

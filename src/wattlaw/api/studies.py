@@ -7,10 +7,13 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from wattlaw.api.arguments import path_of
 from wattlaw.api.progress_lines import LineProgress
+from wattlaw.common import progress as work
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import plural
+from wattlaw.common.text import quote, short_repr
 from wattlaw.report.tables import as_html
 from wattlaw.running import planning
 from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
@@ -48,6 +51,9 @@ class Study:
 
     path: Path
     plan: planning.Planned
+
+    def __repr__(self) -> str:
+        return f"Study({self.name!r}, runs={len(self)}, launcher={self.launcher!r})"
 
     @property
     def name(self) -> str:
@@ -209,6 +215,8 @@ class Preview:
     skipped: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
+    __repr__ = short_repr
+
     @property
     def counts(self) -> dict[str, int]:
         """The number of runs by status."""
@@ -254,6 +262,8 @@ class RunOutcome(Outcome):
 
     store: Path
     has_jobs: bool = False
+
+    __repr__ = short_repr
 
     @property
     def is_success(self) -> bool:
@@ -354,7 +364,8 @@ def run(
         The folder of results. It is created if necessary.
     progress
         A function that takes a line of text, such as ``print``, or an object with the methods of
-        ``wattlaw.running.campaign.Observer``. Without it nothing is shown.
+        ``wattlaw.running.campaign.Observer``. Without it, a notebook shows the last of the lines,
+        and a program nothing.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
     notify
@@ -374,8 +385,10 @@ def run(
     (18, 0)
     """
     if not isinstance(study, Study):
-        study = load_study(study)
-    plan, path = study.plan, Path(store)
+        study = load_study(path_of("study", study))
+    plan, path = study.plan, path_of("store", store)
+    if not (progress is None or callable(progress) or isinstance(progress, Observer)):
+        raise BadInput(f"progress: given {quote(progress)}; allowed: a function such as print")
     command = None if notify is None else command_words(notify)
     results = Store(path)
     if missing := _launcher(study).examine(plan.study.launch).missing(plan.study):
@@ -385,7 +398,7 @@ def run(
     results.keep_study(plan.study.name, study.path)
     decide = plan.study.decide
     if progress is None or callable(progress):
-        write = progress or (lambda _: None)
+        write = progress or work.notebook_line() or (lambda _: None)
         progress = LineProgress(write, len(plan.runs), decides=decide is not None)
     observers = [progress]
     decider = metrics = notifications = None

@@ -10,26 +10,36 @@ from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.registry import Command
 
-#: The core's commands with their help, so that ``wattlaw --help`` imports no command.
-_HELP = {
-    "run": "Run the missing runs of a study.",
-    "check": "Validate a study file, count its runs, and warn of what may be wrong.",
-    "status": "Count runs by status and show why runs are not done.",
-    "next": "Show the measurements that would help a decision most now.",
-    "cancel": "Cancel the active runs of a store, including queued Slurm jobs.",
-    "measure": "Measure the time, energy and utilisation of a command.",
-    "workloads": "List the workloads.",
-    "examples": "List the example studies.",
-    "fit": "Fit scaling laws to stores or to a table.",
-    "report": "Write an HTML report that works offline.",
-    "proposal": "Write scaling and campaign for a compute-time proposal.",
-    "advise": "Recommend a GPU count, power limit, clock and batch size.",
-    "compare": "Compare two stores: machines, code versions, before and after.",
-    "predict": "Predict time, power and energy of settings that were not measured.",
-    "import": "Import measurements of other tools, and any table with --map, into a store.",
-    "export": "Write a table, an archive or another format of a store to a file.",
-    "devices": "List the devices that can be measured and limited.",
-    "limits": "Show, set and restore power limits and clock locks.",
+#: The core's commands with their help, so that ``wattlaw --help`` imports no command. Groups are
+#: the headings there; add-ons name one of them, or their own.
+_GROUPS = {
+    "Measure": {
+        "measure": "Measure the time, energy and utilisation of a command.",
+        "devices": "List the devices that can be measured and limited.",
+        "limits": "Show, set and restore power limits and clock locks.",
+    },
+    "Study": {
+        "init": "Run a training command briefly; write a study file for it.",
+        "examples": "List the example studies.",
+        "workloads": "List the workloads.",
+        "check": "Validate a study file and count its runs.",
+        "run": "Run the missing runs of a study.",
+        "status": "Count runs by status and show why runs are not done.",
+        "next": "Show the measurements that would help a decision most.",
+        "cancel": "Cancel the active runs of a store and its Slurm jobs.",
+    },
+    "Answers": {
+        "advise": "Recommend GPUs, power limit, clock and batch size.",
+        "report": "Write an HTML report that works offline.",
+        "proposal": "Write scaling and campaign for a compute-time proposal.",
+        "fit": "Fit scaling laws to stores or to a table.",
+        "predict": "Predict time and energy of settings that did not run.",
+        "compare": "Compare machines, code versions, before and after.",
+    },
+    "Data": {
+        "import": "Import files of other tools, and any table.",
+        "export": "Write a table, an archive or another format to a file.",
+    },
 }
 #: ``import`` is a keyword of Python, and ``next`` a function of it.
 _FUNCTIONS = {"import": "import_files", "next": "next_measurements"}
@@ -40,12 +50,11 @@ def _commands() -> dict[str, Command]:
 
     An add-on replaces no command of the core, and one that is broken does not break the others.
     """
-    own = {
-        name: Command(
-            text, f"wattlaw.cli.commands.{_FUNCTIONS.get(name, name)}", _FUNCTIONS.get(name, name)
-        )
-        for name, text in _HELP.items()
-    }
+    own = {}
+    for heading, commands in _GROUPS.items():
+        for name, text in commands.items():
+            function = _FUNCTIONS.get(name, name)
+            own[name] = Command(text, f"wattlaw.cli.commands.{function}", function, heading)
     group, added = "wattlaw.commands", dict[str, Command]()
     for name in registry.names(group):
         try:
@@ -62,7 +71,7 @@ class LazyGroup(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - click's
         if cmd_name not in self.commands:
             return None
-        text, name, function = COMMANDS[cmd_name]
+        text, name, function, _ = COMMANDS[cmd_name]
         if not name:
             raise NotAvailable(text)
         module = import_module(name)
@@ -70,14 +79,19 @@ class LazyGroup(TyperGroup):
         if hasattr(module, "app"):  # a command with commands of its own
             loader.add_typer(module.app, name=cmd_name)
         else:
-            # The options of a measured command are not those of ``measure``.
-            settings = {"allow_interspersed_args": cmd_name != "measure"}
+            # The options of a measured command are not those of ``measure`` and ``init``.
+            settings = {"allow_interspersed_args": cmd_name not in ("measure", "init")}
             loader.command(cmd_name, context_settings=settings)(getattr(module, function))
         return typer.main.get_group(loader).commands[cmd_name]
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - click's
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.help) for name, command in COMMANDS.items()])
+        for heading in dict.fromkeys([*_GROUPS, *(each.group for each in COMMANDS.values())]):
+            chosen = {name: each for name, each in COMMANDS.items() if each.group == heading}
+            with formatter.section(heading):
+                width = max(map(len, COMMANDS))  # one column for all groups
+                formatter.write_dl(
+                    [(f"{name:{width}}", each.help) for name, each in chosen.items()]
+                )
 
 
 app = typer.Typer(

@@ -15,7 +15,6 @@ from typing import Any
 #: The exit code of shells for a command that Ctrl-C ended.
 INTERRUPTED = 130
 _MAX_CHARACTERS = 2000  # of a message
-_SHOWN_AFTER_S = 2.0  # of long work: its bar
 _UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
@@ -89,7 +88,7 @@ def _progress_bars() -> Iterator[None]:
 
 
 class WorkBar:
-    """A bar on standard error for work that takes longer than ``_SHOWN_AFTER_S``."""
+    """A bar on standard error for work that takes longer than ``progress.SHOWN_AFTER_S``."""
 
     def __init__(self) -> None:
         self._started_s: dict[str, float] = {}
@@ -98,8 +97,10 @@ class WorkBar:
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
         """Show how much is done; the bar is removed after the last item."""
+        from wattlaw.common.progress import SHOWN_AFTER_S
+
         started_s = self._started_s.setdefault(what, time.monotonic())
-        if self._bar is None and time.monotonic() - started_s >= _SHOWN_AFTER_S:
+        if self._bar is None and time.monotonic() - started_s >= SHOWN_AFTER_S:
             from rich import progress as bars
 
             from wattlaw.cli.common.console import Console
@@ -148,7 +149,7 @@ def _refuse_empty(arguments: Sequence[str]) -> None:
     checked = list(arguments)
     if "--" in checked:
         checked = checked[: checked.index("--")]
-    elif checked[:1] == ["measure"]:
+    elif checked[:1] in (["measure"], ["init"]):
         return
     for number, argument in enumerate(checked, 1):
         name, equals, value = argument.partition("=")

@@ -76,7 +76,7 @@ def energy_j(name: str, value: str | float | None) -> float | None:
 
 
 def finite(name: str, value: float | None) -> float | None:
-    if value is not None and not math.isfinite(value):
+    if value is not None and not (isinstance(value, int | float) and math.isfinite(value)):
         raise _invalid(name, value, "a number")
     return value
 

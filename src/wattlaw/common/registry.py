@@ -16,6 +16,8 @@ class Command(NamedTuple):
     help: str
     module: str
     function: str
+    #: The heading below which ``wattlaw --help`` lists it.
+    group: str = "Add-ons"
 
 
 #: The search takes some 10 ms.

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -91,6 +92,23 @@ def find_gpu(label: str) -> Gpu | None:
         if all(any(word.startswith(part) for word in words) for part in name.split("-")):
             return _board(name)
     return _shipped(first).gpu if first in cluster_names() else None
+
+
+def accepted_limits(
+    gpu: Gpu | None, recorded: Sequence[tuple[float, float]]
+) -> dict[str, tuple[float, float]]:
+    """Return the limits that a board accepts: those of its description, or that runs recorded.
+
+    ``recorded`` are the least and the greatest power limit of devices, 0 where unknown.
+    """
+    ranges: dict[str, tuple[float, float]] = {}
+    if gpu is not None:
+        ranges["power_limit_w"] = (gpu.min_limit_w, gpu.max_w)
+        ranges["clock_limit_mhz"] = (gpu.min_clock_mhz, gpu.max_clock_mhz)
+    if any(high for _, high in recorded):
+        low = min(recorded)[0] or ranges.get("power_limit_w", (0.0,))[0]
+        ranges["power_limit_w"] = (low, max(high for _, high in recorded))
+    return ranges
 
 
 def describe(part: Described, prefix: str = "") -> list[Entry]:

@@ -33,6 +33,7 @@ from wattlaw.report.topics import (
     batch,
     caps,
     data_quality,
+    decision_course,
     energy,
     measured,
     prediction,
@@ -40,7 +41,6 @@ from wattlaw.report.topics import (
     utilisation,
     verdict,
 )
-from wattlaw.report.topics import decision_course as decision
 from wattlaw.study.labels import LIMIT_NAMES
 
 #: Sentences of a section below the first screen.
@@ -50,7 +50,7 @@ MAX_SENTENCES = 8
 def _advice(content: Content) -> Parts:
     findings = content.findings
     yield from verdict.answers(findings)
-    yield from decision.in_brief(findings)
+    yield from decision_course.in_brief(findings)
     table, changing = verdict.table(findings), verdict.what_changes(findings)
     several = len(findings.advice) > 1
     yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
@@ -112,9 +112,9 @@ def _prediction(content: Content) -> Parts:
 
 
 def _decision(content: Content) -> Parts:
-    yield from decision.sentences(content.findings)
+    yield from decision_course.sentences(content.findings)
     yield from content.pictures
-    yield decision.expected(content.findings)
+    yield decision_course.expected(content.findings)
 
 
 def _utilisation(content: Content) -> Parts:
@@ -286,7 +286,7 @@ SECTIONS: dict[str, Section] = {
         "Decision", _decision,
         figures=(
             Figure(
-                "decision", "The course of the decision", decision.course,
+                "decision", "The course of the decision", decision_course.course,
                 "After each run, the expected regret of the leading setting is shown, and the "
                 "probability that it is within the tolerance of the best.",
             ),
@@ -341,7 +341,7 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
         allowed = ", ".join(templates) or "those of add-ons"
-        raise BadInput(f"--template: unknown {template!r}; allowed: {allowed}")
+        raise BadInput(f"template: unknown {template!r}; allowed: {allowed}")
     return replace(templates[template], wanted=frozenset(wanted))
 
 

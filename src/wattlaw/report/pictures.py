@@ -23,6 +23,7 @@ from markupsafe import Markup
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 from wattlaw.common.formatting import replace_invisible
+from wattlaw.common.progress import track
 from wattlaw.report.rendering import render
 
 if TYPE_CHECKING:
@@ -133,7 +134,8 @@ class Picture:
 
 
 def draw_pictures(findings: Findings, figures: Iterable[Figure]) -> Iterator[Picture]:
-    for figure in figures:
+    chosen = list(figures)
+    for figure in track(chosen, "Drawing figures", len(chosen)):
         if (picture := figure.picture(findings)) is not None:
             yield picture
 
@@ -192,7 +194,7 @@ def figure_kinds(text: str) -> tuple[str, ...]:
     kinds = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
     for kind in kinds or ("",):
         if kind not in KINDS:
-            raise BadInput(f"--kinds: unknown {kind!r}; allowed: {', '.join(KINDS)}")
+            raise BadInput(f"kinds: unknown {kind!r}; allowed: {', '.join(KINDS)}")
     return kinds
 
 

@@ -11,9 +11,7 @@ from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
 from wattlaw.analysis.predict.job import Predictions
 from wattlaw.report.tables import Table, as_html
-from wattlaw.report.topics import advice_text as advice
-from wattlaw.report.topics import comparison_table as comparison
-from wattlaw.report.topics import prediction, scaling, verdict
+from wattlaw.report.topics import advice_text, comparison_table, prediction, scaling, verdict
 from wattlaw.study.labels import group_label
 
 
@@ -27,7 +25,7 @@ def _titled(table: Table | None, end: str = "") -> list[str]:
 
 @shown.register
 def _advice(result: Advice) -> str:
-    return "\n".join([*advice.summary(result), *advice.details(result)])
+    return "\n".join([*advice_text.summary(result), *advice_text.details(result)])
 
 
 @shown_in_notebook.register
@@ -57,12 +55,12 @@ def _predictions_html(result: Predictions) -> str:
 @shown.register
 def _comparison(result: Comparison) -> str:
     warnings = (f"Warning: {item}" for item in result.warnings)
-    return "\n".join([*comparison.sentences(result), *warnings])
+    return "\n".join([*comparison_table.sentences(result), *warnings])
 
 
 @shown_in_notebook.register
 def _comparison_html(result: Comparison) -> str:
-    return _html(comparison.table(result), str(result).splitlines())
+    return _html(comparison_table.table(result), str(result).splitlines())
 
 
 @write_page.register

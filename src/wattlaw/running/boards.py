@@ -15,7 +15,7 @@ from wattlaw.workloads.profile import micro_batch, rank_memory_gb
 
 #: Estimates over the memory of a board from which runs are refused and warned of. Estimates leave
 #: out workspaces, fragments and the CUDA context, so that they are rather too small.
-_REFUSED, _NEAR = 1.1, 0.85
+_REFUSED, NEAR = 1.1, 0.85
 #: Larger numbers in a name are the memory of the host.
 _LARGEST_GB = 300
 
@@ -67,11 +67,7 @@ def memory_warnings(specs: Iterable[RunSpec], boards: Sequence[Board]) -> Iterat
     for spec in specs:
         needed_gb, name = _needed_gb(spec), spec.workload.name
         is_refused = too_large_reason(spec, boards) is not None
-        if (
-            needed_gb >= _NEAR * memory_gb
-            and not is_refused
-            and needed_gb > near.get(name, (0,))[0]
-        ):
+        if needed_gb >= NEAR * memory_gb and not is_refused and needed_gb > near.get(name, (0,))[0]:
             near[name] = needed_gb, spec
     for name, (needed_gb, spec) in near.items():
         yield f"runs of {name} may not fit: {_needs(spec, needed_gb, board, memory_gb)}"
@@ -86,7 +82,7 @@ def _largest(boards: Sequence[Board]) -> tuple[str, float]:
 
 def _needs(spec: RunSpec, needed_gb: float, board: str, memory_gb: float) -> str:
     precision, local = spec.setting.precision or "fp32", spec.local_batch or 1
-    text, fits_gb = spec.workload.model_dump_json(), _NEAR * memory_gb
+    text, fits_gb = spec.workload.model_dump_json(), NEAR * memory_gb
     none_gb, one_gb = (_estimate_gb(text, count, precision) for count in (0, 1))
     fixes = []
     if one_gb <= fits_gb:

@@ -100,10 +100,10 @@ class LocalLauncher(Launcher):
         board_of: Mapping[str, str] | None = None,
     ) -> None:
         self._launch = launch
-        self._gpus, self._boards, self._board_of = gpus, boards, board_of or {}
+        self.gpus, self._boards, self._board_of = gpus, boards, board_of or {}
         self._torch = torch or Torch()
         labelled = named_board(launch.hardware or "")
-        self._hardware = self._torch.hardware or ((labelled,) if labelled else ())
+        self.hardware = self._torch.hardware or ((labelled,) if labelled else ())
         available = len(gpus) or processes.cores()
         requested = launch.gpus_per_node
         self.capacity = min(requested or available, available) if gpus else requested or available
@@ -137,7 +137,7 @@ class LocalLauncher(Launcher):
         if spec.nodes > 1:
             return f"needs {spec.nodes} nodes; this machine is one (use slurm or simulated)"
         if setting.gpus > self.capacity:
-            unit = "GPUs" if self._gpus else "workers (launch.gpus_per_node, or its cores)"
+            unit = "GPUs" if self.gpus else "workers (launch.gpus_per_node, or its cores)"
             return f"needs {setting.gpus} workers; this machine has {self.capacity} {unit}"
         limits = requested_limits(setting)
         reason = unsupported_limits_reason(
@@ -147,14 +147,14 @@ class LocalLauncher(Launcher):
             if limits not in self._range_reasons:
                 self._range_reasons[limits] = range_reason(limits, self._limit_states, self._boards)
             reason = self._range_reasons[limits]
-        return reason or too_large_reason(spec, self._hardware)
+        return reason or too_large_reason(spec, self.hardware)
 
     @cached_property
     def _limit_states(self) -> list[LimitState]:
         return limit_states(self._boards)
 
     def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
-        requested, gpus = self._launch.gpus_per_node or 0, len(self._gpus)
+        requested, gpus = self._launch.gpus_per_node or 0, len(self.gpus)
         if gpus and requested > gpus:
             yield f"launch.gpus_per_node is {requested}; this machine has {plural(gpus, 'GPU')}"
         elif not gpus and requested > _WORKERS_PER_CORE * processes.cores():
@@ -162,7 +162,7 @@ class LocalLauncher(Launcher):
                 f"launch.gpus_per_node is {requested}; this machine has no GPU that torch can use, "
                 f"and {plural(processes.cores(), 'core')}, which its workers share"
             )
-        yield from memory_warnings(specs, self._hardware)
+        yield from memory_warnings(specs, self.hardware)
         has_limits = any(not requested_limits(spec.setting).are_none for spec in specs)
         problem = permission_problem(self._boards) if has_limits and self._boards else None
         if problem is not None:
@@ -185,7 +185,7 @@ class LocalLauncher(Launcher):
         if run is None:
             self._waits_for = partial(_users_text, runs)
             return None
-        names = (self._gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
+        names = (self.gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
         instances: dict[str, list[str]] = defaultdict(list)
         for name in names:
             instances[self._board_of.get(name, name)].append(name)
@@ -201,7 +201,7 @@ class LocalLauncher(Launcher):
             return None
         self._waits_for, self._message_s = None, -math.inf
         if not requested_limits(spec.setting).are_none:
-            limited = list(boards) if self._gpus else self._boards
+            limited = list(boards) if self.gpus else self._boards
             try:
                 allocation.lease = acquire(limited)
                 if allocation.lease is None:
@@ -234,7 +234,7 @@ class LocalLauncher(Launcher):
         environment = isolated_environment() | allocation.rendezvous.environment
         environment |= worker_environment(self.threads, sharing)
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        if self._gpus:
+        if self.gpus:
             environment |= gpu_environment(allocation.workers)
         line = isolated_python("-m", "wattlaw.running.training.agent")
         line += [str(folder.path.resolve()), str(record.attempts)]

@@ -43,7 +43,7 @@ def plan_study(
     study = read_study(path)
     launch, kind = study.launch, launch_kind or study.launch.kind
     if kind not in registry.names(GROUP):
-        where = "--launch" if launch_kind else f"{path}: launch.kind"
+        where = "launch" if launch_kind else f"{path}: launch.kind"
         allowed = ", ".join(registry.names(GROUP))
         raise BadInput(f"{where}: unknown launcher {kind!r}; allowed: {allowed}")
     if simulation and kind != "simulated":

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from wattlaw.common.scopes import KINDS, scope_of_windows
+from wattlaw.common.text import short_repr
 from wattlaw.store.record import VERDICTS, RunRecord, device_facts
 from wattlaw.store.run_folder import RunFolder
 
@@ -50,6 +51,8 @@ class TrackResult:
     verdict: str = "unavailable"
     reason: str | None = None
     run_id: str | None = None
+
+    __repr__ = short_repr
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

@@ -13,7 +13,7 @@ from pydantic_core import ErrorDetails
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_input
-from wattlaw.common.text import quote
+from wattlaw.common.text import nearest, quote
 from wattlaw.study.base_model import LocatedError
 
 MAX_BYTES = 250_000
@@ -28,6 +28,7 @@ ModelT = TypeVar("ModelT", bound=BaseModel)
 _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _MAX_DIGITS = 400
 _COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
+_UNKNOWN = "extra_forbidden"  # pydantic's name for an unknown key
 _TOO_MANY = f"more than {MAX_VALUES:,} values"
 _TOO_DEEP = f"nested too deeply; allowed: {MAX_DEPTH} levels"
 
@@ -105,6 +106,8 @@ def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]
         # A problem of a list or mapping may follow from that of one of its items.
         parents = {problem["loc"][:n] for problem in problems for n in range(len(problem["loc"]))}
         problems = [problem for problem in problems if problem["loc"] not in parents]
+        # Others may follow from an unknown key, the most from one far up.
+        problems.sort(key=lambda item: (item["type"] != _UNKNOWN, len(item["loc"])))
         location = _location(problems[0])
         first = _problem(problems[0], location, data, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
@@ -200,8 +203,9 @@ def _problem(details: ErrorDetails, location: Location, data: object, root: type
     if kind == "value_error":
         return details["msg"].removeprefix("Value error, ")
     model, description = _schema(location, root)
-    if kind == "extra_forbidden":
-        return f"unknown key; allowed: {', '.join(model.model_fields)}"
+    if kind == _UNKNOWN:
+        near = nearest(str(location[-1])[:60], model.model_fields)
+        return f"unknown key{near}; allowed: {', '.join(model.model_fields)}"
     given = "nothing" if kind == "missing" else quote(_value_at(data, location))
     if details["loc"] != location:
         given = f"the key {quote(location[-1])}"

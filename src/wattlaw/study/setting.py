@@ -9,6 +9,7 @@ from numbers import Real
 from typing import Any, Self, get_args
 
 from wattlaw.common.errors import BadInput
+from wattlaw.common.text import short_repr
 from wattlaw.study.base_model import MAX_COUNT, POWER_PROFILES, PowerProfile, Precision
 
 #: What the record of a run always names, and the columns of its setting.
@@ -63,6 +64,8 @@ class Setting:
     activation_checkpointing: bool = False
     #: Versions by name. They are facts: two runs of one setting may differ in them.
     software: tuple[tuple[str, str], ...] = field(default=(), compare=False)
+
+    __repr__ = short_repr
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

@@ -26,7 +26,7 @@ from wattlaw.study.base_model import MAX_COUNT, Precision
 from wattlaw.study.model import Measure, RunSpec, Train
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.launching import simulated_machine as inputs
+from wattlaw_simulator.launching import simulated_machine
 from wattlaw_simulator.simulate_step import predict
 from wattlaw_simulator.simulated_job import Prediction, SimulatedJob, Split
 
@@ -167,11 +167,11 @@ def _job_template(
     if options is not None:
         values = parse_json_object("--options", options)
     spec = RunSpec(
-        workload=inputs.workload_spec(name, values), setting=setting, repeat=0,
+        workload=simulated_machine.workload_spec(name, values), setting=setting, repeat=0,
         measure=Measure(), train=train, launch_kind="simulated",
     )  # fmt: skip
     try:
-        return inputs.simulation_job(
+        return simulated_machine.simulation_job(
             spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
         )
     except BadInput as error:

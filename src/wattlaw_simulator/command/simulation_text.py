@@ -17,7 +17,6 @@ from wattlaw_simulator.simulated_job import SimulatedJob
 Row = Mapping[str, Any]
 
 _BAR_WIDTH = 30
-_WIDE_COLUMNS = 170
 _PARTS = {
     "compute_s": "GPU kernels",
     "launch_s": "kernel launches by the host",
@@ -34,8 +33,6 @@ _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 def show(rows: Sequence[Row], template: SimulatedJob) -> None:
     """Print one setting as text, or several as a table, after a line on how they were predicted."""
     console = Console()
-    if len(rows) > 1:  # a truncated number would be wrong: let the line wrap instead
-        console = Console(width=max(console.width, _WIDE_COLUMNS))
     for warning in dict.fromkeys(text for row in rows for text in row["warnings"]):
         console.print(f"Warning: {warning}")
     row, fraction = rows[0], rows[0]["dataset_fraction"]

@@ -26,9 +26,9 @@ from wattlaw.analysis.metrics.comparable_runs import (
     comparable_runs,
 )
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import misfit_cautions
-from wattlaw.analysis.predict.reach import cautions as far_cautions
 from wattlaw.common.errors import Refused
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import LIMIT_NAMES
@@ -179,8 +179,10 @@ def advise(
     is_priced_twice = prices and None not in (prices.price_per_kwh, prices.price_per_gpu_hour)
     if prices and is_priced_twice and question.minimize == "cost" and job.energy_is is None:
         question = replace(question, footprint=replace(prices, price_per_kwh=None))
-        text = "No energy is known: the cost is that of GPU-hours, electricity is not counted."
-        warnings.insert(0, Caution("electricity-not-counted", text))
+        warnings.insert(0, Caution(
+            "electricity-not-counted",
+            "No energy is known: the cost is that of GPU-hours, electricity is not counted.",
+        ))  # fmt: skip
 
     amounts, cautions = needed_epochs(job, epochs, question.epochs, question.target)
     warnings += cautions
@@ -199,15 +201,25 @@ def advise(
         others = larger.recommended, choice.recommended or choice.nearest or base
         any_batch_savings = savings(*others, draw(others, options.ran))
 
-    rests_on = _rests_on(job, epochs, options, choice)
+    rows, repeats = job.rows, [item.repeats for item in options.ran]
+    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+    verdicts = rows["energy_verdict"].value_counts()
+    rests_on = RestsOn(
+        runs=dict(Counter(rows["launcher"].map(source_of))),
+        settings=dict(Counter(item.source for item in choice.compared)),
+        repeats=(min(repeats), max(repeats)),
+        energy_is=job.energy_is,
+        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
+        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
+    )
     warnings = [*_of_batches(options, choice.recommended), *warnings, *choice.warnings]
     if (option := choice.recommended or choice.nearest) is not None:
         warnings += _of_option(option, options.ran, job)
     if rests_on.energy_reason is not None and "suspect" in (job.energy_is or ""):
-        text = f"Energies are suspect: {rests_on.energy_reason}."
-        warnings.append(Caution("energy-reason", text))
-    warnings += _of_data(options.ran, job)
-    warnings += _of_work(options.allowed, job)
+        warnings.append(
+            Caution("energy-reason", f"Energies are suspect: {rests_on.energy_reason}.")
+        )
+    warnings += _of_data(options, job)
     known = max(item.gpus for item in options.offered)
     most = question.max_gpus or (0 if choice.recommended else math.inf)
     is_parallel = set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL)
@@ -220,6 +232,12 @@ def advise(
         warnings.append(Caution("prediction-ends", text))
 
     left = [item for item in options.allowed if item.left_out]
+    faster: dict[str, FasterSetting] = {}  # the fastest setting of each reason
+    for item in sorted(options.ran, key=lambda item: item.train_time_s.mean):
+        is_faster = item.train_time_s.mean < base.train_time_s.mean
+        if options.named is None and is_faster and item not in choice.compared:
+            reason = item.left_out or _NO_ENERGY
+            faster.setdefault(reason, FasterSetting(item, reason))
     return Advice(
         workload=workload,
         unit=job.unit,
@@ -236,7 +254,7 @@ def advise(
         any_batch_savings=any_batch_savings,
         batches_left_out=tuple(sorted({item.global_batch or 0 for item in left})),
         left_out={**(without_result or {}), **job.left_out, **_left_out(job, options, choice)},
-        faster_left_out=() if options.named else _faster(base, options, choice),
+        faster_left_out=tuple(faster.values()),
         warnings=tuple(dict.fromkeys(warnings)),
         worker=job.worker,
         baseline_is_named=options.named is not None,
@@ -260,22 +278,6 @@ def runs_without_result(
     return {reason: count for reason, count in counts.items() if count}
 
 
-def _rests_on(
-    job: ComparableRuns, epochs: pd.DataFrame, options: Options, choice: Choice
-) -> RestsOn:
-    rows, repeats = job.rows, [item.repeats for item in options.ran]
-    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
-    verdicts = rows["energy_verdict"].value_counts()
-    return RestsOn(
-        runs=dict(Counter(rows["launcher"].map(source_of))),
-        settings=dict(Counter(item.source for item in choice.compared)),
-        repeats=(min(repeats), max(repeats)),
-        energy_is=job.energy_is,
-        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
-        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
-    )
-
-
 def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str, int]:
     ran = sum(item.repeats for item in options.ran)
     reasons = (f"with a {UNKNOWN_BATCH}", f"with a {LOWER_BATCH}", f"with {_NO_ENERGY}")
@@ -287,16 +289,6 @@ def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str
         elif not item.left_out and item not in choice.compared:
             counts[f"with {_NO_ENERGY}"] += item.repeats
     return {reason: count for reason, count in counts.items() if count > 0}
-
-
-def _faster(base: Option, options: Options, choice: Choice) -> tuple[FasterSetting, ...]:
-    """Return the fastest setting of each reason that leaves out one faster than the baseline."""
-    by_reason: dict[str, FasterSetting] = {}
-    for item in sorted(options.ran, key=lambda item: item.train_time_s.mean):
-        if item.train_time_s.mean < base.train_time_s.mean and item not in choice.compared:
-            reason = item.left_out or _NO_ENERGY
-            by_reason.setdefault(reason, FasterSetting(item, reason))
-    return tuple(by_reason.values())
 
 
 def _of_batches(options: Options, best: Option | None) -> Iterator[Caution]:
@@ -332,7 +324,7 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
-            yield from far_cautions(option.setting, option.model.settings, option.model.board)
+            yield from reach.cautions(option.setting, option.model.settings, option.model.board)
     elif option.repeats == 1:
         text = "This setting ran once, so it has no interval: its uncertainty is unknown."
         if option.interval_from:
@@ -347,7 +339,8 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
         )
 
 
-def _of_data(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
+def _of_data(options: Options, job: ComparableRuns) -> Iterator[Caution]:
+    ran = options.ran
     if job.energy_is is None:
         text = f"No energy is known: the advice considers time and {job.worker}-hours, not energy."
         yield Caution("no-energy", text)
@@ -373,10 +366,8 @@ def _of_data(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
     if len(precisions) > 1:
         text = f"The settings differ in precision ({', '.join(precisions)}): compare quality, too."
         yield Caution("precisions-differ", text)
-
-
-def _of_work(ran: Sequence[Option], job: ComparableRuns) -> Iterator[Caution]:
-    """Yield that a unit may have more samples on more workers, where the batch grows with them."""
+    # A unit may have more samples on more workers, where the batch grows with them.
+    ran = tuple(options.allowed)
     counts: dict[int | None, set[int]] = {}
     for item in ran:
         counts.setdefault(item.global_batch, set()).add(item.gpus)

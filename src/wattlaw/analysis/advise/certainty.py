@@ -16,7 +16,7 @@ import pandas as pd
 
 from wattlaw.analysis.advise.choice import Choice, meets
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.decide.regret import regrets as regrets_of
+from wattlaw.analysis.decide import regret
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
 from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
@@ -128,7 +128,7 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
     question, at, count = choice.question, compared.index(best), len(compared)
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
-    regrets = regrets_of(question, [item.setting for item in compared], times, energies)
+    regrets = regret.regrets(question, [item.setting for item in compared], times, energies)
     probabilities = (regrets <= question.tolerance).mean(0)
     better, means = (regrets < regrets[:, [at]]).mean(0), regrets.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance

@@ -9,6 +9,9 @@ from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common.formatting import duration_text, energy_text, number, plural
 from wattlaw.study.question import Question
 
+#: The first group of options of which only the mean meets the bounds.
+_ONLY_THE_MEAN = 3
+
 
 @dataclass(frozen=True)
 class Choice:
@@ -80,7 +83,14 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     """
     by_energy = any(option.energy_j for option in options if not option.is_predicted)
     compared = tuple(option for option in options if option.energy_j or not by_energy)
-    goal = _goal(question, by_energy=by_energy)
+    is_budget = question.energy_budget_j is not None or question.max_gpu_hours is not None
+    default = "time" if is_budget else "edp"
+    if question.deadline_s is not None or question.max_slowdown is not None:
+        default = "energy"
+    goal, prices = question.minimize or default, question.footprint
+    has_price = prices is not None and prices.price_per_kwh is not None
+    is_of_energy = goal in ("energy", "carbon") or (goal == "cost" and has_price)
+    goal = "gpu_hours" if is_of_energy and not by_energy else goal
     hours = f"{worker}-hours"
     texts = {"edp": f"{'energy' if by_energy else hours} x time", "gpu_hours": hours}
     text = texts.get(goal, goal)
@@ -93,10 +103,15 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
         reason = "No energy is known, so the energy budget cannot be checked."
         nearest = min(options, key=lambda option: option.gpu_hours.mean)
         return Choice(None, reason, compared, asked, text, nearest)
-    groups: dict[int, list[Option]] = {}
-    for option in compared:
-        if meets(option, asked):
-            groups.setdefault(_group(option, question), []).append(option)
+    groups: dict[int, list[Option]] = {}  # by how certainly they meet the bounds: 0 is best
+    for option in (item for item in compared if meets(item, asked)):
+        bounds = _bounded(option, question)
+        group = _ONLY_THE_MEAN + option.is_predicted
+        if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
+            group = 2 if option.is_predicted else 0
+        elif option.repeats == 1 and option.time_s.high is None:
+            group = 1
+        groups.setdefault(group, []).append(option)
     phrase = _phrase(question, worker)
     if not groups:
         known = " with a known energy" if len(compared) < len(options) else ""
@@ -108,7 +123,13 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
         return Choice(None, f"No setting{known} {phrase}.", compared, asked, text, nearest)
 
     def order(option: Option) -> tuple[float, float, int]:
-        return _cost(option, goal, by_energy=by_energy), option.train_time_s.mean, option.gpus
+        name, factor = goal, 1.0
+        if goal == "edp":
+            name, factor = "energy" if by_energy else "gpu_hours", option.train_time_s.mean
+        names = {"energy": "train_energy_j", "time": "train_time_s", "carbon": "co2_kg"}
+        quantity: Quantity | None = getattr(option, names.get(name, name))
+        cost = float("inf") if quantity is None else quantity.mean * factor
+        return cost, option.train_time_s.mean, option.gpus
 
     group = min(groups)
     best = min(groups[group], key=order)
@@ -130,42 +151,8 @@ def fastest(options: Sequence[Option]) -> Option:
     return min(of_runs or options, key=lambda option: option.train_time_s.mean)
 
 
-def _goal(question: Question, *, by_energy: bool) -> str:
-    is_budget = question.energy_budget_j is not None or question.max_gpu_hours is not None
-    default = "time" if is_budget else "edp"
-    if question.deadline_s is not None or question.max_slowdown is not None:
-        default = "energy"
-    goal, prices = question.minimize or default, question.footprint
-    has_electricity = prices is not None and prices.price_per_kwh is not None
-    is_of_energy = goal in ("energy", "carbon") or (goal == "cost" and has_electricity)
-    return "gpu_hours" if is_of_energy and not by_energy else goal
-
-
-def _cost(option: Option, goal: str, *, by_energy: bool) -> float:
-    factor = 1.0
-    if goal == "edp":
-        goal, factor = "energy" if by_energy else "gpu_hours", option.train_time_s.mean
-    names = {"energy": "train_energy_j", "time": "train_time_s", "carbon": "co2_kg"}
-    quantity: Quantity | None = getattr(option, names.get(goal, goal))
-    return float("inf") if quantity is None else quantity.mean * factor
-
-
 def meets(option: Option, question: Question) -> bool:
     return all(quantity.mean <= most for quantity, most in _bounded(option, question))
-
-
-#: The first group of options of which only the mean meets the bounds.
-_ONLY_THE_MEAN = 3
-
-
-def _group(option: Option, question: Question) -> int:
-    """Return how certainly an option meets the bounds (0 is best) that its mean meets."""
-    bounds = _bounded(option, question)
-    if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
-        return 2 if option.is_predicted else 0
-    if option.repeats == 1 and option.time_s.high is None:
-        return 1
-    return _ONLY_THE_MEAN + option.is_predicted
 
 
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:

@@ -25,7 +25,6 @@ from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.groups import aggregate, group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
@@ -113,18 +112,51 @@ class Options:
         return [*self.sound, *self.predicted] or list(self.ran)
 
     def predict(self, *, outside: bool) -> "Options":
-        """Return these options with predicted ones, also ``outside`` of the range of the runs."""
-        models: dict[int, list[Option]] = {}
-        for item in self.ran:
-            if item.model is not None:
-                models.setdefault(id(item.model), []).append(item)
+        """Return these options with predicted ones, also ``outside`` of the range of the runs.
+
+        They are by the model of the runs, and as the rule allows. Settings whose workers share
+        cores, or whose time is not known within a factor of ``WIDEST``, are left out. Means are
+        medians; bounds are 95 % intervals of a run.
+        """
+        models = {id(item.model): item.model for item in self.ran if item.model is not None}
         amounts = {(item.setting.precision, item.global_batch): item.amount for item in self.ran}
-        predicted = (
-            option
-            for own in models.values()
-            for option in _predicted(own, amounts, self.rule, beyond=outside)
-        )
-        return replace(self, predicted=tuple(predicted))
+        known: list[Option] = []
+        for model in models.values():
+            own = [item for item in self.ran if item.model is model]
+            first, is_fixed = own[0], len({item.amount for item in own}) == 1
+            batches = [item.global_batch for item in own if item.global_batch is not None]
+            measured, predicted = MeasuredRange.of(model.observations), []
+            for setting in _candidates([item.setting for item in own], model, self.rule):
+                batch = None if setting.global_batch is None else int(setting.global_batch)
+                beyond = measured.exceeded_by(setting)
+                if batches and not min(batches) <= (batch or 0) <= max(batches):
+                    beyond = (*beyond, "global_batch")
+                amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
+                if amount is None or (beyond and not outside) or model.shares_cores(setting):
+                    continue
+                option = self.rule.judge(replace(
+                    first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
+                    runs=None, amount=amount, shared={}, slow_log=0.0, interval_from=None,
+                    extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
+                    per={}, quality_known=False, quality_warnings=(), falls=False,
+                ))  # fmt: skip
+                if not option.left_out:
+                    predicted.append(option)
+            if not predicted:
+                continue
+            time_s, energy_j = model.amounts([item.setting for item in predicted])
+            times = quantiles(time_s, 0.95).T.tolist()
+            energies = [None] * len(times)
+            if energy_j is not None:
+                energies = quantiles(energy_j, 0.95).T.tolist()
+            for option, (low, middle, high), ends in zip(predicted, times, energies, strict=True):
+                if high > WIDEST * low:
+                    continue
+                time = Quantity(middle, low, high)
+                energy = None if ends is None else Quantity(ends[1], ends[0], ends[2])
+                energy_is = None if energy is None else model.energy_is
+                known.append(replace(option, time_s=time, energy_j=energy, energy_is=energy_is))
+        return replace(self, predicted=tuple(known))
 
 
 def read_options(
@@ -261,50 +293,6 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
             f"{', '.join(differing)}"
         )
     return matching[0]
-
-
-def _predicted(
-    own: Sequence[Option], amounts: Amounts, rule: Rule, *, beyond: bool
-) -> Iterator[Option]:
-    """Yield settings that did not run, by the model of those that did, where a rule allows them.
-
-    Settings whose workers share cores, or whose time is not known within a factor of ``WIDEST``,
-    are left out. Means are medians; bounds are 95 % intervals of a run.
-    """
-    first, is_fixed = own[0], len({item.amount for item in own}) == 1
-    if (model := first.model) is None:
-        return
-    batches = [item.global_batch for item in own if item.global_batch is not None]
-    measured, predicted = MeasuredRange.of(model.observations), []
-    for setting in _candidates([item.setting for item in own], model, rule):
-        batch = None if setting.global_batch is None else int(setting.global_batch)
-        outside = measured.exceeded_by(setting)
-        if batches and not min(batches) <= (batch or 0) <= max(batches):
-            outside = (*outside, "global_batch")
-        amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
-        if amount is None or (outside and not beyond) or model.shares_cores(setting):
-            continue
-        option = rule.judge(replace(
-            first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0, runs=None,
-            amount=amount, shared={}, slow_log=0.0, interval_from=None,
-            extrapolates=outside, epochs_trained=None, eval_time_s=None, metric=None,
-            per={}, quality_known=False, quality_warnings=(), falls=False,
-        ))  # fmt: skip
-        if not option.left_out:
-            predicted.append(option)
-    if not predicted:
-        return
-    time_s, energy_j = model.amounts([item.setting for item in predicted])
-    times = _quantities(time_s)
-    energies = [None] * len(times) if energy_j is None else _quantities(energy_j)
-    for option, time, energy in zip(predicted, times, energies, strict=True):
-        if (time.high or 0.0) <= WIDEST * (time.low or 0.0):
-            energy_is = None if energy is None else model.energy_is
-            yield replace(option, time_s=time, energy_j=energy, energy_is=energy_is)
-
-
-def _quantities(draws: Floats) -> list[Quantity]:
-    return [Quantity(mean, low, high) for low, mean, high in quantiles(draws, 0.95).T.tolist()]
 
 
 Limit = tuple[float | None, ...]

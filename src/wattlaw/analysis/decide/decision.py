@@ -12,8 +12,8 @@ from wattlaw.analysis.decide.next_runs import LIKELY, OtherSetting, Plan
 from wattlaw.analysis.decide.repeats import fit_with_repeats
 from wattlaw.analysis.decide.surprises import Surprise
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.predictions import misfit_cautions
-from wattlaw.analysis.predict.reach import cautions as far_cautions
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number
 from wattlaw.study.decide import Decide
@@ -105,7 +105,7 @@ class Decision(Result):
             )
         if job is not None and plan.setting is not None:
             cautions += misfit_cautions(fit_with_repeats(job.observations, decide.seed))
-            cautions += far_cautions(plan.setting, job.settings, job.board)
+            cautions += reach.cautions(plan.setting, job.settings, job.board)
         if budget is not None and spent > budget:
             cautions.append(
                 Caution(

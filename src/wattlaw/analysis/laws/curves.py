@@ -38,10 +38,6 @@ def _in_logs(weights: Floats) -> tuple[Floats, Floats]:
     return np.array([alpha, *weights[1:]]), slopes
 
 
-def _identity(weights: Floats) -> tuple[Floats, Floats]:
-    return weights, np.eye(len(weights))
-
-
 def _usl(weights: Floats) -> tuple[Floats, Floats]:
     a, b, c = weights
     t1 = a + b
@@ -59,7 +55,8 @@ class Law:
     name: str
     names: tuple[str, ...]
     terms: Callable[[Floats], list[Floats]]  # of shape (m,) each
-    parameters: Callable[[Floats], tuple[Floats, Floats]] = _identity  # values, and derivatives
+    #: Values, and their derivatives.
+    parameters: Callable[[Floats], tuple[Floats, Floats]] = lambda own: (own, np.eye(len(own)))
     in_logs: bool = False
     least_x: float = 0.0
     shares: tuple[str, ...] = ()  # parameters that cannot be above 1

@@ -14,8 +14,9 @@ from wattlaw.analysis.laws.observations import Observations, observe
 from wattlaw.analysis.laws.power_law import PowerLaw, power_law
 from wattlaw.analysis.metrics.estimates import ERROR, aicc, deviance
 from wattlaw.analysis.metrics.groups import Group, groups
-from wattlaw.analysis.metrics.result import Result, plain
+from wattlaw.analysis.metrics.result import Result, Rows, plain
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.text import join_names, nearest
 
 #: Laws this near to the lowest AICc are as good (Burnham & Anderson 2002, section 2.6).
 AICC_TOLERANCE = 2.0
@@ -182,10 +183,8 @@ _LAW_KEYS = (*(item.name for item in fields(PowerLaw) if item.repr), *PowerLaw.p
 
 
 @dataclass(frozen=True)
-class Fits(Result):
+class Fits(Rows[Fit]):
     """One fit of y against x per group; ``left_out`` counts the rows without a value of these."""
-
-    rows_field = "rows"
 
     rows: tuple[Fit, ...]
     x: str
@@ -217,16 +216,18 @@ def fit_groups(frame: pd.DataFrame, x: str, y: str, by: Sequence[str]) -> Fits:
     ``BadInput`` if a column is not there or not numeric.
     """
     if x == y:
-        raise BadInput(f"x and y are both {x!r}; allowed: two different columns")
-    for name in (x, y, *by):
+        raise BadInput(f"x and y: both given {x!r}; allowed: two different columns")
+    named = [("x", x), ("y", y), *(("by", name) for name in by)]
+    for argument, name in named:
         if name not in frame.columns:
-            available = ", ".join(repr(str(column)) for column in frame.columns)
-            raise BadInput(f"no column {name!r}; allowed: {available}")
-    for name in (x, y):
+            available = join_names([str(column) for column in frame.columns])
+            near = nearest(name, map(str, frame.columns))
+            raise BadInput(f"{argument}: no column {name!r}{near}; allowed: {available}")
+    for argument, name in named[:2]:
         column = frame[name]
         if len(frame) and not pd.api.types.is_numeric_dtype(column):
             wrong = column[pd.to_numeric(column, errors="coerce").isna() & column.notna()]
             first = f": row {wrong.index[0]} is {str(wrong.iloc[0])!r}" if len(wrong) else ""
-            raise BadInput(f"column {name!r} is not numeric{first}")
+            raise BadInput(f"{argument}: column {name!r} is not numeric{first}")
     fits = tuple(Fit.of(group, rows[x], rows[y]) for group, rows in groups(frame, by))
     return Fits(fits, x, y, int(frame[[x, y]].isna().any(axis=1).sum()))

@@ -1,17 +1,20 @@
 """The base of every result: a frozen dataclass that becomes a dictionary or a table."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import singledispatch
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import pandas as pd
 
+from wattlaw.common.text import short_repr
 from wattlaw.study.setting import Setting
+
+Row = TypeVar("Row")
 
 
 @singledispatch
@@ -37,6 +40,10 @@ class Result:
     properties: ClassVar[tuple[str, ...]] = ()
     #: The field that holds the rows of ``to_frame``; None where the result is one row.
     rows_field: ClassVar[str | None] = None
+
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        cls.__repr__ = short_repr  # type: ignore[method-assign]  # else it would be the dataclass's
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain Python values that JSON can represent.
@@ -67,6 +74,23 @@ class Result:
 
     def _repr_html_(self) -> str | None:
         return shown_in_notebook(self)
+
+
+class Rows(Result, Generic[Row]):
+    """A result that is a sequence of its ``rows``: it has a length, indices and slices."""
+
+    rows_field = "rows"
+
+    rows: tuple[Row, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
 
 
 @dataclass(frozen=True)

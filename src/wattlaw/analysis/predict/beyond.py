@@ -7,8 +7,8 @@ of a posterior gets one course of what happens as GPUs are added, which all sett
   says, or, less often, faster;
 - at one doubling of nodes the network narrows, as beyond a switch, which costs a step the more the
   more it communicates;
-- saturation from some doubling of GPUs on, as of storage that all ranks share: the time of a step
-  then doubles with the GPUs.
+- something that all ranks share saturates, such as storage: a step then takes as long as all of its
+  samples at the highest throughput. It has been measured already, or is some doublings away.
 
 Where the local batch is not known, a published series may change it, the optimizer or the sharding
 between two counts, so that the course goes up or down. Other batches have an error in proportion to
@@ -27,10 +27,11 @@ _SLOPE, _SLOPE_SPREAD, _SLOWER = 0.007, 1.0, 0.8
 #: which factors, uniform in logs.
 NARROWED = ("between_volume", "unplaced_volume")
 _NARROW_HAZARD, _NARROW = 0.08, (1.6, 4.0)
-#: Probability in each doubling that saturation begins.
+#: Probability in each doubling of the highest throughput measured that it is the last.
 _SATURATION_HAZARD = 0.015
-#: Probability that it has begun, where the last doubling that was seen doubled the time.
-_BEGUN = 0.2
+#: Mean growth of a step, in logs, in a doubling of GPUs without a change of regime (.02 to .10 in
+#: the zoo's kinds without one that choose sizes, .04 in InternEvo), and where the network narrows.
+_ORDINARY, _NARROWED = 0.05, 0.4
 #: A model that misses its own runs misses others by as many times more, up to this.
 _MOST_MISFIT = 3.0
 #: Standard deviation for a doubling of the batch; for the first and each further doubling of GPUs
@@ -38,9 +39,7 @@ _MOST_MISFIT = 3.0
 _BATCH, _UNKNOWN_BATCH = 0.04, (0.15, 0.075)
 
 
-def draw_errors(
-    seen: Layout, seen_s: Floats, wanted: Layout, misfit: float, draws: int, seed: int
-) -> Floats:
+def draw_errors(seen: Layout, wanted: Layout, misfit: float, draws: int, seed: int) -> Floats:
     """Return what the model misses of step times, in logs, shape (draws, settings).
 
     ``misfit`` is what the model misses of its own runs, relative to what it usually does.
@@ -49,11 +48,8 @@ def draw_errors(
     dice = np.random.default_rng([seed, 5])
     size = misfit * _SLOPE * np.exp(_SLOPE_SPREAD * dice.standard_normal((draws, 1)))
     slope = size * np.where(dice.random((draws, 1)) < _SLOWER, 1.0, -0.5)
-    full = dice.exponential(1 / _SATURATION_HAZARD, (draws, 1))
-    begun = _BEGUN * min(growth(seen, seen_s) / np.log(2), 1.0) ** 2
-    full = np.where(dice.random((draws, 1)) < begun, 0.0, full)
     gpus = _doublings(seen.gpus, wanted.gpus)
-    errors = slope * gpus + np.log(2) * np.maximum(gpus - full, 0.0)
+    errors = slope * gpus
     batches = np.maximum(
         _doublings(seen.micro, wanted.micro), _doublings(1 / seen.micro, 1 / wanted.micro)
     )
@@ -63,24 +59,56 @@ def draw_errors(
     return np.asarray(np.where(wanted.has_batch, errors, errors + other))
 
 
-def growth(seen: Layout, seen_s: Floats) -> float:
-    """Return by how much a step took longer, in logs, in the last doubling of GPUs that was seen.
+def saturated_s(
+    seen: Layout, seen_s: Floats, wanted: Layout, grown: tuple[float, float], draws: int, seed: int
+) -> Floats:
+    """Return the least step times that something shared by all ranks allows, (draws, settings).
 
-    Settings count that have the same batch and limits. From one node to two, the network slows.
+    ``grown`` is what ``growth`` returns.
+    """
+    dice = np.random.default_rng([seed, 7])
+    doublings = dice.exponential(1 / _SATURATION_HAZARD, (draws, 1))
+    has_begun = dice.random((draws, 1)) < _begun(*grown)
+    fastest_s = (seen_s / _samples(seen)).min() * np.where(has_begun, 1.0, 2.0**-doublings)
+    return np.where(wanted.gpus > seen.gpus.max(), fastest_s * _samples(wanted), 0.0)
+
+
+def _begun(grown: float, doublings: float) -> float:
+    """Return the probability that saturation is why a step grew so much in the last doublings.
+
+    It may have begun anywhere in them, so that all growth up to twice the time for each is equally
+    likely. Else the network has narrowed, or nothing has changed.
+    """
+    if not 0 < grown <= np.log(2) * doublings:
+        return 0.0
+    usual = _ORDINARY * doublings
+    unchanged = np.exp(-_NARROW_HAZARD * doublings)
+    saturates = _SATURATION_HAZARD / np.log(2)
+    narrows = (1 - unchanged) * np.exp(-grown / _NARROWED) / _NARROWED
+    return float(saturates / (saturates + narrows + unchanged * np.exp(-grown / usual) / usual))
+
+
+def growth(seen: Layout, seen_s: Floats) -> tuple[float, float]:
+    """Return by how much a step took longer, in logs, than on the GPU count before; and doublings.
+
+    Settings count that have the same batch and limits. From one node to two, the network slows;
+    where the batch is not known, a longer step may have another.
     """
     most = float(seen.gpus.max())
-    last = np.flatnonzero(seen.gpus == most)
-    found = [0.0]
-    for at in last:
-        same = np.ones(seen.gpus.size, bool)
+    found = [(0.0, 1.0)]
+    for at in np.flatnonzero((seen.gpus == most) & seen.has_batch):
+        same = (seen.gpus < most) & ((seen.nodes > 1) == (seen.nodes[at] > 1)) & seen.has_batch
         for values in (seen.micro, seen.parts, seen.power_limit_w, seen.clock_limit_mhz):
             same &= values == values[at]
-        same &= (seen.gpus < most) & ((seen.nodes > 1) == (seen.nodes[at] > 1))
         if same.any():
-            before = np.flatnonzero(same & (seen.gpus == seen.gpus[same].max()))
-            doublings = np.log2(most / seen.gpus[before[0]])
-            found.append(float(np.log(seen_s[at] / np.median(seen_s[before])) / doublings))
+            before = same & (seen.gpus == seen.gpus[same].max())
+            grown = np.log(seen_s[at] / np.median(seen_s[before]))
+            found.append((float(grown), float(np.log2(most / seen.gpus[before][0]))))
     return max(found)
+
+
+def _samples(layout: Layout) -> Floats:
+    return layout.gpus * layout.micro * layout.parts
 
 
 def narrowing(seen: Layout, wanted: Layout, draws: int, seed: int) -> Floats:

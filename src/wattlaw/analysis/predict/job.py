@@ -17,7 +17,7 @@ from wattlaw.analysis.metrics.comparable_runs import (
     comparable_runs,
 )
 from wattlaw.analysis.metrics.groups import group_numbers
-from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.metrics.result import Caution, Rows
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.intervals import Components, Prediction
@@ -179,13 +179,11 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Predictions(Result):
+class Predictions(Rows[Prediction]):
     """Predictions, one for each setting and kind of hardware.
 
     ``baselines`` has the setting that ``p_faster`` compares with, for each kind of hardware.
     """
-
-    rows_field = "rows"
 
     rows: tuple[Prediction, ...]
     baselines: tuple[tuple[str | None, Setting], ...]

@@ -35,11 +35,14 @@ class Reference:
         gpus = np.array([item.setting.gpus for item in observations])
         observed = [item.setting for item in observations]
         limits = [each.power_limit_w for each in observed if each.power_limit_w]
+        # The least time of a micro-batch, interpolated in logs between measured batches.
+        batches = np.unique(micro)
+        least_s = [part_s[micro == each].min() for each in batches]
         clocks = [each.clock_limit_mhz for each in observed if each.clock_limit_mhz]
         names = dict.fromkeys(each.precision for each in observed)
         return cls(
             micro_batch=batch,
-            compute_s=_time_at(batch, micro, part_s),
+            compute_s=float(np.exp(np.interp(np.log(batch), np.log(batches), np.log(least_s)))),
             power_w=max(powers, default=max(limits, default=_ASSUMED_W)),
             gpus=float(np.exp(np.log(gpus).mean())),
             clock_mhz=max(clocks, default=1.0),
@@ -122,7 +125,14 @@ class Layout:
             has_batch=np.array([item.local_batch is not None for item in settings]),
             micro=_micro(settings) / reference.micro_batch,
             parts=array(item.gradient_accumulation for item in settings),
-            slowest=array(_slowest(item.gpus) for item in settings),
+            # The expected maximum of so many standard normal numbers (Blom 1958). Not by scipy:
+            # its import takes longer than the inference of a small job.
+            slowest=array(
+                NormalDist().inv_cdf((item.gpus - 0.375) / (item.gpus + 0.25))
+                if item.gpus > 1
+                else 0.0
+                for item in settings
+            ),
             precision=np.array([_index(reference, item.precision) for item in settings]),
             power_limit_w=array(item.power_limit_w or infinite for item in settings),
             clock_limit_mhz=array(item.clock_limit_mhz or infinite for item in settings),
@@ -142,19 +152,6 @@ class Layout:
             if item.name != "reference"
         }
         return replace(self, **arrays)
-
-
-def _time_at(batch: float, micro: Floats, part_s: Floats) -> float:
-    """Return the least time of a micro-batch, interpolated in logs between measured batches."""
-    batches = np.unique(micro)
-    least_s = [part_s[micro == each].min() for each in batches]
-    return float(np.exp(np.interp(np.log(batch), np.log(batches), np.log(least_s))))
-
-
-def _slowest(gpus: int) -> float:
-    """Return the expected maximum of so many standard normal numbers (Blom 1958)."""
-    # Not scipy's, whose import takes longer than the inference of a small job.
-    return NormalDist().inv_cdf((gpus - 0.375) / (gpus + 0.25)) if gpus > 1 else 0.0
 
 
 def _micro(settings: Sequence[Setting]) -> Floats:

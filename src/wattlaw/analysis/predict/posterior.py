@@ -36,6 +36,7 @@ class Posterior:
     prior_only: tuple[str, ...]
     priors: str
     seed: int
+    growth: tuple[float, float]  # of a step where GPUs were added last, see ``beyond.growth``
 
     @property
     def draws(self) -> int:
@@ -125,10 +126,13 @@ class Posterior:
             placements=(_placements(seen), _placements(settings)), noise=noise,
         )  # fmt: skip
         errors = errors + beyond.draw_errors(
-            layouts[0], np.array([item.step_time_s for item in self.observations]), layouts[1],
-            misfit / model_error.TIME_ERROR, self.draws, self.seed,
-        )  # fmt: skip
-        times = steps.step_s * np.exp(errors)
+            *layouts, misfit / model_error.TIME_ERROR, self.draws, self.seed
+        )
+        seen_s = np.array([item.step_time_s for item in self.observations])
+        least_s = beyond.saturated_s(
+            layouts[0], seen_s, layouts[1], self.growth, self.draws, self.seed
+        )
+        times = np.maximum(steps.step_s * np.exp(errors), least_s)
         if fitted.power_w is None or steps.power_w is None:
             return times, time_noise, None, None
         has_power = np.array([item.power_per_gpu_w is not None for item in self.observations])
@@ -180,7 +184,7 @@ def fit(
     return _fit(tuple(observations), seed, priors)
 
 
-#: By how much a doubling of GPUs slows a step, in logs, before its storage may be saturated.
+#: By how much more GPUs slow a step, in logs, before its storage may be saturated.
 _GROWTH = 0.1
 
 
@@ -200,7 +204,8 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     target = partial(_log_likelihood, data, names, transformation)
     guess = {}
     times = np.array([item.step_time_s for item in observations])
-    if beyond.growth(layout, times) > _GROWTH:
+    growth = beyond.growth(layout, times)
+    if growth[0] > _GROWTH:
         # Storage that all share may be what takes the step of the most GPUs.
         last = int(np.lexsort((times, layout.gpus))[-1])
         samples = layout.gpus[last] * layout.micro[last] * layout.parts[last]
@@ -221,6 +226,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     return Posterior(
         observations, reference, values, normals,
         tuple(name for name in parameters.GROUPS if name not in active), priors.source, seed,
+        growth,
     )  # fmt: skip
 
 

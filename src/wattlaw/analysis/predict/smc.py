@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.predict.observation import Floats
+from wattlaw.common.progress import track
 
 LogLikelihood = Callable[[Floats], Floats]
 
@@ -71,7 +72,7 @@ def sample(
     path = _Path(log_posterior, _Mixture.around(log_posterior, modes))
     state = path.state(path.mixture.draws(dice, first.shape[0]))
     exponent = 0.0
-    for _ in range(_MOST_STAGES):
+    for _ in track(range(_MOST_STAGES), "Fitting the prediction model"):
         gain = state.posterior - state.start
         step = _next_step(gain, 1 - exponent)
         exponent += step

@@ -9,8 +9,7 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.report.topics import advice_text as text
-from wattlaw.report.topics import verdict
+from wattlaw.report.topics import advice_text, verdict
 
 
 @opts.asks()
@@ -30,7 +29,7 @@ def advise(
     strict: opts.StrictOption = False,
     **asked: Any,
 ) -> int:
-    """Recommend a GPU count, power limit, clock and batch size.
+    """Recommend GPUs, power limit, clock and batch size.
 
     The exit code is 1 if there is nothing to recommend.
     """
@@ -49,7 +48,7 @@ def advise(
             lines.append(f"{name}: no advice: {refusal}")
         else:
             advices.append(advice)
-            lines += [text.brief(advice)] if several else text.summary(advice)
+            lines += [advice_text.brief(advice)] if several else advice_text.summary(advice)
     code = 0 if any(advice.recommended for advice in advices) else NothingToRecommend.exit_code
     if as_json:
         rows = [advice.to_dict() for advice in advices]
@@ -59,7 +58,7 @@ def advise(
     for line in lines:
         console.print(line)
     for advice in advices if details else ():
-        reasons, table = text.details(advice), verdict.settings(advice)
+        reasons, table = advice_text.details(advice), verdict.settings(advice)
         console.show(table)
         for line in reasons:
             console.print(line)

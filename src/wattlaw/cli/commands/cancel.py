@@ -10,7 +10,7 @@ from wattlaw.store.store import Store
 
 
 def cancel(store: StoreArgument) -> int:
-    """Cancel the active runs of a store, including queued Slurm jobs."""
+    """Cancel the active runs of a store and its Slurm jobs."""
     cancelled = run_status.cancel(Store.existing(store))
     if cancelled.jobs:
         jobs = f"{cancelled.jobs} job(s) cancelled"

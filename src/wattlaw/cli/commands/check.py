@@ -10,7 +10,7 @@ from wattlaw.workloads import catalogue
 
 
 def check(study: StudyArgument) -> int:
-    """Validate a study file, count its runs, and warn of what may be wrong."""
+    """Validate a study file and count its runs."""
     loaded = studies.load_study(study)
     forecast = loaded.forecast()
     for sentence in skipped_text(forecast.skipped.values(), len(loaded)):

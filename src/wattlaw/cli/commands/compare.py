@@ -35,7 +35,7 @@ def compare(
         typer.Option("--strict", help="Refuse damaged files; fail at limits without an interval."),
     ] = False,
 ) -> int:
-    """Compare two stores: machines, code versions, before and after."""
+    """Compare machines, code versions, before and after."""
     other = None if b is None else results.open(b, strict=strict)
     comparison = results.open(a, strict=strict).compare(other, by=by, energy_scope=energy_scope)
     checks = [comparison.check(limit) for limit in fail_if or ()]

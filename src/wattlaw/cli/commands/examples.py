@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 from wattlaw.examples import EXAMPLES, example
@@ -19,10 +20,10 @@ def examples(context: typer.Context) -> int:
     They are study files to start from and the grids of two published studies.
     """
     if context.invoked_subcommand is None:
-        width = max(len(entry.name) for entry in EXAMPLES)
-        for entry in EXAMPLES:
-            print(f"{entry.name:<{width}}  {entry.summary}")
-        print("Copy: wattlaw examples copy NAME [DIR]")
+        console = Console()
+        rows = [(entry.name, entry.summary) for entry in EXAMPLES]
+        console.print(make_table(("example", "what it runs"), rows, no_wrap=("example",)))
+        console.print("Copy: wattlaw examples copy NAME [DIR]")
     return 0
 
 

@@ -34,7 +34,7 @@ def export(
     ] = None,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Write a table, an archive or another format of a store to a file."""
+    """Write a table, an archive or another format to a file."""
     exported = results.open(store, strict=strict).export(what, output, raw=raw, batch=batch)
     print(f"{', '.join(map(str, exported.files))}: {exported.rows} rows of {what}")
     return 0

@@ -20,8 +20,6 @@ from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.report.topics import scaling
 from wattlaw.study.labels import group_label
 
-_WIDE_COLUMNS = 150
-
 
 def fit(
     source: Annotated[
@@ -56,7 +54,10 @@ def fit(
         raise BadInput(f"--energy-scope: {source[0]} is a table; allowed: stores")
     try:
         if tables:
-            fits = _fit_table(source[0], x, y or "epoch_time_s", columns)
+            fits = fit_file(source[0], x, y := y or "epoch_time_s", columns or ())
+            if fits.left_out:
+                rows = plural(fits.left_out, "row")
+                print_note(f"{source[0]}: left out {rows} without {x} or {y}")
         else:
             opened = results.open(*source, strict=strict)
             if opened.origins_label:
@@ -76,13 +77,6 @@ def fit(
     raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
 
 
-def _fit_table(path: Path, x: str, y: str, by: list[str] | None) -> Fits:
-    fits = fit_file(path, x, y, by or ())
-    if fits.left_out:
-        print_note(f"{path}: left out {plural(fits.left_out, 'row')} without {x} or {y}")
-    return fits
-
-
 def _show(fits: Fits, *, as_json: bool) -> None:
     for group, reason in fits.refusals:
         text = f"no law for {shorten(group_label(group)) or 'the table'}: {reason}"
@@ -91,8 +85,6 @@ def _show(fits: Fits, *, as_json: bool) -> None:
         print(json.dumps(fits.to_dict()["rows"], allow_nan=False))
         return
     console = Console()
-    if not console.is_terminal:  # a file or a pager is wide enough
-        console = Console(width=_WIDE_COLUMNS)
     console.show(scaling.laws(fits))
     for line in scaling.breakpoints(fits.rows):
         console.print(line)

@@ -60,7 +60,7 @@ def import_files(
         list[str] | None, option("ID", "A device of a time series that counts; default: all.")
     ] = None,
 ) -> int:
-    """Import measurements of other tools, and any table with --map, into a store."""
+    """Import files of other tools, and any table."""
     read = read_import(
         files, format=from_format, map=mapping, workload=workload, hardware=hardware, study=study,
         timezone=timezone, windows=window or (), pattern=pattern, devices=device or (),

@@ -14,9 +14,9 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
 from wattlaw.common.scopes import KINDS
-from wattlaw.common.text import collapse_whitespace, quote, shorten
+from wattlaw.common.text import collapse_whitespace, join_names, quote, shorten
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import measured_command as measured
+from wattlaw.running import measured_command
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
 from wattlaw.running.summary import PhaseSummary, phase_summaries
@@ -84,7 +84,7 @@ def measure(
         raise BadInput(f"measure: --json: {quote(str(json_to))} is not a file name")
     if json_to is not None and not json_to.absolute().parent.is_dir():
         raise BadInput(f"measure: --json {json_to}: the folder does not exist")
-    done = measured.measure(
+    done = measured_command.measure(
         command, store, limits=limits, prior_clocks_are_default=prior_clocks == "default",
         sample_hz=sample_hz, assume_cpu_w=assume_cpu_w,
         part=MeasuredPart(warmup_steps, steps, seconds), instrument=instrument == "auto",
@@ -97,7 +97,7 @@ def measure(
     lines = [
         *_lines(done.record, of_command),
         *_step_lines(done.steps, of_steps),
-        *_end_lines(done.record),
+        *_end_lines(done.record, has_energy=of_command.energy.total_j is not None),
         ("run", str(done.folder.path)),
     ]
     lines = [(name, value) for name, value in lines if value not in ("", fmt.MISSING)]
@@ -138,10 +138,7 @@ def _lines(record: RunRecord, phase: PhaseSummary) -> list[tuple[str, str]]:
             (f"energy, {part}", f"{joules:,.1f} J, mean {joules / phase.duration_s:,.1f} W")
             for part, joules in energy.energy_j.items()
         ),
-        (
-            "energy of the run",
-            "not available" if total_j is None else f"{total_j:,.1f} J ({energy.text()})",
-        ),
+        ("energy of the run", "" if total_j is None else f"{total_j:,.1f} J ({energy.text()})"),
         *(("", reason) for reason in phase.reasons),
         ("SM utilisation", fmt.percent(phase.sm_util)),
         ("GPU memory utilisation", fmt.percent(phase.mem_util)),
@@ -167,15 +164,18 @@ def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[st
     return [*lines, world_size, ("parallelism", steps.parallelism or "")]
 
 
-def _end_lines(record: RunRecord) -> list[tuple[str, str]]:
+def _end_lines(record: RunRecord, *, has_energy: bool) -> list[tuple[str, str]]:
     lines = []
     for limit in record.limits:
         wanted_w, enforced_w = limit.power_limit_w, limit.power_limit_enforced_w
         if wanted_w is not None and enforced_w is not None:
             limits = f"{limit.device}: {enforced_w:g} W (requested: {wanted_w:g} W)"
             lines.append(("power limit", limits))
+    missing = dict.fromkeys(name for report in record.samplers for name in report.unavailable)
+    if missing:
+        what = join_names([*missing]) if has_energy else "energy"
+        lines.append(("not measured", f"{what}; 'wattlaw devices' shows why"))
     for report in record.samplers:
-        lines += [("not available", f"{name}: {why}") for name, why in report.unavailable.items()]
         share = report.cpu_s / report.duration_s if report.duration_s else 0.0
         lines.append(("sampler", f"{share:.2%} of a core"))
     lines += [("note", note) for note in record.notes]

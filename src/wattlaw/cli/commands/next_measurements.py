@@ -31,7 +31,7 @@ def next_measurements(
     table: opts.TableOption = None,
     as_json: opts.JsonOption = False,
 ) -> int:
-    """Show the measurements that would help a decision most now."""
+    """Show the measurements that would help a decision most."""
     loaded = studies.load_study(study, launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
     if not (store / "runs").exists():

@@ -40,7 +40,7 @@ def predict(
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Predict time, power and energy of settings that were not measured.
+    """Predict time and energy of settings that did not run.
 
     The exit code is 1 if the runs do not allow a prediction.
     """

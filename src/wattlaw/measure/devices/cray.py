@@ -81,7 +81,12 @@ class CrayMeter(FileMeter):
         matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
         has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
         sources = [
-            FileSource(_device(path, match, 1 / hz, target), path, scale=1.0, parse=_parse_energy)
+            FileSource(
+                _device(path, match, 1 / hz, target),
+                path,
+                scale=1.0,
+                parse=lambda text: _parse(text)[0],
+            )
             for match in matches
             if (path := folder / match[0])
             # Sums of what is counted, and parts of it, are left out.
@@ -155,10 +160,6 @@ def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -
         if sysfs.optional_text(freshness) != first:
             return None
     return f"{freshness} stays at {first} for {_OPEN_WAIT_S:g} s, so the counters are not updated"
-
-
-def _parse_energy(text: str) -> int:
-    return _parse(text)[0]
 
 
 def _parse(text: str) -> tuple[int, float | None]:

@@ -16,7 +16,7 @@ from wattlaw.report import charts, tables
 from wattlaw.report.charts import COLOURS, FAINT
 from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
 from wattlaw.report.sections import Answer, BulletList
-from wattlaw.report.topics import advice_text as text
+from wattlaw.report.topics import advice_text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.study.labels import group_label
 from wattlaw.study.question import Question
@@ -59,7 +59,7 @@ def answers(findings: Findings) -> Iterator[Answer | str]:
         yield "No run is done, so there is no result yet."
     count = len(findings.advice)
     if count <= _MAX_ANSWERS:
-        yield from map(text.answer, findings.advice)
+        yield from map(advice_text.answer, findings.advice)
     else:
         yield f"The table has the recommended setting of each of {count} workloads."
     for workload, reason in findings.advice_refusals:
@@ -69,7 +69,7 @@ def answers(findings: Findings) -> Iterator[Answer | str]:
 def what_changes(findings: Findings) -> BulletList | None:
     """What the advice of a single workload depends on, and caveats, each once."""
     (advice,) = findings.advice if len(findings.advice) == 1 else (None,)
-    lines = [] if advice is None else [*text.what_changes(advice)]
+    lines = [] if advice is None else [*advice_text.what_changes(advice)]
     shown = caveats(findings)[:MAX_CAVEATS]
     lines += [line for line in shown if not any(own.startswith(line) for own in lines)]
     return BulletList("What changes the answer", tuple(lines)) if lines else None
@@ -82,7 +82,7 @@ def table(findings: Findings) -> tables.Table | None:
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
 
     def change(advice: Advice) -> str:
-        changes = fmt.no_breaks(text.changes(advice))
+        changes = fmt.no_breaks(advice_text.changes(advice))
         return changes.replace(",\u00a0", ", ") or "is the baseline"
 
     def probability(advice: Advice) -> str | None:
@@ -90,7 +90,7 @@ def table(findings: Findings) -> tables.Table | None:
             return None
         ties = sum(not tie.is_better for tie in advice.ties)
         tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
-        return text.percent(advice.probability) + tied
+        return advice_text.percent(advice.probability) + tied
 
     def next_run(advice: Advice, option: Option) -> str:
         run = advice.next_measurement
@@ -141,13 +141,13 @@ def settings(advice: Advice) -> tables.Table | None:
         *_amounts(rows),
         tables.text("known by", lambda row: _known_by(row[1])),
     ]
-    return tables.build("settings_compared", "The settings to compare", columns, rows,
-                        note=" ".join(text.basis(advice)), max_rows=MAX_ROWS, max_open_rows=0,
-                        command=f"{_COMMAND} --json")  # fmt: skip
+    note, command = " ".join(advice_text.basis(advice)), f"{_COMMAND} --json"
+    return tables.build("settings_compared", "The settings to compare", columns, rows, note=note,
+                        max_rows=MAX_ROWS, max_open_rows=0, command=command)  # fmt: skip
 
 
 def caveats(findings: Findings) -> list[str]:
-    merged = text.merge_warnings(findings.advice)
+    merged = advice_text.merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
 

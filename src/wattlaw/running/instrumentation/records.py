@@ -26,6 +26,7 @@ _TEXTS = ("host", "backend", "parallelism", "precision")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
     "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
+    "dataset_samples",
 )  # fmt: skip
 #: Counts of steps that read several loaders, and of steps of any optimizer that got batches.
 _MIXED = ("several_loaders", "fed_steps")
@@ -54,6 +55,7 @@ class TrainingFacts:
     parameters: int | None = None
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
+    dataset_samples: int | None = None  # of an epoch of all ranks
     peak_memory_bytes: int | None = None
 
 

@@ -80,6 +80,12 @@ class MeasuredPart:
         return len(training) >= expected
 
 
+#: What is stored of a job as it is.
+_FACTS = (
+    "instrumented", "world_size", "backend", "parameters", "gradient_bytes", "dataset_samples",
+)  # fmt: skip
+
+
 @dataclass(frozen=True)
 class StepSummary(TrainingFacts):
     """The steps of a job: those of one rank, never the sum over ranks; unknown values are None.
@@ -112,8 +118,9 @@ class StepSummary(TrainingFacts):
     steps_by_samples: Mapping[int, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        names = ("instrumented", "world_size", "backend", "parameters", "gradient_bytes")
-        known = {name: getattr(self, name) for name in names}
+        known = {name: getattr(self, name) for name in _FACTS}
+        if self.workers_work_together is False:  # each has epochs of its own
+            known["dataset_samples"] = None
         parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
         return known | {"parallelism": parallelism, "workers_cooperate": self.workers_work_together}
 

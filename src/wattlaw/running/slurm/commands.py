@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from wattlaw.common.errors import NotAvailable, WattlawError
+from wattlaw.common.errors import BadInput, NotAvailable, WattlawError
 from wattlaw.common.isolation import user_environment
 from wattlaw.common.processes import run_captured
 from wattlaw.common.text import collapse_whitespace
@@ -35,7 +35,17 @@ _ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End
 _MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
 #: Variables that Slurm's commands read as options ("Input environment variables" in their manual
 #: pages) begin so; SLURM_CONF says where Slurm is configured.
-_INPUTS = ("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_", "SCANCEL_", "SACCT_", "SCONTROL_")
+_INPUTS = (
+    "SLURM_",
+    "SBATCH_",
+    "SRUN_",
+    "SALLOC_",
+    "SQUEUE_",
+    "SCANCEL_",
+    "SACCT_",
+    "SCONTROL_",
+    "SINFO_",
+)
 _KEPT = ("SLURM_CONF",)
 #: What a user sets for all jobs on a login node: who pays, and which part of the cluster. Within a
 #: job these are of that job.
@@ -155,6 +165,37 @@ def hostnames(node_list: str) -> tuple[str, ...]:
         return tuple(_run(["scontrol", "show", "hostnames", node_list]).split())
     except WattlawError:
         return ()
+
+
+@dataclass(frozen=True)
+class Partition:
+    """The nodes of a partition; of several kinds, the one with the most GPUs, or else cores."""
+
+    nodes: int
+    cores: int  # of a node
+    gpus: int = 0  # of a node
+    gres: str = ""  # the generic resource of a GPU, such as ``gpu:a100``
+
+
+def partition(name: str) -> Partition:
+    found = parse_partition(
+        _run(["sinfo", "--noheader", f"--partition={name}", "--format=%D|%c|%G"])
+    )
+    if found is None:
+        raise BadInput(f"{name}: no such partition with nodes; 'sinfo' lists them")
+    return found
+
+
+def parse_partition(output: str) -> Partition | None:
+    kinds = []
+    for line in output.splitlines():
+        nodes, cores, gres = line.strip().split("|", 2)
+        gpu = re.search(r"(?:^|,)(gpu(?::[^:,()]+)?):([0-9]+)(?=[,(]|$)", gres)
+        of_node = (int(gpu[2]), gpu[1]) if gpu else (0, "")
+        kinds.append(Partition(int(nodes), int(cores.rstrip("+")), *of_node))
+    return max(
+        kinds, key=lambda kind: (kind.nodes * kind.gpus, kind.nodes * kind.cores), default=None
+    )
 
 
 def version() -> str | None:

@@ -143,7 +143,10 @@ class CommandSteps:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
         software = machine.software(_PACKAGES)
         known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
-        facts = Facts.model_validate(known | summary.facts() | {"global_batch": batch})
+        seen = summary.facts() | {"global_batch": batch}
+        if self._spec.setting.dataset_fraction != 1:  # the data set that was seen is a part
+            seen["dataset_samples"] = None
+        facts = Facts.model_validate(known | seen)
         write_text(self._live / f"facts.{host}.json", facts.model_dump_json())
 
     def _pass_output_on(self) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_bytes
 
 
@@ -96,6 +97,50 @@ def find_rank_starter(words: Sequence[str], *, follow_shells: bool = True) -> Ra
             if (found := _in_command(command)) is not None:
                 return replace(found, script=script)
     return None
+
+
+#: Options of torchrun that take no value.
+TORCHRUN_FLAGS = frozenset(
+    {
+        *("-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path"),
+        *("--standalone", "--virtual-local-rank", "--virtual_local_rank"),
+    }
+)
+
+
+def command_of_one_rank(words: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return the command of one rank, and what starts the ranks, as ``launch_with`` of a study.
+
+    torchrun's ranks need no torchrun: wattlaw starts them with its variables. ``BadInput`` for a
+    program whose ranks wattlaw cannot start.
+    """
+    starter = find_rank_starter(words)
+    if starter is None:
+        return tuple(words), "auto"
+    names = [_ALIASES.get(_name(word), _name(word)) for word in words]
+    if starter.program in ("mpirun", "srun") and starter.script is None:
+        at = names.index(starter.program)
+        for index in range(at + 1, len(words)):
+            if words[index].endswith(".py") or _PYTHON.fullmatch(names[index]):
+                return (*words[:at], *words[index:]), starter.program
+    if starter.program != "torchrun" or starter.script is not None:
+        raise BadInput(
+            f"{starter.program} starts ranks; allowed: the command of one rank, such as python "
+            "train.py, also after torchrun, mpirun or srun"
+        )
+    at = names.index("torchrun")
+    python, before = str(PurePosixPath(words[at]).with_name("python")), words[:at]
+    if at and words[at - 1] == "-m":
+        python, before = words[at - 2], words[: at - 2]
+    flags, rest = set[str](), [*words[at + 1 :]]
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        flags.add(option)
+        if option not in TORCHRUN_FLAGS and "=" not in option and rest:
+            rest.pop(0)  # its value
+    if not flags & {"--no-python", "--no_python"}:
+        rest = [python, *(["-m"] if flags & {"-m", "--module"} else []), *rest]
+    return (*before, *rest), "auto"
 
 
 def _in_command(words: Sequence[str]) -> RankStarter | None:

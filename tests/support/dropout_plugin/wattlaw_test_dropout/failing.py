@@ -27,23 +27,13 @@ def is_killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def exits() -> None:
-    sys.exit(3)
-
-
-def is_interrupted() -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
 def is_lost() -> None:
     """End with the agent of this node, which says nothing."""
     os.kill(int(os.environ["WATTLAW_AGENT_PID"]), signal.SIGKILL)
     time.sleep(600)
 
 
-HOW = {
-    how.__name__: how for how in (raises, lacks_memory, is_killed, exits, is_interrupted, is_lost)
-}
+HOW = {how.__name__: how for how in (raises, lacks_memory, is_killed, is_lost)}
 
 
 def fail(where: str) -> None:
@@ -69,12 +59,6 @@ def _destroy_as_nccl() -> None:
 torch.distributed.destroy_process_group = _destroy_as_nccl
 
 
-class Net(nn.Sequential):
-    def state_dict(self, *arguments: Any, **options: Any) -> Any:
-        fail("saving")
-        return super().state_dict(*arguments, **options)
-
-
 class Images(InMemory):
     def batch(self, *key: Any) -> tuple[torch.Tensor, ...]:
         fail("loading")
@@ -93,9 +77,6 @@ class FailingDigits(DigitsCnn):
         super().__init__(options)
         self._has_epoch = False
 
-    def model(self) -> nn.Module:
-        return Net(*super().model())
-
     def loss(self, model: nn.Module, data: Any) -> torch.Tensor:
         if self._has_epoch:
             fail("training")
@@ -104,10 +85,8 @@ class FailingDigits(DigitsCnn):
         return super().loss(model, data)
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, torch.Tensor]:
-        fail("evaluating")
         self._has_epoch = True
         return super().evaluate(model, data)
 
     def _data(self, *, training: bool) -> InMemory:
-        fail("opening")
         return Images(super()._data(training=training).tensors)

@@ -18,6 +18,7 @@ class _Batches:
         self.steps = steps  # that were taken before its first batch
         self.sizes: deque[int | None] = deque()  # drawn and not fetched; None if unknown
         self.fetched = 0
+        self.epoch: tuple[int | None, int] = (None, 1)
         self.is_packed = False  # a batch of an iterable data set has fewer rows than samples
         self.ahead: list[int | None] = []  # fetched, but the training does not have it yet
 
@@ -33,6 +34,10 @@ class LoadedSamples:
         self.samples = self.unknown = self.batches = self.evaluations = 0
         self.fed = self.several_loaders = 0
         self.waited_ns = 0  # in loaders, for batches of training
+        # Samples of an epoch, None if unknown, and the ranks that share them: of the loader of the
+        # last step, and of the one that was read last.
+        self.epoch: tuple[int | None, int] = (None, 1)
+        self._epoch = self.epoch
         # Samples and batches since the last step, by iterator; samples are None if unknown.
         self._fetched: dict[int, tuple[int | None, int]] = {}
         self._last_iterator = 0
@@ -49,6 +54,7 @@ class LoadedSamples:
             self.samples += samples or 0
             self.batches += batches
             self.fed += 1
+            self.epoch = self._epoch
             self.several_loaders += len(self._fetched) > 1
             self._fetched.clear()
             self._ended = 0
@@ -77,6 +83,9 @@ class LoadedSamples:
             noted.is_packed |= rows < size and not noted.fetched
             size = size if noted.is_packed else min(size, rows)
         if noted is not None:
+            if not noted.fetched:
+                noted.epoch = _epoch_of(iterator)
+            self._epoch = noted.epoch
             noted.fetched += 1
             noted.ahead.append(size)
             if is_ahead and len(noted.ahead) == 1:
@@ -109,6 +118,23 @@ class LoadedSamples:
             self._ended = id(iterator)
         elif noted.steps == steps:
             self.evaluations += self._fetched.pop(id(iterator), None) is not None
+
+
+def _epoch_of(iterator: Any) -> tuple[int | None, int]:
+    """Return the samples of an epoch of all ranks, None if unknown, and how many ranks share them.
+
+    Samplers of torch and accelerate know the ranks. They may draw only a part of the data set.
+    """
+    batches = iterator._index_sampler
+    sampler = getattr(batches, "sampler", getattr(batches, "batch_sampler", None))
+    sampler = getattr(sampler, "sampler", sampler)
+    ranks = getattr(sampler, "num_replicas", getattr(batches, "num_processes", 1))
+    try:
+        size = len(iterator._dataset)
+        drawn = len(sampler) * getattr(sampler, "num_replicas", 1)  # type: ignore[arg-type]
+    except TypeError:  # such as an iterable data set
+        return None, ranks
+    return min(size, drawn), ranks
 
 
 def _leading_size(data: Any) -> int | None:

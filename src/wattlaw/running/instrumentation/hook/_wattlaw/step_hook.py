@@ -17,8 +17,7 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
-from . import loaders
-from . import model_facts as model
+from . import loaders, model_facts
 from .device_times import GRADIENT_WAITS, MAX_PENDING, DeviceTimes, GradientWaits, clock
 
 _FLUSH_NS = 450_000_000
@@ -133,7 +132,7 @@ class _Recorder:
     def count(self, own: _Optimizer, optimizer: Any, now_ns: int) -> None:
         """Count a step; an exception ends the recording of the optimizer."""
         if not own.devices:
-            own.devices = model.devices_of(optimizer)
+            own.devices = model_facts.devices_of(optimizer)
             if not own.devices:
                 self.note(f"optimizer {own.index}", _NO_PARAMETERS)
                 return
@@ -180,12 +179,14 @@ class _Recorder:
 
     def facts(self) -> dict[str, Any]:
         torch: Any = sys.modules["torch"]
-        group = model.process_group()
+        group = model_facts.process_group()
         if self.next_facts <= 100:
             readable = [own for own in [*self.optimizers.values()] if own.devices]
-            self.parameters = model.parameters_of(readable, group["world_size"] or 1)
+            self.parameters = model_facts.parameters_of(readable, group["world_size"] or 1)
+        samples, ranks = self.loaded.epoch
         facts = {
             "type": "facts",
+            "dataset_samples": samples if ranks == (group["world_size"] or 1) else None,
             "batches": self.loaded.batches,
             "several_loaders": self.loaded.several_loaders,
             "fed_steps": self.loaded.fed,
@@ -367,4 +368,4 @@ def count_steps(module: Any, _: _Recorder) -> None:
         recorder.has_optimizer = True
         return True
 
-    model.observe(module.Optimizer, "__init__", recorder, see)
+    model_facts.observe(module.Optimizer, "__init__", recorder, see)

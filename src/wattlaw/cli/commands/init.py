@@ -1,0 +1,138 @@
+"""``wattlaw init``."""
+
+import os
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from wattlaw.cli.common import options as opts
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import naming
+from wattlaw.common.formatting import number, plural
+from wattlaw.common.text import join_names
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.running import first_study as first
+from wattlaw.running import measured_command as measured
+from wattlaw.running.first_study import Argument, Seen
+from wattlaw.running.instrumentation.observer import RUN
+from wattlaw.running.instrumentation.steady_state import MeasuredPart
+from wattlaw.running.measured_command import MeasuredCommand
+from wattlaw.running.steps import batch_that_ran
+from wattlaw.running.summary import phase_summaries
+from wattlaw.running.training.rank_starters import command_of_one_rank
+
+
+def init(
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND", help="Training command to run.")
+    ],
+    output: Annotated[Path, opts.option("FILE", "Study file to write.", "--output", "-o")] = Path(
+        "study.yaml"
+    ),
+    batch_argument: Annotated[
+        str | None, opts.option("NAME", "Argument that sets the batch, such as --batch-size.")
+    ] = None,
+    partition: Annotated[
+        str | None, opts.option("NAME", "Slurm partition for the runs of the study.")
+    ] = None,
+    steps: Annotated[
+        int, opts.option("N", "Training steps to run, after 20 of warm-up.", min=1, max=10**6)
+    ] = 50,
+    yes: Annotated[bool, typer.Option("--yes", help="Ask nothing.")] = False,
+) -> int:
+    """Run a training command briefly; write a study file for it."""
+    _refuse_output(output)
+    one_rank, launch_with = command_of_one_rank(command)
+    machine = first.this_machine() if partition is None else first.slurm_machine(partition)
+    with tempfile.TemporaryDirectory(prefix="wattlaw-init-") as folder:
+        done = measured.measure(
+            command, Path(folder, "store"), limits=Limits(), prior_clocks_are_default=False,
+            sample_hz=10.0, assume_cpu_w=None, part=MeasuredPart(steps=steps), instrument=True,
+            pattern=None,
+        )  # fmt: skip
+        if done.record is not None and done.record.interrupted:
+            return done.exit_code
+        seen = _seen(done, one_rank, launch_with, steps)
+    study = first.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
+    with naming(output), output.open("x", encoding="utf-8") as file:
+        file.write(study.text)
+    low, high = (number(hours, 2) for hours in study.gpu_hours)
+    unit = "GPU-hours" if machine.has_gpus else "worker-hours"
+    print(first.seen_text(seen))
+    print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
+          f"{high} {unit} (an estimate from the step time)")  # fmt: skip
+    for note in study.notes:
+        print(f"note: {note}")
+    name = shlex.quote(str(output))
+    print("Next:")
+    for line in (f"check {name}", f"run {name}", "advise wattlaw-store"):
+        print(f"  wattlaw {line}")
+    return 0
+
+
+def _refuse_output(path: Path) -> None:
+    """Refuse, before anything runs, a file that exists or could not be written."""
+    if os.path.lexists(path):
+        raise BadInput(f"{path}: the file exists; name another one with --output")
+    if not path.absolute().parent.is_dir():
+        raise BadInput(f"--output {path}: the folder does not exist")
+    if not os.access(path.absolute().parent, os.W_OK | os.X_OK):
+        raise PermissionError(13, os.strerror(13), str(path))
+
+
+def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked: int) -> Seen:
+    """Return what the run has shown; ``BadInput`` if it has shown too little for a study."""
+    record, folder, steps = done.record, done.folder, done.steps
+    if record is None or folder is None or steps is None:
+        raise BadInput("init: started as one of several tasks; start it as one")
+    if done.exit_code:
+        raise BadInput(f"init: the command failed: {record.reason}; its output says why")
+    if not steps.step_time_mean_s or not steps.windows or record.started_at is None:
+        why = "; ".join(record.notes) or "it has no training steps"
+        raise BadInput(f"init: no step time was measured: {why}")
+    if steps.workers_work_together is False:
+        raise BadInput(f"init: {'; '.join(record.notes)}")
+    ranks, energy = steps.world_size or 1, phase_summaries(folder)[RUN].energy
+    is_whole = (steps.steps_measured or 0) + (steps.pauses or 0) < asked
+    return Seen(
+        tuple(command), ranks,
+        step_s=steps.step_time_mean_s,
+        startup_s=max(0.0, steps.windows[0]["start_ns"] / 1e9 - record.started_at.timestamp()),
+        launch_with=launch_with,
+        global_batch=batch_that_ran(steps.steps_by_samples, 0),
+        gradient_accumulation=steps.gradient_accumulation,
+        precision=steps.precision,
+        parallelism=steps.parallelism,
+        is_parallel=steps.backend is not None or first.names_parallel_training(command),
+        peak_memory_bytes=steps.peak_memory_bytes,
+        dataset_samples=record.facts.dataset_samples,
+        has_energy=energy.total_j is not None,
+        steps=steps.steps if is_whole else None,
+    )  # fmt: skip
+
+
+def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
+    """Return the argument that carries the batch: the named one, the only one, or ask."""
+    if name is not None:
+        return first.named_argument(seen, name)
+    found = first.batch_candidates(seen)
+    if len(found) == 1:
+        return found[0]
+    text = first.batch_text(seen)
+    names = join_names([argument.name for argument in found])
+    text += f", the value of {names}" if found else ", the value of no argument"
+    if not (asks and sys.stdin.isatty()):
+        example = found[0].name if found else "--batch-size"
+        raise BadInput(f"init: {text}; name the one that sets it: --batch-argument {example}")
+    print(f"wattlaw: {text}")
+    while True:
+        try:
+            given = typer.prompt("Argument that sets the batch", found[0].name if found else None)
+            return first.named_argument(seen, given)
+        except BadInput as error:
+            print(f"wattlaw: {error}")

@@ -1,0 +1,399 @@
+"""The first study of a script, from what one short run of it has shown and from the machine."""
+
+import math
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, get_args
+
+import yaml
+
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import read_bytes
+from wattlaw.common.formatting import number, plural
+from wattlaw.common.processes import cores
+from wattlaw.common.text import collapse_whitespace, shorten
+from wattlaw.measure.devices.inventory import visible_gpu_ids
+from wattlaw.running.boards import NEAR, named_board
+from wattlaw.running.local import LocalLauncher
+from wattlaw.running.node_setup import limit_states, permission_problem
+from wattlaw.running.slurm import commands
+from wattlaw.study.base_model import Precision
+from wattlaw.study.launching import Launch
+from wattlaw.study.model import Measure, WorkloadSpec
+
+#: Batches of the study, in multiples of the one that was seen, and power caps, in shares of the
+#: default limit: 200 W and 150 W of the 250 W of a V100, as in the MIT study (docs/papers.md).
+_BATCHES, _CAPS = (1, 2, 4), (0.8, 0.6)
+#: Without GPUs, and across nodes: a first study is small.
+_MOST_CPU_WORKERS, _MOST_NODES = 4, 4
+#: A run measures steps for about this time.
+_RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
+_REPEATS = 2
+#: Runs of the smallest decision: the first ones, which are far apart (docs/deciding.md).
+_FEWEST_RUNS = 5
+#: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
+_TOLERANCE = {True: "2%", False: "10%"}
+_SHARDED = ("fsdp", "deepspeed", "tensor", "pipeline")
+#: What a script names that trains on several GPUs.
+_PARALLEL = re.compile(
+    rb"torch\.distributed|DistributedDataParallel|fully_shard|[Aa]ccelerat|[Ll]ightning|Fabric"
+    rb"|[Dd]eep[Ss]peed|Trainer|[Hh]orovod"
+)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where the study is to run."""
+
+    per_node: int  # GPUs of a node or, without GPUs, workers that share its cores
+    launch: dict[str, Any]  # the section of the study
+    nodes: int = 1
+    has_gpus: bool = False
+    memory_gb: float | None = None  # of a GPU
+    default_w: float | None = None  # the power limit of a GPU
+    caps_w: tuple[float, ...] = ()  # others to try
+    no_caps_reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a short run has shown of a training; None is what it has not shown."""
+
+    command: tuple[str, ...]  # of one rank
+    ranks: int
+    step_s: float
+    startup_s: float  # until the end of the first step
+    launch_with: str = "auto"
+    global_batch: int | None = None
+    gradient_accumulation: int | None = None
+    precision: str | None = None
+    parallelism: str | None = None
+    is_parallel: bool = True  # it can train on several GPUs, as far as is known
+    peak_memory_bytes: int | None = None  # of a rank
+    dataset_samples: int | None = None
+    has_energy: bool = False
+    steps: int | None = None  # of the whole training, if it has ended by itself
+
+    @property
+    def local_batch(self) -> float | None:
+        return None if self.global_batch is None else self.global_batch / self.ranks
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A value in the arguments of a command; one to be added is None."""
+
+    index: int
+    name: str  # of its option, or ``argument N``
+    prefix: str = ""  # of the word before the value, such as ``--batch-size=``
+    value: str | None = None
+
+
+@dataclass(frozen=True)
+class FirstStudy:
+    text: str  # of the study file
+    settings: int
+    gpu_hours: tuple[float, float]  # estimated: of the smallest decision, and of all runs
+    notes: tuple[str, ...] = field(default=())
+
+
+def this_machine() -> Machine:
+    launcher = LocalLauncher.examine(Launch())
+    if not launcher.gpus:
+        return _of_cores(cores(), {"kind": "local"})
+    boards = visible_gpu_ids()
+    states, reason = limit_states(boards), permission_problem(boards)
+    default_w = min((state.default_w or 0.0 for state in states), default=0.0)
+    caps_w = tuple(
+        cap_w
+        for cap_w in (10.0 * round(share * default_w / 10) for share in _CAPS)
+        if all((state.min_w or math.inf) <= cap_w <= (state.max_w or 0) for state in states)
+    )
+    if len(states) < len(boards) or not caps_w or any(state.is_shared for state in states):
+        reason = reason or "not every GPU has a power limit that can be set"
+    sizes = [board.memory_gb for board in launcher.hardware]
+    sizes = sizes or [getattr(named_board(state.name), "memory_gb", None) for state in states]
+    known = [size for size in sizes if size is not None]
+    return Machine(
+        launcher.capacity,
+        {"kind": "local"},
+        has_gpus=True,
+        memory_gb=min(known) if known and len(known) == len(sizes) else None,
+        default_w=default_w,
+        caps_w=() if reason else caps_w,
+        no_caps_reason=reason,
+    )
+
+
+def slurm_machine(name: str) -> Machine:
+    found = commands.partition(name)
+    slurm: dict[str, Any] = {"gres": found.gres or None, "options": {"partition": name}}
+    launch = {"kind": "slurm", "slurm": slurm}
+    if not found.gpus:
+        return _of_cores(found.cores, launch, found.nodes)
+    slurm["cpus_per_worker"] = max(1, found.cores // found.gpus)
+    board = named_board(found.gres)
+    return Machine(
+        found.gpus, launch | {"gpus_per_node": found.gpus}, found.nodes, has_gpus=True,
+        memory_gb=board and board.memory_gb, no_caps_reason="needs root or the site's prolog",
+    )  # fmt: skip
+
+
+def _of_cores(count: int, launch: dict[str, Any], nodes: int = 1) -> Machine:
+    per_node = 2 ** int(math.log2(min(count, _MOST_CPU_WORKERS)))
+    if "slurm" in launch:
+        launch["slurm"]["cpus_per_worker"] = count // per_node
+    return Machine(per_node, launch | {"gpus_per_node": per_node}, nodes)
+
+
+def names_parallel_training(command: Sequence[str]) -> bool:
+    """Say whether the script names a way to train on several GPUs, or cannot be read."""
+    script = next((word for word in command if word.endswith(".py")), None)
+    try:
+        return script is None or _PARALLEL.search(read_bytes(Path(script))) is not None
+    except (OSError, ValueError):
+        return True
+
+
+def arguments(command: Sequence[str]) -> Iterator[Argument]:
+    """Yield the values after the script: of options, of words such as ``lr=0.1``, and alone."""
+    scripts = [index for index, word in enumerate(command) if word.endswith(".py")]
+    for index in range((scripts or [0])[0] + 1, len(command)):
+        word, before = command[index], command[index - 1]
+        name, equals, value = word.partition("=")
+        if equals:
+            yield Argument(index, name, f"{name}=", value)
+        else:
+            is_option = before.startswith("-") and "=" not in before
+            yield Argument(index, before if is_option else f"argument {index}", "", word)
+
+
+def batch_candidates(seen: Seen) -> list[Argument]:
+    """Return the arguments with the batch of a rank, or of all, those named after it first."""
+    batches = {str(seen.global_batch), str(seen.local_batch).removesuffix(".0")}
+    found = [argument for argument in arguments(seen.command) if argument.value in batches]
+    return sorted(found, key=lambda argument: "batch" not in argument.name)
+
+
+def named_argument(seen: Seen, name: str) -> Argument:
+    """Return the argument that a user has named; one that the command lacks is to be added.
+
+    ``BadInput`` if its value is not the batch.
+    """
+
+    def plain(text: str) -> str:
+        return text.strip("-=").replace("_", "-")
+
+    found = [each for each in arguments(seen.command) if plain(each.name) == plain(name)]
+    if not found:
+        if seen.global_batch is None:
+            raise BadInput(f"{name}: the batch was not seen; add {name} and its value to COMMAND")
+        if not (name.startswith("-") or name.endswith("=")):
+            raise BadInput(f"{name}: not in COMMAND; to add it, write --{name} or {name}=")
+        return Argument(len(seen.command), name)
+    value = found[-1].value or ""
+    if seen.global_batch is None:
+        if not (value.isascii() and value.isdigit() and 0 < int(value) < 10**7):
+            raise BadInput(f"{name}: given {value!r:.60}; allowed: a batch, a whole number >= 1")
+    elif found[-1] not in batch_candidates(seen):
+        raise BadInput(f"{name}: given {value!r:.60}; {batch_text(seen)}")
+    return found[-1]
+
+
+def batch_text(seen: Seen) -> str:
+    if seen.global_batch is None:
+        return "the samples of a step were not seen, since no DataLoader gave them"
+    parts = seen.gradient_accumulation
+    of = "" if seen.ranks == 1 else f", {seen.local_batch:g} of each of {seen.ranks} workers"
+    text = f"the batch that ran is {seen.global_batch:,}{of}"
+    return text if not parts else f"{text}, in {parts} gradient-accumulation steps (try without)"
+
+
+def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
+    """Propose a study file: which settings to choose from, and what measuring them costs."""
+    is_global = re.search("global|total", batch.name, re.IGNORECASE) is not None
+    if batch.value is not None and seen.global_batch is None:
+        count = int(batch.value) * (1 if is_global else seen.ranks)
+        seen = replace(seen, global_batch=count)
+    elif batch.value is not None and seen.ranks > 1:
+        is_global = int(batch.value) != seen.local_batch
+    base = seen.global_batch or 1  # known, or given as a value
+    sweeps = _sweeps(seen, base, machine)
+    caps_w = machine.caps_w
+    steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
+    warmup = Measure().warmup_steps
+    if seen.steps is not None:
+        steps = max(1, min(steps, seen.steps - warmup))
+    costs = sorted(
+        _gpu_hours(seen, workers, size / base, cap_w, warmup + steps, machine)
+        for counts, sizes in sweeps
+        for workers in counts
+        for size in sizes
+        for cap_w in (None, *caps_w)
+    )
+    low = sum(least for least, _ in costs[:_FEWEST_RUNS])
+    high = _REPEATS * sum(most for _, most in costs)
+    words = _with_batch(seen, batch, "{global_batch}" if is_global else "{local_batch}")
+    text = _text(seen, machine, words, sweeps, steps, f"{high:.2g}")
+    notes = []
+    if seen.steps is not None:
+        notes.append(
+            f"the training ended after {plural(seen.steps, 'step')}; with larger batches it has "
+            "fewer: let it train for more epochs"
+        )
+    if batch.value is None:
+        notes.append(f"{batch.name} was added to the command; the run does not show that it exists")
+    if caps_w == () and machine.has_gpus:
+        notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
+    if _ran_elsewhere(seen, machine):
+        notes.append(
+            "the run used no GPU: the cost and the memory on GPUs are not known, and the budget is "
+            "a comment"
+        )
+    if not seen.is_parallel:
+        notes.append(
+            "one worker only: the script names neither torch.distributed nor another way to train "
+            "on several; if it does train on several, add counts to gpus"
+        )
+    return FirstStudy(text, len(costs), (low, high), tuple(notes))
+
+
+def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Return worker counts, and the global batches that all of them divide and that fit on them."""
+    node, counts = machine.per_node, {machine.per_node}
+    counts |= {2**power for power in range(node.bit_length()) if 2**power <= node}
+    counts |= {seen.ranks} if seen.ranks <= node * machine.nodes else set()
+    across = (2**power for power in range(1, _MOST_NODES.bit_length()))
+    counts |= {node * nodes for nodes in across if nodes <= min(machine.nodes, _MOST_NODES)}
+    if not seen.is_parallel:
+        counts = {1}
+    elif seen.parallelism in _SHARDED:  # fewer ranks may not have the memory
+        counts = {count for count in counts if count >= seen.ranks}
+    if machine.nodes > 1:  # a run has the same number of workers on each of its nodes
+        counts = {count for count in counts if count % math.ceil(count / node) == 0}
+    sweeps: dict[tuple[int, ...], list[int]] = {}
+    for batch in (base * multiple for multiple in _BATCHES):
+        fitting = tuple(
+            count
+            for count in sorted(counts)
+            if batch % count == 0 and _fits(seen, batch / count * seen.ranks / base, machine)
+        )
+        if fitting:
+            sweeps.setdefault(fitting, []).append(batch)
+    if not sweeps:
+        raise BadInput(
+            f"no number of workers divides the global batch of {base:,} and has the "
+            "memory for it; train with another batch"
+        )
+    return [*sweeps.items()]
+
+
+def _fits(seen: Seen, growth: float, machine: Machine) -> bool:
+    """Memory grows at most as the batch does, since weights and optimizer do not grow."""
+    if seen.peak_memory_bytes is None or machine.memory_gb is None or growth <= 1:
+        return True
+    return seen.peak_memory_bytes / 1e9 * growth <= NEAR * machine.memory_gb
+
+
+def _gpu_hours(
+    seen: Seen, workers: int, growth: float, cap_w: float | None, steps: int, machine: Machine
+) -> tuple[float, float]:
+    """Return the least and the most GPU-hours of a run.
+
+    ``growth`` is of the global batch. The least: GPUs share the work perfectly, and a larger batch
+    takes no longer. The most: more GPUs are no faster, a batch takes as long as its samples, and a
+    cap cuts the clock as it cuts the power; without GPUs, a worker has its share of the cores that
+    the seen one had.
+    """
+    local = growth * seen.ranks / workers
+    most = max(1.0, local, growth)
+    if cap_w is not None:
+        most *= (machine.default_w or cap_w) / cap_w
+    if not machine.has_gpus:
+        most *= machine.per_node
+    least_s, most_s = (steps * seen.step_s * times for times in (min(1.0, local), most))
+    return tuple(workers * (seen.startup_s + run_s) / 3600 for run_s in (least_s, most_s))  # type: ignore[return-value]
+
+
+def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:
+    words = [word.replace("{", "{{").replace("}", "}}") for word in seen.command]
+    if batch.index == len(words):
+        ends = batch.name.endswith("=")
+        return [*words, f"{batch.name}{placeholder}"] if ends else [*words, batch.name, placeholder]
+    words[batch.index] = f"{batch.prefix}{placeholder}"
+    precisions = [each for each in arguments(seen.command) if each.value == seen.precision]
+    if len(precisions) == 1:
+        words[precisions[0].index] = f"{precisions[0].prefix}{{precision}}"
+    return words
+
+
+def _text(
+    seen: Seen, machine: Machine, words: list[str], sweeps: Any, steps: int, hours: str
+) -> str:
+    workload = WorkloadSpec(command=tuple(words))  # type: ignore[call-arg]
+    precision = seen.precision if seen.precision in get_args(Precision) else None
+    lines = [
+        f"# From a run of: {shorten(collapse_whitespace(shlex.join(seen.command)), 150)}",
+        f"# {seen_text(seen)}",
+        f"name: {workload.name}",
+        "workloads:",
+        f"  - command: {_flow(words)}",
+    ]
+    if seen.launch_with != "auto":
+        lines.append(f"    launch_with: {seen.launch_with}")
+    if seen.dataset_samples is None:
+        lines.append("    # dataset_samples: 50000  # of your training data; gives times of epochs")
+    else:
+        lines.append(f"    dataset_samples: {seen.dataset_samples}")
+    lines.append("sweeps:  # the settings to choose from: add or remove values")
+    for counts, batches in sweeps:
+        sweep: dict[str, Any] = {"gpus": [*counts], "global_batch": batches}
+        if machine.caps_w:
+            sweep["power_limit_w"] = [None, *machine.caps_w]
+        if precision not in (None, "fp32"):
+            sweep["precision"] = [precision]
+        lines.append(f"  - {_flow(sweep)}")
+    if precision not in (None, "fp32") and "{precision}" not in "".join(words):
+        lines.append(f"  # the script trains in {precision}; no argument of the command sets that")
+    has_energy = seen.has_energy or machine.has_gpus
+    largest = max(batch for _, batches in sweeps for batch in batches)
+    lines += [
+        f"repeats: {_REPEATS}  # they show how much runs vary",
+        f"measure: {{steps: {steps}}}  # of each run, after {Measure().warmup_steps} of warm-up",
+        f"launch: {_flow(machine.launch)}",
+        "decide:  # measuring ends when the answer is certain enough, or the budget is spent",
+        "  minimize: edp  # energy x time, or energy, time, gpu_hours"
+        if has_energy
+        else "  minimize: time  # or gpu_hours; no meter: assume_cpu_w in measure estimates energy",
+        f"  max_global_batch: {largest}  # larger batches may need more epochs; "
+        f"{seen.global_batch} is the one that ran",
+        f"  tolerance: {_TOLERANCE[machine.has_gpus]}  # an answer so near the best is good enough",
+        f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {hours}}}"
+        "  # at most this much measuring",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:
+    return machine.has_gpus and seen.peak_memory_bytes is None
+
+
+def _flow(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
+    return text.strip()
+
+
+def seen_text(seen: Seen) -> str:
+    facts = [
+        plural(seen.ranks, "worker"),
+        "" if seen.global_batch is None else f"global batch {seen.global_batch:,}",
+        f"{number(seen.step_s)} s per step",
+        seen.precision or "",
+        seen.parallelism if seen.parallelism not in (None, "none") else "",
+    ]
+    if seen.peak_memory_bytes is not None:
+        facts.append(f"{number(seen.peak_memory_bytes / 1e9)} GB of GPU memory")
+    return "Seen: " + ", ".join(filter(None, facts))

@@ -1,0 +1,309 @@
+"""``wattlaw init``: from one short run of a script to a study file."""
+
+import ast
+import io
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.run import get_args_parser
+
+import paths
+from conftest import environment, wattlaw
+from fake_nvml import FakeGpus
+from wattlaw.cli.commands.init import _batch
+from wattlaw.common.errors import BadInput
+from wattlaw.running.first_study import (
+    Argument,
+    Machine,
+    Seen,
+    batch_candidates,
+    first_study,
+    named_argument,
+    slurm_machine,
+)
+from wattlaw.running.slurm import commands
+from wattlaw.running.slurm.commands import Partition, parse_partition
+from wattlaw.running.training.rank_starters import TORCHRUN_FLAGS, command_of_one_rank
+from wattlaw.study.command import PLACEHOLDERS, substitute
+from wattlaw.study.model import Study
+from wattlaw.study.plan import expand, read_study
+
+DDP = str(paths.SCRIPTS / "ddp.py")
+PLAIN = str(paths.SCRIPTS / "plain.py")
+COMMAND = ("python", "t.py", "--batch-size", "64")
+SEEN = Seen(COMMAND, 1, step_s=0.1, startup_s=10.0, global_batch=64)
+EIGHT = Machine(8, {"kind": "local"}, has_gpus=True)
+
+
+def study_of(tmp_path: Path, seen: Seen, machine: Machine = EIGHT, name: str = "") -> Study:
+    argument = named_argument(seen, name) if name else batch_candidates(seen)[0]
+    (tmp_path / "s.yaml").write_text(first_study(seen, argument, machine).text)
+    return read_study(tmp_path / "s.yaml")
+
+
+def settings(study: Study) -> set[tuple[object, ...]]:
+    runs = [run.setting for run in expand(study)]
+    return {(setting.gpus, setting.global_batch, setting.power_limit_w) for setting in runs}
+
+
+def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", DDP)
+    done = wattlaw(
+        "init", "--yes", "--steps", "10", "--", sys.executable, *line,
+        "--batch-size", "10", "--epochs", "100000", cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    study = read_study(tmp_path / "study.yaml")
+    (workload,) = study.workloads
+    expected = (sys.executable, DDP, "--batch-size", "{local_batch}", "--epochs", "100000")
+    assert workload.command == expected
+    assert workload.dataset_samples == 200
+    # It ran as two workers with 10 samples each; fewer and more workers, and batches, are to try.
+    assert {(2, 20, None), (1, 20, None), (2, 80, None)} <= settings(study)
+    assert study.decide is not None
+    found = re.findall(r"^  wattlaw (.*)$", done.stdout, re.MULTILINE)
+    assert found == ["check study.yaml", "run study.yaml", "advise wattlaw-store"]
+    checked = wattlaw(*shlex.split(found[0]), cwd=tmp_path)
+    assert (checked.returncode, checked.stderr) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
+
+
+def test_a_script_for_one_device_gets_no_more_workers_and_may_end_by_itself(tmp_path):
+    line = ("--batch-argument", "--batch", "--", sys.executable, PLAIN, "--epochs", "3")
+    done = wattlaw("init", *line, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    study = read_study(tmp_path / "study.yaml")
+    assert {gpus for gpus, *_ in settings(study)} == {1}
+    assert study.workloads[0].command[-2:] == ("--batch", "{local_batch}")
+    assert study.measure.steps == 45 - 20  # 3 epochs of 15 steps, and the warm-up
+
+
+@pytest.mark.parametrize(
+    ("output", "command", "code"),
+    [
+        ("new.yaml", "-c 'raise SystemExit(3)'", 2),
+        ("new.yaml", "-c 'print()'", 2),  # never trains
+        ("new.yaml", f"{PLAIN} --epochs 1", 2),  # ends within the warm-up
+        ("new.yaml", f"{DDP} --alone --epochs 10 --batch-size 10", 2),  # which of the two?
+        ("new.yaml", f"{DDP} --alone --epochs 5", 2),  # the script's own batch
+        ("old.yaml", "-c \"open('ran', 'w')\"", 2),
+        ("none/new.yaml", "-c \"open('ran', 'w')\"", 2),
+        ("old.yaml/new.yaml", "-c \"open('ran', 'w')\"", 2),
+        ("new.yaml", "-m accelerate.commands.launch t.py", 2),
+    ],
+)
+def test_what_gives_no_study_is_one_line_and_leaves_files_alone(tmp_path, output, command, code):
+    (tmp_path / "old.yaml").write_text("mine")
+    line = ("init", "--yes", "-o", output, "--", sys.executable, *shlex.split(command))
+    done = wattlaw(*line, cwd=tmp_path, stdin=subprocess.DEVNULL)
+    assert (done.returncode, done.stderr.count("wattlaw: ")) == (code, 1)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"old.yaml": "mine"}
+
+
+def test_a_folder_that_cannot_be_written_is_said_before_the_command_runs(tmp_path):
+    line = ("init", "-o", "/proc/new.yaml", "--", "touch", tmp_path / "ran")
+    done = wattlaw(*line)
+    assert done.returncode in (2, 3)
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys):
+    seen = replace(SEEN, command=(*COMMAND, "--hidden", "64"))
+    assert [argument.name for argument in batch_candidates(seen)] == ["--batch-size", "--hidden"]
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal("nonsense\n--hidden\n"))
+    assert _batch(seen, None, asks=True).name == "--hidden"
+    assert "nonsense" in capsys.readouterr().out  # refused, and asked again
+    with pytest.raises(BadInput, match="--batch-argument --batch-size"):
+        _batch(seen, None, asks=False)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "batch", "words", "name", "expected"),
+    [
+        (1, 64, "--batch-size 64", "", "--batch-size {local_batch}"),
+        (1, 64, "--batch_size=64", "", "--batch_size={local_batch}"),
+        (1, 64, "train.batch=64 lr=0.1", "", "train.batch={local_batch} lr=0.1"),
+        (1, 64, "--global-batch-size 64", "", "--global-batch-size {global_batch}"),
+        (4, 64, "-b 64", "", "-b {global_batch}"),
+        (4, 64, "-b 16", "", "-b {local_batch}"),
+        (1, 64, "data 64", "", "data {local_batch}"),
+        (1, 64, "--width 64 -b 64", "-b", "--width 64 -b {local_batch}"),
+        (1, 64, "--lr 1", "--batch", "--lr 1 --batch {local_batch}"),
+        (1, 64, "lr=1", "batch=", "lr=1 batch={local_batch}"),
+        (2, None, "--batch-size 8 -x {a}", "batch_size", "--batch-size {local_batch} -x {{a}}"),
+    ],
+)
+def test_the_argument_with_the_batch_gets_its_placeholder(
+    tmp_path, ranks, batch, words, name, expected
+):
+    seen = replace(
+        SEEN, ranks=ranks, global_batch=batch, command=("python", "t.py", *words.split())
+    )
+    study = study_of(tmp_path, seen, name=name)
+    assert study.workloads[0].command == ("python", "t.py", *expected.split())
+    assert (ranks, batch or 16) in {(n, size) for n, size, _ in settings(study)}
+
+
+@pytest.mark.parametrize(
+    ("batch", "name"), [(64, "--lr"), (64, "batch"), (None, "--batch"), (None, "--lr")]
+)
+def test_a_named_argument_that_is_not_the_batch_is_refused(batch, name):
+    seen = replace(SEEN, global_batch=batch, command=("python", "t.py", "--lr", "0.1"))
+    with pytest.raises(BadInput, match=re.escape(name)):
+        named_argument(seen, name)
+
+
+def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):
+    """30 GB of 80 GB: twice the local batch fits, four times may need 120 GB."""
+    machine = replace(EIGHT, memory_gb=80.0)
+    found = settings(study_of(tmp_path, replace(SEEN, peak_memory_bytes=30 * 10**9), machine))
+    assert {(1, 64), (1, 128), (2, 256), (8, 256)} <= {(n, batch) for n, batch, _ in found}
+    assert (1, 256, None) not in found
+
+
+def test_a_run_without_a_gpu_sets_no_budget_for_gpus(tmp_path):
+    assert study_of(tmp_path, SEEN).decide.budget.gpu_hours is None
+    on_gpu = replace(SEEN, peak_memory_bytes=10**9)
+    assert study_of(tmp_path, on_gpu).decide.budget.gpu_hours > 0
+
+
+def test_sharded_trainings_get_no_fewer_workers_than_ran(tmp_path):
+    seen = replace(SEEN, ranks=4, parallelism="fsdp", command=("python", "t.py", "-b", "16"))
+    assert {gpus for gpus, *_ in settings(study_of(tmp_path, seen))} == {4, 8}
+
+
+def test_a_precision_is_that_of_the_runs_and_of_its_argument(tmp_path):
+    seen = replace(SEEN, precision="bf16", command=(*COMMAND, "--precision=bf16"))
+    study = study_of(tmp_path, seen)
+    assert {run.setting.precision for run in expand(study)} == {"bf16"}
+    assert study.workloads[0].command[-1] == "--precision={precision}"
+    assert "precision" not in study_of(tmp_path, replace(SEEN, precision="fp64")).sweeps[0]
+
+
+@given(
+    st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))),
+    *(st.integers(1, 9) for _ in range(2)),
+    st.integers(1, 5000),
+    st.sampled_from((None, 1e9, 3e10)),
+    st.sampled_from((EIGHT, replace(EIGHT, per_node=6, caps_w=(320.0, 240.0), default_w=400.0),
+                     Machine(2, {"kind": "local", "gpus_per_node": 2}))),
+)  # fmt: skip
+def test_every_study_keeps_the_command_and_the_setting_that_ran(
+    tmp_path_factory, words, per_node, ranks, local, peak, machine
+):
+    machine = replace(machine, per_node=max(per_node, ranks), memory_gb=80.0)
+    command = ("python", *words, "t.py", "-b", str(local))
+    seen = replace(
+        SEEN, command=command, ranks=ranks, global_batch=local * ranks, peak_memory_bytes=peak
+    )
+    argument = Argument(len(command) - 1, "-b", "", str(local))
+    found = first_study(seen, argument, machine)
+    path = tmp_path_factory.mktemp("any") / "s.yaml"
+    path.write_text(found.text, encoding="utf-8")
+    study = read_study(path)
+    values = dict.fromkeys(PLACEHOLDERS, "") | {"local_batch": local, "global_batch": local}
+    placed = [substitute(word, values) for word in study.workloads[0].command]
+    assert placed == [*command]
+    assert (ranks, ranks * local, None) in settings(study)
+    assert len(settings(study)) == found.settings == len(expand(study)) / study.repeats
+    assert 0 < found.gpu_hours[0] <= found.gpu_hours[1]
+
+
+def test_the_cost_lies_between_perfect_and_no_speedup():
+    """One setting twice: 0.1 s per step, 100 + 20 steps, 10 s to start."""
+    machine = Machine(1, {"kind": "local"}, has_gpus=True)
+    found = first_study(SEEN, batch_candidates(SEEN)[0], machine)
+    least_s, most_s = 10 + 12, (10 + 12, 10 + 24, 10 + 48)
+    assert found.gpu_hours == pytest.approx((3 * least_s / 3600, 2 * sum(most_s) / 3600))
+
+
+def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):
+    boards = FakeGpus.create(tmp_path / "boards", 2, limit_min_mw=250_000)
+    code = (
+        "import importlib.util as util\nfind = util.find_spec\n"
+        "util.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
+        "from wattlaw.running.first_study import this_machine\n"
+        "it = this_machine()\nprint([it.per_node, it.has_gpus, it.caps_w, it.memory_gb])"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env=environment() | boards.environment(),
+    ).stdout  # fmt: skip
+    per_node, has_gpus, caps_w, memory_gb = ast.literal_eval(shown)
+    assert (per_node, has_gpus) == (2, True)
+    assert (caps_w, memory_gb) == ((320.0,), 40)  # 80 % of 400 W; 60 % is below the range
+
+
+@pytest.mark.parametrize(
+    ("output", "expected"),
+    [
+        ("4|64|gpu:a100:4(S:0-1)\n", Partition(4, 64, 4, "gpu:a100")),
+        ("2|96+|gpu:8,shard:16\n9|32|(null)\n", Partition(2, 96, 8, "gpu")),
+        ("1|8|craynetwork:4,gpu:1g.5gb:7\n", Partition(1, 8, 7, "gpu:1g.5gb")),
+        ("3|16|(null)\n5|32|(null)\n", Partition(5, 32)),
+        ("", None),
+    ],
+)
+def test_the_nodes_of_a_partition_are_those_that_sinfo_shows(output, expected):
+    assert parse_partition(output) == expected
+
+
+@pytest.mark.parametrize(
+    ("partition", "counts"),
+    [(Partition(3, 64, 4, "gpu:a100"), {1, 2, 4, 8}), (Partition(1, 32), {1, 2, 4})],
+)
+def test_a_study_for_a_partition_uses_its_nodes(
+    tmp_path, monkeypatch: pytest.MonkeyPatch, partition, counts
+):
+    find: Callable[[str], Partition] = {"small": partition}.__getitem__
+    monkeypatch.setattr(commands, "partition", find)
+    study = study_of(tmp_path, SEEN, slurm_machine("small"))
+    assert study.launch.kind == "slurm"
+    assert study.launch.gpus_per_node == 4
+    assert study.launch.slurm.options == {"partition": "small"}
+    assert study.launch.slurm.gres == (partition.gres or None)
+    assert study.launch.slurm.cpus_per_worker == partition.cores // 4
+    assert {gpus for gpus, *_ in settings(study)} == counts
+
+
+@pytest.mark.parametrize(
+    ("line", "expected", "launch_with"),
+    [
+        ("python t.py -b 1", "python t.py -b 1", "auto"),
+        ("torchrun --nproc-per-node 4 --standalone t.py -b 1", "python t.py -b 1", "auto"),
+        ("torchrun --nproc_per_node=4 -m pack.train -b 1", "python -m pack.train -b 1", "auto"),
+        ("env A=1 /x/bin/torchrun --nnodes=1 t.py", "env A=1 /x/bin/python t.py", "auto"),
+        ("uv run python3 -m torch.distributed.run t.py", "uv run python3 t.py", "auto"),
+        ("torchrun --no-python --nproc-per-node 2 ./t.sh", "./t.sh", "auto"),
+        ("mpirun -np 2 --bind-to none python t.py", "python t.py", "mpirun"),
+        ("srun -n 2 ./t.py", "./t.py", "srun"),
+    ],
+)
+def test_a_command_that_starts_ranks_becomes_that_of_one(line, expected, launch_with):
+    found = command_of_one_rank(shlex.split(line))
+    assert found == (tuple(shlex.split(expected)), launch_with)
+
+
+def test_options_of_torchrun_without_a_value_are_torchs_own():
+    flags = {name for a in get_args_parser()._actions if a.nargs == 0 for name in a.option_strings}
+    assert flags - {"-h", "--help"} == TORCHRUN_FLAGS
+
+
+def test_a_study_is_readable_yaml_with_the_question(tmp_path):
+    text = first_study(SEEN, batch_candidates(SEEN)[0], EIGHT).text
+    assert max(map(len, text.splitlines())) <= 100
+    assert yaml.safe_load(text)["decide"]["max_global_batch"] == 256
