@@ -98,7 +98,7 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
         counts = ", ".join(f"{count:,} {name}" for name, count in overview.sources.items())
         yield Text(f"Runs by source: {counts}")
     for name, hours in overview.gpu_hours.items():
-        yield Text(f"{fmt.number(hours)} GPU-hours of {name} runs")
+        yield Text(f"{fmt.work_text(hours)} of {name} runs")
     for line in (*overview.skipped, *overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 

@@ -175,7 +175,7 @@ def test_a_better_setting_that_did_not_run_is_what_to_measure_next():
     assert all((item.source, item.gpus) == ("predicted", 8) for item in better)
     assert [tie.option for tie in found.ties if tie.is_better] == better
     text = " ".join(summary(found))
-    assert "probably better: 8 GPUs" in text
+    assert "Probably better: 8 GPUs" in text
     assert "saves nothing" not in text  # no setting is clearly best
     assert found.next_measurement.option.gpus == 8
     assert not found.next_measurement.is_repeat

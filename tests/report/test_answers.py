@@ -91,11 +91,12 @@ def test_an_improbable_setting_is_a_candidate_and_no_instruction():
     probabilities = [plain["probability"], *(tie["probability"] for tie in plain["ties"])]
     assert all(0 < value < 0.5 for value in probabilities)
     assert len(probabilities) >= len(limits)
-    first, candidates, *_ = text.summary(advice)
+    first, *_ = text.summary(advice)
     assert not first.startswith("Run ")
     assert first.startswith("No setting is clearly best")
     assert "the fastest" not in shown(advice)
-    assert text.percent(advice.probability) in candidates
+    assert text.answer(advice).figures[-1].value == text.percent(advice.probability)
+    candidates = next(line for line in text.what_changes(advice) if line.startswith("Ties with"))
     assert text.percent(max(tie.probability for tie in advice.ties)) in candidates
     assert "no setting is clearly best" in text.brief(advice)
     sure = advice_of(*(runs_of({"power_limit_w": limit}, near(100 * (1 + at)))
@@ -306,7 +307,7 @@ def test_the_dashboard_adds_no_energy_or_gpu_hours_of_different_sources(tmp_path
     pages = Pages((path,))
     pages._energies._value = read_energies([path])
     page = pages.overview()["summary"]
-    for name in ("energy of GPUs (simulated)", "GPU-hours, imported runs", "1 simulated"):
+    for name in ("energy of GPUs (simulated)", "GPU time, imported runs", "1 simulated"):
         assert name in page
 
 
@@ -349,7 +350,11 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
         assert words in page
     findings = analyse(*tables)
     [screen] = sections(Content(findings, (), Layout(("advice",))))
-    assert screen.sentences == text.summary(findings.advice[0])  # none of them is cut
+    (advice,) = findings.advice
+    answer, changing, table = screen.blocks
+    assert answer == text.answer(advice)
+    assert set(changing.items) >= {*text.what_changes(advice)}  # none of them is cut
+    assert all(line in table.note for line in text.basis(advice))
 
 
 DECISION = {
@@ -367,7 +372,7 @@ def test_a_decision_below_50_percent_names_candidates_and_adds_no_predicted_hour
     line = decision_text(decision)
     assert "no setting is clearly best" in line
     assert "4 GPUs" in line and "0.25" in line
-    assert "4 GPU-hours spent, 12 (predicted)" in line
+    assert "4 GPU-hours spent, 12 GPU-hours predicted" in line
     assert "16" not in line
     assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
     sure = replace(decision, probability=0.95, origin="simulated")

@@ -247,8 +247,9 @@ def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommenda
     known = analyse(*study())
     (found,) = known.advice
     drawn = points_of(known)
-    assert drawn["recommended"] == 1
-    assert drawn["baseline"] == (found.baseline != found.recommended)
+    assert found.baseline == found.recommended
+    assert drawn["recommended, and the baseline"] == 1
+    assert drawn["tie"] == len(found.ties)
     assert drawn["Pareto front"] + drawn["predicted"] == len(found.pareto)
     assert drawn["predicted"] == sum(option.is_predicted for option in found.pareto)
     left_out = known.settings["global_batch"].isin(found.batches_left_out).sum()

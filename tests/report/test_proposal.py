@@ -10,10 +10,11 @@ from made_stores import write_store
 from made_studies import kit
 from made_tables import study
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.proposal import Campaign, Proposal, propose
+from wattlaw.analysis.proposal import Campaign, Proposal, Scaling, propose
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.report.proposal_pages import as_latex, campaign_table, scaling_table
+from wattlaw.common.formatting import work_text
+from wattlaw.report.proposal_pages import as_markdown, campaign_table, scaling_table
 from wattlaw.report.tables import Table
 
 WORKLOAD = "digits-cnn"
@@ -25,8 +26,12 @@ def findings() -> Findings:
     return analyse(runs.assign(nodes=(runs["gpus"] + 1) // 2), epochs)
 
 
-def proposal(nodes: int, **plan: int) -> Proposal:
+def proposal(nodes: int, **plan: float) -> Proposal:
     return propose(findings(), WORKLOAD, Campaign(nodes, **plan))
+
+
+def kinds(made: Proposal) -> dict[str, Scaling]:
+    return {scaling.kind: scaling for scaling in made.scalings}
 
 
 def test_counts_that_ran_are_means_of_runs_and_others_are_predictions():
@@ -41,9 +46,10 @@ def test_counts_that_ran_are_means_of_runs_and_others_are_predictions():
         (row,) = cells[(cells["gpus"] == count) & (cells["global_batch"] == batch)].to_dict(
             "records"
         )
-        assert by_count[count].time_s.mean == pytest.approx(row["time_s"] * made.amount.mean)
+        epochs = int(made.training.split()[0])
+        assert by_count[count].time_s.mean == pytest.approx(row["time_s"] * epochs)
         energy_j = by_count[count].energy_j
-        assert energy_j.mean == pytest.approx(row["energy_j"] * made.amount.mean)
+        assert energy_j.mean == pytest.approx(row["energy_j"] * epochs)
         assert energy_j.low < energy_j.mean < energy_j.high
     assert by_count[32].time_s.low < by_count[32].time_s.mean < by_count[32].time_s.high
 
@@ -71,17 +77,57 @@ def test_efficiency_is_relative_to_the_smallest_count_that_ran():
     assert last.efficiency.low < expected < last.efficiency.high
 
 
+def test_strong_and_weak_scaling_stand_side_by_side():
+    made = kinds(proposal(16))
+    assert {*made} == {"strong", "weak"}
+    assert len({point.setting.global_batch for point in made["strong"].points}) == 1
+    assert len({point.setting.local_batch for point in made["weak"].points}) == 1
+    headings = scaling_table(proposal(16)).headings
+    assert {"strong: speedup", "weak: speedup"} < {*headings}
+
+
+def test_speedup_per_doubling_is_judged_by_the_stated_rule():
+    points = kinds(proposal(16))["strong"].points
+    times_s = {point.setting.gpus: point.time_s.mean for point in points}
+    ratios = {n: times_s[n // 2] / times_s[n] for n in times_s if n // 2 in times_s}
+    doublings = {point.setting.gpus: point.doubling for point in points}
+    assert doublings.pop(1) is None
+    assert {n: value.mean for n, value in doublings.items()} == pytest.approx(ratios)
+    rule = sorted(ratios.values())[len(ratios) // 2]
+    made = proposal(16, rule=rule)
+    last = kinds(made)["strong"].keeps(rule).setting.gpus
+    assert all(ratio >= rule for n, ratio in ratios.items() if n <= last)
+    assert ratios.get(2 * last, 0) < rule
+    assert any("below" in cell for row in scaling_table(made).rows for cell in row)
+
+
+def test_a_training_is_given_in_epochs_steps_samples_or_tokens():
+    samples = float(findings().runs["samples_per_epoch"].iloc[0])
+    batch = proposal(2).planned.setting.global_batch
+    times_s = [
+        proposal(2, **budget).planned.time_s.mean
+        for budget in (
+            {"epochs": 8}, {"samples": 8 * samples}, {"steps": 8 * samples / batch},
+            {"tokens": 8 * samples * 512, "sequence_length": 512},
+        )
+    ]  # fmt: skip
+    assert times_s == pytest.approx([times_s[0]] * 4)
+    for budget in ({"epochs": 2, "steps": 5}, {"tokens": 5e9}, {"samples": 0}):
+        with pytest.raises(BadInput):
+            proposal(2, **budget)
+
+
 def test_a_campaign_has_the_hours_and_energy_of_all_its_trainings():
-    table = dict(campaign_table(proposal(4, runs=10, epochs=50)).plain_rows)
+    made = proposal(4, runs=10, epochs=50)
+    table = dict(campaign_table(made).plain_rows)
     one = proposal(4, epochs=50).planned
     assert one.runs == 3
-    assert float(table["worker-hours of all"].split()[0]) == pytest.approx(
-        10 * one.time_s.mean * 8 / 3600, rel=0.01
-    )
+    hours = one.gpu_hours.times(10)
+    assert hours.mean == pytest.approx(10 * one.time_s.mean * 8 / 3600)
+    assert table["worker time of all"] == work_text(hours, "worker")
     assert table["trainings"] == "10, of 50 epochs each"
-    assert proposal(4, epochs=50).planned.time_s.mean == pytest.approx(
-        50 / proposal(4).amount.mean * proposal(4).planned.time_s.mean
-    )
+    epochs = int(proposal(4).training.split()[0])
+    assert one.time_s.mean == pytest.approx(50 / epochs * proposal(4).planned.time_s.mean)
 
 
 def test_simulated_runs_are_never_called_measured():
@@ -103,30 +149,27 @@ def test_what_cannot_be_proposed_is_refused_with_the_reason():
         propose(without, WORKLOAD, Campaign(2))
 
 
-def test_a_table_as_latex_has_no_character_that_latex_interprets():
-    table = Table("t", "50 % of a_b & {c}", ("N", "x^y"), ("n", ""), (("1\u00a0s", "\\$#~"),))
-    text = as_latex(table)
-    assert r"\caption{50 \% of a\_b \& \{c\}}" in text
-    assert r"1~s & \textbackslash{}\$\#\textasciitilde{} \\" in text
-    assert r"\begin{tabular}{rl}" in text
-    assert not re.search(r"(?<!\\)[%#]", text)
+def test_a_table_in_markdown_has_no_text_that_is_interpreted():
+    table = Table("t", "a_b <c>", ("N", "x|y"), ("n", ""), (("1\u00a0s", "*#`"),), "note")
+    title, rows, note = as_markdown(table).split("\n\n")
+    assert title == r"**a\_b \<c\>**"
+    assert rows.splitlines() == [r"| N | x\|y |", "| --: | :-- |", r"| 1 s | \*\#\` |"]
+    assert note == "note"
 
 
 def test_the_command_writes_a_page_or_markdown_and_names_what_is_missing(tmp_path, capsys):
     runs, epochs = study(counts=(1, 2, 4))
     write_store(tmp_path / "store", runs, epochs)
-    command = ["report", str(tmp_path / "store"), "--template", "proposal"]
+    command = ["proposal", str(tmp_path / "store")]
     assert main([*command, "--nodes", "2", "-o", str(tmp_path / "a.html")]) == 0
     page = (tmp_path / "a.html").read_text(encoding="utf-8")
     assert page.count("<table") == 2
     assert page.count("<figure") == 1
     assert "<script" not in page
-    assert main([*command, "--nodes", "2", "-o", str(tmp_path / "a.md")]) == 0
+    assert main([*command, "--nodes", "2", "--rule", "1.5", "-o", str(tmp_path / "a.md")]) == 0
     text = (tmp_path / "a.md").read_text(encoding="utf-8")
-    assert text.count(r"\begin{tabular}") == 2
+    assert len(re.findall(r"^\| :?-", text, re.M)) == 2
     (picture,) = re.findall(r"\]\((\S+)\)", text)
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     assert main(command) == 2
     assert "--nodes" in capsys.readouterr().err
-    assert main(["report", str(tmp_path / "store"), "--runs", "2"]) == 2
-    assert "--template proposal" in capsys.readouterr().err

@@ -187,8 +187,21 @@ def test_no_text_of_a_store_becomes_markup():
     text = written(analyse(*hostile()))
     parsed = Page(text)
     assert not parsed.of("script")
-    assert not parsed.of("svg")
     assert len(parsed.of("style")) == 1
+    inline = ElementTree.fromstring(re.search("<svg.*?</svg>", text, re.S)[0])  # noqa: S314
+    elements = [*inline.iter()]
+    assert {one.tag.split("}")[1] for one in elements} <= {
+        "svg",
+        "g",
+        "rect",
+        "path",
+        "line",
+        "text",
+        "title",
+    }
+    titles = [one.text for one in elements if one.tag.endswith("}title")]
+    assert any("batch" in title for title in titles)
+    assert not {"style", "id", "href"} & {name for one in elements for name in one.attrib}
     names = {name for _, attributes in parsed.tags for name in attributes}
     assert not any(name.startswith("on") for name in names)
     assert not {"\x00", "\x1b"} & set(text)

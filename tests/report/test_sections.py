@@ -15,7 +15,7 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.core_sections import MAX_CAVEATS, layout, sections
+from wattlaw.report.core_sections import layout, sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -27,7 +27,7 @@ from wattlaw.report.topics import (
     scaling,
     verdict,
 )
-from wattlaw.report.topics.advice_text import merge_warnings, summary
+from wattlaw.report.topics.advice_text import answer, merge_warnings
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
 from wattlaw_papers import published as reference
@@ -185,7 +185,9 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
         (setting_label("options", '{"width": 3}'), "width 3"),
         (setting_label("threads_per_worker", float("nan")), ""),
         (group_label({"workload": "mlp", "power_limit_w": None}), "mlp"),
-        (formatting.choose_unit([5e6, 3e6, None], formatting.JOULE_UNITS)[1], "MJ"),
+        (formatting.choose_unit([5e6, 3e6, None], formatting.ENERGY_UNITS)[1], "kWh"),
+        (formatting.work_text(0.000508, "worker"), "1.83 worker-seconds"),
+        (formatting.work_text(0.6), "0.6 GPU-hours"),
     ],
 )
 def test_numbers_as_text(text, expected):
@@ -226,23 +228,25 @@ def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
 def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     single = small_findings()
     (screen,) = sections(Content(single, (), Layout(("advice",))))
-    said = summary(single.advice[0])
-    assert screen.sentences[: len(said)] == said
+    assert screen.blocks[0] == answer(single.advice[0])
+    names = ["time of 3 epochs", "energy", "sure"]
+    assert [figure.name for figure in screen.blocks[0].figures] == names
     (table,) = [block for block in screen.blocks if isinstance(block, Table)]
     assert table.rows[0][1].startswith("recommended")
     assert len(table.rows) <= verdict.MAX_ROWS
     (screen,) = sections(Content(mit_findings(), (), Layout(("advice",))))
-    assert isinstance(screen.blocks[0], Table)
-    assert [row[0] for row in screen.blocks[0].rows] == ["dimenet", "resnet50", "schnet"]
+    (table,) = [block for block in screen.blocks if isinstance(block, Table)]
+    assert [row[0] for row in table.rows] == ["dimenet", "resnet50", "schnet"]
 
 
 def test_caveats_of_the_screen_and_of_the_data_are_different():
     many = replace(small_findings(), cautions=tuple(Caution("a", f"note {i}.") for i in range(9)))
     screen, data = (text_of(many, name) for name in ("advice", "data"))
-    assert len(verdict.caveats(many)) > MAX_CAVEATS
-    assert all(text in screen for text in verdict.caveats(many)[:MAX_CAVEATS])
-    assert all(text in data for text in verdict.caveats(many)[MAX_CAVEATS : MAX_CAVEATS + 2])
-    assert not any(text in screen for text in verdict.caveats(many)[MAX_CAVEATS:])
+    texts, most = verdict.caveats(many), verdict.MAX_CAVEATS
+    assert len(texts) > most
+    assert all(text in screen for text in texts[:most])
+    assert all(text in data for text in texts[most : most + 2])
+    assert not any(text in screen for text in texts[most:])
 
 
 def test_a_law_has_its_interval_range_runs_and_speedup():

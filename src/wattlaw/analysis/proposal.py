@@ -1,8 +1,9 @@
 """The scaling of a workload to a number of nodes, from runs and predictions, and a campaign."""
 
-from collections import Counter
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pandas as pd
 
@@ -19,23 +20,48 @@ from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.formatting import number
 from wattlaw.study.setting import Setting
+
+#: How a training's length can be given.
+BUDGETS = ("epochs", "steps", "samples", "tokens")
+_KINDS = {"global_batch": "strong", "local_batch": "weak"}
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is planned: trainings on so many nodes, each of so many epochs (None: as the runs)."""
+    """What is planned: trainings on so many nodes, each of one of ``BUDGETS`` (none: as the runs).
+
+    Steps are of the global batch that is planned. ``rule`` is the least speedup per doubling of
+    GPUs that a centre asks for.
+    """
 
     nodes: int
     runs: int = 1
     epochs: int | None = None
+    steps: float | None = None
+    samples: float | None = None
+    tokens: float | None = None
+    sequence_length: int | None = None  # tokens of a sample
+    rule: float | None = None
+
+    def __post_init__(self) -> None:
+        numbers = {name: value for name, value in vars(self).items() if value is not None}
+        for name, value in numbers.items():
+            if not (value >= 1 and math.isfinite(value)):
+                raise BadInput(f"{name}: given {value:g}; allowed: a number from 1")
+        if len(given := [name for name in BUDGETS if name in numbers]) > 1:
+            raise BadInput(f"given {' and '.join(given)}; allowed: one of them")
+        if (self.tokens is None) != (self.sequence_length is None):
+            raise BadInput("tokens and sequence_length, the tokens of a sample, go together")
 
 
 @dataclass(frozen=True)
 class Point:
     """A GPU count with time and energy of a training, from runs or predicted.
 
-    ``efficiency`` is parallel efficiency relative to the smallest count that ran.
+    ``efficiency`` is parallel efficiency relative to the smallest count that ran, ``doubling`` the
+    speedup per doubling of GPUs, from the largest count of at most half of them.
     """
 
     setting: Setting
@@ -44,6 +70,7 @@ class Point:
     time_s: Quantity
     energy_j: Quantity | None
     efficiency: Quantity | None = None
+    doubling: Quantity | None = None
 
     @property
     def gpu_hours(self) -> Quantity:
@@ -51,23 +78,15 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Proposal:
-    """The scaling of a workload to a number of nodes, and what is planned there.
+class Scaling:
+    """Times of a training by GPU count, at a constant global batch (strong) or local batch (weak).
 
     ``curve`` has the prediction at the counts of all ``points``, those that ran too.
     """
 
-    findings: Findings
-    job: Job
-    campaign: Campaign
+    kind: str  # strong | weak
     points: tuple[Point, ...]
     curve: tuple[Point, ...]
-    amount: Quantity  # units of a training
-    quality: str  # what is known of it at the global batch that is planned
-
-    @property
-    def planned(self) -> Point:
-        return self.points[-1]
 
     @property
     def base(self) -> Point:
@@ -80,44 +99,97 @@ class Proposal:
         errors = (curve.time_s.mean / point.time_s.mean - 1 for point, curve in pairs if point.runs)
         return max(map(abs, errors))
 
+    def keeps(self, rule: float) -> Point:
+        """Return the largest count up to which each doubling has at least this speedup."""
+        last = self.base
+        for point in self.points[self.points.index(last) + 1 :]:
+            if point.doubling is not None and point.doubling.mean < rule:
+                break
+            last = point if point.doubling is not None else last
+        return last
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """The scaling of a workload to a number of nodes, and what is planned there.
+
+    The first of ``scalings`` contains what is planned.
+    """
+
+    findings: Findings
+    job: Job
+    campaign: Campaign
+    scalings: tuple[Scaling, ...]
+    training: str  # its length, such as ``90 epochs``
+    quality: str  # what is known of it at the global batch that is planned
+
+    @property
+    def points(self) -> tuple[Point, ...]:
+        return self.scalings[0].points
+
+    @property
+    def planned(self) -> Point:
+        return self.points[-1]
+
 
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
     Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
-    most runs. ``Refused`` if no run is done or can be predicted, or the time of a training is not
-    known; ``BadInput`` if the runs do not name their nodes, or nodes or trainings are not at least
-    1.
+    most runs; the other kind of scaling is added where at least two counts ran. ``Refused`` if no
+    run is done or can be predicted, or the time of a training is not known; ``BadInput`` if the
+    runs do not name their nodes.
     """
-    for name in ("nodes", "runs"):
-        if (given := getattr(campaign, name)) < 1:
-            raise BadInput(f"{name}: given {given}; allowed: a whole number from 1")
     job = max(jobs_of(findings.runs, workload), key=lambda item: len(item.observations))
-    if job.unit in ("sample", "step"):
-        raise Refused(f"{workload}: the time of a training is unknown: {WHY_NO_EPOCH[job.unit]}")
     if job.node_gpus is None:
         raise BadInput(
             f"--nodes: the runs of {workload} do not name their nodes; import them with a column "
             "for nodes"
         )
     comparable = comparable_runs(findings.runs, workload)
+    series = _settings(job, campaign.nodes)
+    planned = next(iter(series.values()))[-1]
     amounts, _ = needed_epochs(comparable, findings.epochs, campaign.epochs, None)
-    amount = next(iter(amounts.values()))
+    amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
     rows = comparable.rows
     rows = rows[
         rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
     ]
-    settings = _settings(job, campaign.nodes)
-    options = options_of_runs(replace(comparable, rows=rows), amounts)
-    ran = dict(_of_runs(options, settings))
-    if not ran:
-        raise Refused(f"{workload}: no run has the batch and the limits of most runs")
-    curve = sorted(_predicted(job, settings, amount), key=lambda point: point.setting.gpus)
-    points = [ran.get(point.setting, point) for point in curve]
-    base = next(point for point in points if point.runs)
-    shown, line = (tuple(_relative(item, base) for item in of) for of in (points, curve))
-    quality = _quality(rows, points[-1].setting)
-    return Proposal(findings, job, campaign, shown, line, amount, quality)
+    options = options_of_runs(replace(comparable, rows=rows), dict.fromkeys(amounts, amount))
+    scalings: list[Scaling] = []
+    for kind, settings in series.items():
+        ran = dict(_of_runs(options, settings))
+        if len(ran) >= min(2, 1 + len(scalings)):
+            curve = sorted(_predicted(job, settings, amount), key=lambda point: point.setting.gpus)
+            points = [ran.get(point.setting, point) for point in curve]
+            base = next(point for point in points if point.runs)
+            scalings.append(Scaling(kind, _relative(points, base), _relative(curve, base)))
+        elif not scalings:
+            raise Refused(f"{workload}: no run has the batch and the limits of most runs")
+    return Proposal(findings, job, campaign, tuple(scalings), training, _quality(rows, planned))
+
+
+def _amount(
+    job: Job, campaign: Campaign, of_runs: Quantity, batch: float | None
+) -> tuple[Quantity, str]:
+    """Return the units of a training, and its length as text."""
+    name = next((name for name in BUDGETS if getattr(campaign, name) is not None), "epochs")
+    if name == "epochs":
+        if job.unit in ("sample", "step"):
+            why = WHY_NO_EPOCH[job.unit]
+            text = f"the time of a training is unknown: {why}; give steps, samples or tokens"
+            raise Refused(f"{job.workload}: {text}")
+        count = of_runs.mean
+        return of_runs, f"{count:g} {job.unit}{'s' * (count != 1)}"
+    count = getattr(campaign, name)
+    samples = {"tokens": count / (campaign.sequence_length or 1), "samples": count,
+               "steps": count * (batch or math.nan)}[name]  # fmt: skip
+    units = samples / (job.samples_per_unit or math.nan)
+    if name == "steps" and job.unit == "step":
+        units = count
+    if math.isnan(units):
+        raise Refused(f"{name}: how many samples a {job.unit} of {job.workload} has is unknown")
+    return Quantity(units, units, units), f"{number(count)} {name}"
 
 
 def _quality(rows: pd.DataFrame, setting: Setting) -> str:
@@ -133,19 +205,31 @@ def _quality(rows: pd.DataFrame, setting: Setting) -> str:
     return f"shown to hold up to global batch {max(known)}" if known else "not known at this batch"
 
 
-def _settings(job: Job, nodes: int) -> list[Setting]:
-    """Return the counts that ran and doublings of nodes, up to ``nodes``, in their order."""
+def _settings(job: Job, nodes: int) -> dict[str, list[Setting]]:
+    """Return the counts that ran and doublings of nodes, up to ``nodes``, by the kind of scaling.
+
+    The kind that most runs have comes first, unless its global batch cannot be divided by the
+    GPUs of all nodes.
+    """
     node_gpus = job.node_gpus or 1
     most = nodes * node_gpus
     counts = {item.gpus for item in job.settings if item.gpus < most} | {most}
     counts |= {node_gpus * 2**k for k in range(nodes.bit_length()) if 2**k < nodes}
-    try:
-        return grid.combinations(job.settings, node_gpus, sorted(counts))
-    except BadInput:  # the usual global batch cannot be divided by every count
-        local = Counter(item.local_batch for item in job.settings).most_common(1)[0][0]
-        return grid.combinations(
-            job.settings, node_gpus, sorted(counts), local_batch=[local] if local else []
-        )
+    usual = grid.usual_values(job.settings)
+    series = {}
+    for name in sorted(_KINDS, key=lambda name: name not in usual):
+        gpus_of: dict[float, set[int]] = {}
+        for item in job.settings:
+            if (batch := getattr(item, name)) is not None:
+                gpus_of.setdefault(batch, set()).add(item.gpus)
+        batches: Any = [max(gpus_of, key=lambda batch: len(gpus_of[batch]))] if gpus_of else []
+        is_strong = name == "global_batch" and batches
+        allowed = [n for n in sorted(counts) if not (is_strong and batches[0] % n)]
+        if allowed and (batches or name in usual):
+            series[_KINDS[name]] = grid.combinations(
+                job.settings, job.node_gpus, allowed, **{name: batches}
+            )
+    return dict(sorted(series.items(), key=lambda item: item[1][-1].gpus != most))
 
 
 #: The names of a setting that ran.
@@ -175,14 +259,21 @@ def _predicted(job: Job, settings: Sequence[Setting], amount: Quantity) -> Itera
         yield Point(setting, PREDICTED, 0, training(times, index), energy_j)
 
 
-def _relative(point: Point, base: Point) -> Point:
-    """Add the parallel efficiency; its bounds are those of both times, so they are wide."""
-    factor = base.setting.gpus / point.setting.gpus
-    time, first = point.time_s, base.time_s
-    bounds: tuple[float | None, float | None] = (None, None)
-    if point is not base and time.low and time.high:
-        bounds = (
-            (first.low or first.mean) / time.high * factor,
-            (first.high or first.mean) / time.low * factor,
-        )
-    return replace(point, efficiency=Quantity(first.mean / time.mean * factor, *bounds))
+def _relative(points: Sequence[Point], base: Point) -> tuple[Point, ...]:
+    """Add efficiency and speedup per doubling; their bounds are those of both times, so wide."""
+
+    def speedup(first: Point, point: Point, power: float, factor: float) -> Quantity:
+        a, b = first.time_s, point.time_s
+        pairs = [(a.mean, b.mean), (a.low, b.high), (a.high, b.low)]
+        ends = [None if None in pair else (pair[0] / pair[1]) ** power * factor for pair in pairs]  # type: ignore[operator]
+        return Quantity(*ends) if point is not base else Quantity(ends[0])  # type: ignore[arg-type]
+
+    related = []
+    for point in points:
+        efficiency = speedup(base, point, 1, base.setting.gpus / point.setting.gpus)
+        doubling = None
+        if halves := [one for one in points if 2 * one.setting.gpus <= point.setting.gpus]:
+            power = 1 / math.log2(point.setting.gpus / halves[-1].setting.gpus)
+            doubling = speedup(halves[-1], point, power, 1)
+        related.append(replace(point, efficiency=efficiency, doubling=doubling))
+    return tuple(related)

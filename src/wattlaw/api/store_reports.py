@@ -186,6 +186,11 @@ class StoreReports(StoreTables):
         workload: str | None = None,
         runs: int = 1,
         epochs: int | None = None,
+        steps: float | None = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        sequence_length: int | None = None,
+        rule: float | None = None,
         energy_scope: str | None = None,
         **asked: Any,
     ) -> Report:
@@ -194,13 +199,19 @@ class StoreReports(StoreTables):
         Parameters
         ----------
         path
-            The page; Markdown with LaTeX tables where its name ends in ``.md``.
+            The page; Markdown where its name ends in ``.md``.
         nodes
             The number of nodes of a training. Counts that did not run are predicted.
         workload
             The workload. It is not needed if the stores have a single one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
+        steps, samples, tokens
+            The length of a training instead of epochs; steps are of the planned global batch.
+        sequence_length
+            The tokens of a sample, for ``tokens``.
+        rule
+            The least speedup per doubling of GPUs that a centre asks for, such as 1.5.
         energy_scope, **asked
             As in ``report``.
 
@@ -223,7 +234,7 @@ class StoreReports(StoreTables):
             footprint=read_question(asked).footprint,
             energy_scope=checked_scope(energy_scope) or OUTERMOST,
         )
-        campaign = Campaign(nodes, runs, epochs)
+        campaign = Campaign(nodes, runs, epochs, steps, samples, tokens, sequence_length, rule)
         files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
         return Report(files[0], tuple(files[1:]))
 

@@ -21,7 +21,8 @@ TIME_UNITS: Units = (
 ENERGY_UNITS: Units = (
     ("MWh", 3.6e9, 3.6e9), ("kWh", 3.6e6, 3.6e5), ("kJ", 1e3, 1e3), ("J", 1.0, 0.0),
 )  # fmt: skip
-JOULE_UNITS: Units = (("GJ", 1e9, 1e9), ("MJ", 1e6, 1e6), ("kJ", 1e3, 1e3), ("J", 1.0, 0.0))
+#: Time of workers in hours; what a worker is called stands before the unit.
+WORK_UNITS: Units = (("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.0))
 
 
 class Estimate(Protocol):
@@ -101,6 +102,13 @@ def duration_text(value_s: Estimate | float | None) -> str:
 def energy_text(value_j: Estimate | float | None) -> str:
     """Return an energy in joules as ``1.2 kWh (1.1 to 1.3)``, in the unit that suits it."""
     return _in_best_unit(value_j, ENERGY_UNITS)
+
+
+def work_text(hours: Estimate | float | None, worker: str = "GPU") -> str:
+    """Return the hours of all workers, as ``0.6 GPU-hours (0.5 to 0.7)`` or ``1.8 GPU-seconds``."""
+    return _in_best_unit(
+        hours, tuple((f"{worker}-{unit}", size, least) for unit, size, least in WORK_UNITS)
+    )
 
 
 def _in_best_unit(value: Estimate | float | None, units: Units) -> str:

@@ -114,13 +114,17 @@ def points(
     styles: Styles,
     tooltip: Mapping[str, str],
     size: int | None = 55,
+    description: str = "",
 ) -> Spec:
-    """Without a size, it is that of the styles. ``tooltip`` has a title for each column."""
+    """Without a size, it is that of the styles. ``tooltip`` has a title for each column, and the
+    column ``description`` has what a page without scripts shows of a point."""
     encoding: dict[str, Any] = {"x": x, "y": y, "shape": styles["shape"], **_by_line(styles)}
     encoding["tooltip"] = [
         field(name, "quantitative" if is_numeric(table[name]) else "nominal", title=title)
         for name, title in tooltip.items()
     ]
+    if description:
+        encoding["description"] = field(description, "nominal")
     style: dict[str, Any] = {"filled": True, "opacity": 0.95}
     if size is None:
         encoding["size"] = styles["size"]

@@ -44,19 +44,17 @@ from wattlaw.report.topics import (
 )
 from wattlaw.study.labels import LIMIT_NAMES
 
-#: A section below the first screen has at most this number of sentences; the screen this number of
-#: caveats.
-MAX_SENTENCES, MAX_CAVEATS = 8, 5
+#: Sentences of a section below the first screen.
+MAX_SENTENCES = 8
 
 
 def _advice(content: Content) -> Parts:
     findings = content.findings
-    yield from verdict.sentences(findings)
+    yield from verdict.answers(findings)
     yield from decision_course.in_brief(findings)
-    table, several = verdict.table(findings), len(findings.advice) > 1
-    yield from (table, *content.pictures) if several else content.pictures
-    if caveats := verdict.caveats(findings)[:MAX_CAVEATS]:
-        yield BulletList("Caveats", tuple(caveats))
+    table, changing = verdict.table(findings), verdict.what_changes(findings)
+    several = len(findings.advice) > 1
+    yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
     yield None if several else table
 
 
@@ -128,7 +126,7 @@ def _utilisation(content: Content) -> Parts:
 def _data(content: Content) -> Parts:
     findings = content.findings
     yield from data_quality.status_sentences(findings)
-    yield from verdict.caveats(findings)[MAX_CAVEATS:]
+    yield from verdict.caveats(findings)[verdict.MAX_CAVEATS :]
     yield data_quality.reasons(findings)
     yield measured.settings(findings)
     yield data_quality.verdicts(findings)
@@ -190,9 +188,8 @@ SECTIONS: dict[str, Section] = {
         figures=(
             Figure(
                 "pareto", "Settings by time and energy", verdict.pareto,
-                "Each point is the mean time of a setting and its mean energy or, without "
-                "energies, its GPU-hours. Lower left is better: no setting is better in both than "
-                "one on the Pareto front.",
+                "Lower left is better, and best on the Pareto front. A pointer over a point shows "
+                "its batch and limits. Without energies, the figure has GPU-hours.",
             ),
         ),
     ),
@@ -344,7 +341,7 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
         return Layout((*first, *added, *_LAST), wanted=frozenset(wanted))
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
-        allowed = ", ".join([*templates, "proposal"])
+        allowed = ", ".join(templates) or "those of add-ons"
         raise BadInput(f"template: unknown {template!r}; allowed: {allowed}")
     return replace(templates[template], wanted=frozenset(wanted))
 
@@ -376,11 +373,11 @@ def sections(content: Content) -> tuple[PageSection, ...]:
         state: State = "screen" if name == "advice" else folded
         on_page = PageSection.of(name, section.title, state, parts)
         sentences, blocks = [*on_page.sentences], on_page.blocks
-        if blocks and not sentences:
+        if blocks and not sentences and state != "screen":
             sentences = [sentence(getattr(blocks[0], "title", section.title))]
         # What stands on the first screen changes the answer: none of it is cut.
         if state != "screen" and (more := len(sentences) - MAX_SENTENCES) > 0:
             sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
-        if sentences:
+        if sentences or state == "screen":
             shown.append(replace(on_page, sentences=tuple(sentences)))
     return tuple(shown)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import vl_convert
+from markupsafe import Markup
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
@@ -40,6 +41,9 @@ _FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
+#: A point with its description, and what else an SVG says to screen readers.
+_MARK = re.compile(r'<path aria-label="([^"]*)" role="graphics-symbol"([^>]*?)/>')
+_ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"(?=[^<>]*>)')
 #: Dragging moves a panel's axes and the wheel with the shift key zooms; else the page scrolls.
 _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
 _FAINT = 0.08
@@ -93,6 +97,16 @@ class Picture:
     def svg(self) -> str:
         return _svg(self.in_page)
 
+    @cached_property
+    def inline_svg(self) -> Markup:
+        """The SVG for the page itself, with what a pointer over a point shows; empty for a figure
+        whose points have no descriptions. It has no script and no style; its texts are escaped."""
+        layers = (layer for panel in self.spec["concat"] for layer in panel["layer"])
+        if not any("description" in layer["encoding"] for layer in layers):
+            return Markup()
+        svg = _MARK.sub(r"<path\2><title>\1</title></path>", _svg(self.in_page, aria=True))
+        return Markup(_ROLES.sub("", svg))  # noqa: S704 - our own picture
+
     @property
     def size(self) -> tuple[int, int]:
         width, height = (
@@ -126,9 +140,9 @@ def draw_pictures(findings: Findings, figures: Iterable[Figure]) -> Iterator[Pic
             yield picture
 
 
-def _svg(spec: Spec) -> str:
-    """Return a chart as SVG, without the labels of single marks for screen readers."""
-    svg = vl_convert.vegalite_to_svg(spec | {"config": spec["config"] | {"aria": False}})
+def _svg(spec: Spec, *, aria: bool = False) -> str:
+    """Return a chart as SVG; without ``aria``, marks have no labels for screen readers."""
+    svg = vl_convert.vegalite_to_svg(spec | {"config": spec["config"] | {"aria": aria}})
     return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
 
 

@@ -30,6 +30,24 @@ class BulletList:
 
 
 @dataclass(frozen=True)
+class KeyFigure:
+    name: str
+    value: str
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What to run, in one line, and its figures; then what the figures refer to."""
+
+    headline: str
+    qualifier: str
+    figures: tuple[KeyFigure, ...]
+    reference: str
+    kind = "answer"
+
+
+@dataclass(frozen=True)
 class Method:
     """How a quantity is computed: formula as plain text, explanation and source."""
 
@@ -41,7 +59,7 @@ class Method:
 
 
 #: Sentences and blocks of a section; None is left out.
-Block = BulletList | Method | Picture | Table
+Block = Answer | BulletList | Method | Picture | Table
 Parts = Iterable[str | Block | None]
 
 

@@ -85,7 +85,7 @@ def _setting(row: Row) -> Table:
         ("its energy", f"GPUs {energy('gpu_energy_per_epoch_j')}, CPUs "
          f"{energy('cpu_energy_per_epoch_j')}, DRAM {energy('dram_energy_per_epoch_j')}"),
         (f"training of {fmt.plural(row['epochs'], 'epoch')}", f"{duration('train_time_s')}, "
-         f"{energy('energy_j')}, {fmt.number(row['gpu_hours'])} GPU-hours"),
+         f"{energy('energy_j')}, {fmt.work_text(row['gpu_hours'])}"),
         ("each GPU", f"{fmt.number(row['power_per_gpu_w'])} W, "
          f"{row['sm_clock_mhz']:,.0f} MHz, SM utilisation {fmt.percent(row['sm_util'], 2)}, memory "
          f"utilisation {fmt.percent(row['mem_util'], 2)}"),

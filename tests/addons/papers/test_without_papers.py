@@ -36,7 +36,7 @@ def test_the_dashboard_needs_no_study(store):
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        (("report", "--template", "mit-2022"), "allowed: proposal"),
+        (("report", "--template", "mit-2022"), "allowed: those of add-ons"),
         (("report", "--claims"), "claims"),
         (("claims",), "claims"),
     ],

@@ -11,6 +11,7 @@ from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.advise.whole_job import lateness
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
+from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
@@ -46,40 +47,142 @@ _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
-    """At most 16 lines of 80 columns, unless names are very long."""
-    known, is_only = "; ".join(_caveats(advice)), _is_only(advice)
+    """The lines of the command: the answer with its figures, what changes it, what it rests on."""
+    shown = answer(advice)
+    mark = "," if advice.recommended else ":"
+    changing = [f"- {line}" for line in what_changes(advice)]
+    return (
+        f"{shown.headline}{mark} {shown.qualifier}",
+        *(fmt.sentence(f"{item.name}: {item.value}, {item.note}".rstrip(", "))
+          for item in shown.figures),
+        *filter(None, [shown.reference]),
+        *(["What changes the answer:", *changing] if changing else []),
+        *basis(advice),
+    )  # fmt: skip
+
+
+def answer(advice: Advice) -> Answer:
+    known, best, nearest = "; ".join(_caveats(advice)), advice.recommended, advice.nearest
     caveats = f" ({known})" if known else ""
-    option, lines = advice.recommended or advice.nearest, []
-    if advice.recommended is None:
-        lines.append(f"Nothing to recommend for {advice.workload}{caveats}: {advice.reason}")
-        if advice.nearest is not None:
-            beyond = ", outside of the range of the runs" if advice.nearest.extrapolates else ""
-            known_by = f" (predicted{beyond})" if advice.nearest.is_predicted else ""
-            lines.append(f"Nearest{known_by}: {advice.nearest.label}.")
+    if best is None:
+        headline, qualifier = f"Nothing to recommend for {advice.workload}", advice.reason + caveats
+        if nearest is not None:
+            beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
+            known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
+            qualifier = f"{fmt.full_stop(qualifier)} Nearest{known_by}: {nearest.label}."
     else:
-        head = f"Run {advice.workload} on {advice.recommended.label}"
+        headline = f"Run {advice.workload} on {best.label}"
         if not advice.clearly_best:
-            head = f"No setting is clearly best for {advice.workload}"
-        lines.append(f"{head}, for the lowest {advice.goal}{caveats}.")
-    compared = " and ".join(f"{count} {name}" for name, count in advice.rests_on.settings.items())
-    compared += " setting" if is_only else " settings"
-    if advice.recommended is not None and not advice.clearly_best:
-        lines.append(_candidates(advice, advice.recommended, compared))
-    if option is not None:
-        lines += [_takes(advice, option), *_whole_job(option, advice.deadline_s)]
-        own = option.epochs_trained
-        ran = "" if own is None or own == option.amount.mean else f" This setting ran {own:g}."
-        lines += [f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS]
+            only = "the only setting" if _is_only(advice) else "lowest mean"
+            headline = f"No setting is clearly best for {advice.workload}; {only}: {best.label}"
+        qualifier = fmt.full_stop(f"for the lowest {advice.goal}{caveats}")
+    figures = _figures(advice, best or nearest) if best or nearest else ()
+    whole = _whole_job(best or nearest, advice.deadline_s)
+    return Answer(headline, qualifier, tuple(figures), f"{whole} {_reference(advice)}".strip())
+
+
+def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
+    """Yield time, what is spent (money, energy or GPU-time), and how sure the answer is. The
+    relative interval of GPU-hours is that of time, and that of carbon is that of energy."""
+    if option is None:
+        return
+    changes = dict(_changes(advice, option))
+    count = option.amount.mean
+    amount = f"{count:.4g} {option.unit}{'s' * (count != 1)}"
+    time = fmt.duration_text(option.train_time_s)
+    yield KeyFigure(f"time of {amount}", time, changes.get("time", ""))
+    currency = (advice.footprint.currency if advice.footprint else None) or ""
+    hours = option.gpu_hours
+    spent = {
+        "cost": fmt.estimate_text(option.cost, currency),
+        "energy": fmt.energy_text(option.train_energy_j),
+        "gpu_hours": fmt.work_text(hours.mean, advice.worker),
+        "carbon": fmt.estimate_text(option.co2_kg and option.co2_kg.mean, "kg CO2e"),
+    }
+    first, *others = ((name, text) for name, text in spent.items() if text != fmt.MISSING)
+    notes = [changes.get(first[0], "")]
+    for name, text in others:
+        change = changes.get(name, "") if name != "carbon" else ""  # that of energy
+        notes.append(f"{text} {change}".rstrip())
+    noun = f"{advice.worker} time" if first[0] == "gpu_hours" else first[0]
+    yield KeyFigure(noun, first[1], "; ".join(filter(None, notes)))
     if advice.recommended is not None:
-        lines += _saves(advice, advice.recommended)
-    lines += _with_any_batch(advice)
-    if advice.clearly_best:
-        lines.append(_sure(advice, compared))
-    lines += _basis(advice)
+        yield KeyFigure("sure", *_sure(advice))
+
+
+def _sure(advice: Advice) -> tuple[str, str]:
+    counts = advice.rests_on.settings
+    if _is_only(advice):
+        return "no choice", _ONLY
+    compared = " and ".join(f"{count} {name}" for name, count in counts.items()) + " settings"
+    if advice.probability is None:
+        why = "there are too few repeats for a probability"
+        return "unknown", f"lowest of {compared}; {why}"
+    note = f"to be within {percent(advice.tolerance)} of the best of {compared}"
+    if advice.spread_from == "model":
+        note += ", if runs vary as the model assumes (too few repeats)"
+    if advice.simulated:
+        note += ", in the simulation"
+    return percent(advice.probability), note
+
+
+def _reference(advice: Advice) -> str:
+    base, option, named = advice.baseline, advice.recommended, "the baseline"
+    if base is None or option is None:
+        return ""
+    if not advice.baseline_is_named:
+        that = " that is compared" if advice.faster_left_out or advice.left_out else ""
+        named = f"the fastest {base.source} setting{that}"
+    if option.columns != base.columns:
+        return f"Changes are against {base.label} ({named})."
+    if advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
+        return f"It is {named}, so it saves nothing."
+    return ""
+
+
+def _whole_job(option: Option | None, deadline_s: float | None) -> str:
+    if option is None or option.whole_job_s is None:
+        return ""
+    missing = option.whole_job_without
+    known = [part for part in BESIDE_TRAINING if part not in missing]
+    text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
+    text += f", with {fmt.listed(known)}" if known else ""
+    if missing:
+        verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
+        text += f", without {fmt.listed(missing)}, which {verb} not measured"
+    if option.slurm_time is not None:
+        text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
+    if late := lateness(option, deadline_s):
+        text += f"; it {late}"
+    elif deadline_s is not None and not missing:
+        text += f"; it meets the deadline of {fmt.duration_text(deadline_s)}"
+    return f"{text}."
+
+
+def what_changes(advice: Advice) -> Iterator[str]:
+    """Yield what would make another setting the answer, or the figures others."""
+    option = advice.recommended or advice.nearest
+    own = option and option.epochs_trained
+    ran = f" This setting ran {own:g}." if own and own != option.amount.mean else ""  # type: ignore[union-attr]
+    yield from (f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS)
+    for name, is_better in (("Probably better", True), ("Ties with", False)):
+        ties = [tie for tie in advice.ties if tie.is_better == is_better]
+        ties.sort(key=lambda tie: -tie.probability)
+        shown = [_tie(advice, tie) for tie in ties[:_MAX_CANDIDATES]]
+        shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
+        if shown:
+            yield f"{name}: {'; '.join(shown)}."
+    yield from _with_any_batch(advice)
+    # The line on larger batches names the best of them.
+    faster = [f"{item.option.label} ({item.reason})" for item in advice.faster_left_out
+              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
+    if faster:
+        yield f"Faster, but left out: {'; '.join(faster)}."
+    if _is_only(advice) and (left := len(advice.batches_left_out)):
+        yield f"Other global batches are left out ({left}): --any-batch includes them."
+    yield from (f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL)
     if advice.recommended is not None:
-        lines.append(_next(advice, advice.recommended))
-    lines += [f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL]
-    return tuple(lines)
+        yield _next(advice, advice.recommended)
 
 
 def brief(advice: Advice) -> str:
@@ -93,7 +196,7 @@ def brief(advice: Advice) -> str:
         ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
         parts = [" or ".join([*parts, *(_tie(advice, tie) for tie in ties)])]
     else:
-        parts.append(changes(advice, ("energy", "time"), intervals=False))
+        parts.append(changes(advice))
         sure = _ONLY if _is_only(advice) else "probability unknown"
         if advice.probability is not None:
             sure = f"{percent(advice.probability)} sure"
@@ -142,94 +245,34 @@ def _caveats(advice: Advice) -> list[str]:
     return caveats
 
 
-def hours(advice: Advice, option: Option) -> tuple[float, str]:
-    if advice.unit in ("sample", "step"):
-        return option.train_time_s.mean * option.gpus, f"{advice.worker}-seconds"
-    return option.gpu_hours.mean, f"{advice.worker}-hours"
+def changes(advice: Advice) -> str:
+    """Return ``−31 % energy, +4 % time``; empty at the baseline itself."""
+    return "" if _is_baseline(advice) else _listed(advice.savings)
 
 
-def _takes(advice: Advice, option: Option) -> str:
-    """Return time, energy, GPU-hours, cost and carbon of all epochs, or of one unit. The relative
-    interval of GPU-hours is that of time, and that of carbon is that of energy."""
-    spent, carbon = hours(advice, option), option.co2_kg
-    currency = (advice.footprint.currency if advice.footprint else None) or ""
-    amounts = [
-        fmt.duration_text(option.train_time_s),
-        fmt.energy_text(option.train_energy_j),
-        fmt.estimate_text(*spent),
-        fmt.estimate_text(option.cost, currency),
-        fmt.estimate_text(carbon and carbon.mean, "kg CO2e"),
-    ]
-    count = option.amount.mean
-    subject = f"{count:.4g} {option.unit}{' takes' if count == 1 else 's take'}"
-    return f"{subject} {', '.join(amount for amount in amounts if amount != fmt.MISSING)}."
+def _is_baseline(advice: Advice) -> bool:
+    option, base = advice.recommended, advice.baseline
+    return option is None or base is None or option.columns == base.columns
 
 
-def _whole_job(option: Option, deadline_s: float | None) -> Iterator[str]:
-    if option.whole_job_s is None:
+def _changes(advice: Advice, option: Option) -> Iterator[tuple[str, str]]:
+    """Yield the changes from the baseline with their intervals, by what changes."""
+    if _is_baseline(advice) or advice.baseline is None:
         return
-    missing = option.whole_job_without
-    known = [part for part in BESIDE_TRAINING if part not in missing]
-    text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
-    text += f", with {fmt.listed(known)}" if known else ""
-    if missing:
-        verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
-        text += f", without {fmt.listed(missing)}, which {verb} not measured"
-    if option.slurm_time is not None:
-        text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
-    if late := lateness(option, deadline_s):
-        text += f"; it {late}"
-    elif deadline_s is not None and not missing:
-        text += f"; it meets the deadline of {fmt.duration_text(deadline_s)}"
-    yield f"{text}."
-
-
-def _saves(advice: Advice, option: Option) -> Iterator[str]:
-    base, named = advice.baseline, "the baseline"
-    if base is not None and not advice.baseline_is_named:
-        that = " that is compared" if advice.faster_left_out or advice.left_out else ""
-        named = f"the fastest {base.source} setting{that}"
-    if base is not None and option.columns != base.columns:
-        yield f"{changes(advice)} against {base.label} ({named})."
-    elif advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
-        yield f"It is {named}, so it saves nothing."
-    # The line on larger batches names the best of them.
-    faster = [f"{item.option.label} ({item.reason})" for item in advice.faster_left_out
-              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
-    if faster:
-        yield f"Faster, but left out: {'; '.join(faster)}."
-
-
-def changes(
-    advice: Advice,
-    shown: Sequence[str] = ("energy", "time", "gpu_hours", "cost"),
-    *,
-    intervals: bool = True,
-) -> str:
-    """Return ``−31 % energy (−28 to −34), +4 % time``; empty at the baseline itself."""
-    savings, option, base = advice.savings, advice.recommended, advice.baseline
-    if savings is None or option is None or base is None or option.columns == base.columns:
-        return ""
-    if option.gpus == base.gpus:  # these hours change as time does
-        shown = [name for name in shown if name != "gpu_hours"]
-    return _listed(advice, savings, shown, intervals=intervals)
-
-
-def _listed(
-    advice: Advice, savings: Savings, shown: Sequence[str], *, intervals: bool = True
-) -> str:
-    texts = []
-    for name in shown:
-        change = getattr(savings, name)
-        if change is None:
+    for name, change in vars(advice.savings).items():
+        # With as many GPUs, their hours change as the time does.
+        if change is None or (name == "gpu_hours" and option.gpus == advice.baseline.gpus):
             continue
         low, high = change.interval or (0.0, 0.0)
         ends = (low, high) if high > 0 else (high, low)
         bounds = [fmt.change(1 + end).removesuffix(" %") for end in ends]
-        interval = f" ({' to '.join(bounds)})" if intervals and len(set(bounds)) > 1 else ""
-        noun = f"{advice.worker}-hours" if name == "gpu_hours" else name
-        noun += " and carbon" if name == "energy" and intervals and savings.carbon else ""
-        texts.append(f"{fmt.change(1 + change.mean)} {noun}{interval}")
+        interval = f" ({' to '.join(bounds)})" if len(set(bounds)) > 1 else ""
+        yield name, f"{fmt.change(1 + change.mean)}{interval}"
+
+
+def _listed(savings: Savings | None) -> str:
+    known = {name: getattr(savings, name, None) for name in ("energy", "time")}
+    texts = [f"{fmt.change(1 + change.mean)} {name}" for name, change in known.items() if change]
     return ", ".join(texts)
 
 
@@ -239,7 +282,7 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
     text, savings, nearest = option.label, advice.any_batch_savings, advice.nearest
     if savings is not None and (nearest is None or option.columns != nearest.columns):
         base = "the nearest setting" if advice.recommended is None else "this setting"
-        saved = _listed(advice, savings, ("energy", "time"), intervals=False)
+        saved = _listed(savings)
         text += f", {saved} against {base}"
     meets = advice.any_batch_meets
     if meets and not meets.startswith("only"):  # as the recommended setting does
@@ -247,49 +290,6 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
     elif meets:
         meets = f"; {meets}"
     yield f"If quality allows a larger batch: {text}{meets}."
-
-
-def _candidates(advice: Advice, option: Option, compared: str) -> str:
-    if _is_only(advice):
-        return f"The only setting that is compared: {option.label}."
-    lowest = f"Lowest mean of {compared}: {option.label}"
-    if advice.probability is None:
-        return f"{lowest}; its probability is unknown."
-    lowest += (
-        f" ({percent(advice.probability)} to be within {percent(advice.tolerance)} of the best)"
-    )
-    for name, is_better in (("probably better", True), ("others", False)):
-        ties = [tie for tie in advice.ties if tie.is_better == is_better]
-        ties.sort(key=lambda tie: -tie.probability)
-        shown = [_tie(advice, tie) for tie in ties[:_MAX_CANDIDATES]]
-        shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
-        lowest += f"; {name}: {' and '.join(shown)}" if shown else ""
-    return f"{lowest}."
-
-
-def _sure(advice: Advice, compared: str) -> str:
-    if _is_only(advice):
-        left = len(advice.batches_left_out)
-        noun = "other global batch is" if left == 1 else "other global batches are"
-        others = f"; {left} {noun} left out (--any-batch)" if left else ""
-        return f"It is {_ONLY}, so it saves nothing{others}."
-    if advice.probability is None:
-        return f"It is the best of {compared}; there are too few repeats for a probability."
-    sure = f"{percent(advice.probability)} sure"
-    if advice.spread_from == "model":
-        sure += ", if runs vary as the model assumes (too few repeats),"
-    if advice.simulated:
-        sure = f"In the simulation, {sure}"
-    groups = []
-    for name, is_better in (("probably better:", True), ("tied with", False)):
-        if ties := [tie for tie in advice.ties if tie.is_better == is_better]:
-            shown = " and ".join(_difference(advice, tie.option) for tie in ties[:_MAX_TIES])
-            more = f", and {len(ties) - _MAX_TIES} more" if len(ties) > _MAX_TIES else ""
-            groups.append(f"{name} {shown}{more}")
-    return (
-        f"{sure} to be within {percent(advice.tolerance)} of the best of {compared}; "
-        f"{'; '.join(groups) or 'no other setting ties with it'}."
-    )
 
 
 def _tie(advice: Advice, tie: Tie) -> str:
@@ -303,13 +303,13 @@ def _difference(advice: Advice, option: Option) -> str:
     return f"{text} (predicted)" if option.is_predicted else text
 
 
-def _basis(advice: Advice) -> Iterator[str]:
-    basis = advice.rests_on
-    runs = " and ".join(f"{count} {source}" for source, count in basis.runs.items())
-    runs += " run" if sum(basis.runs.values()) == 1 else " runs"
-    least, most = basis.repeats
+def basis(advice: Advice) -> Iterator[str]:
+    rests_on = advice.rests_on
+    runs = " and ".join(f"{count} {source}" for source, count in rests_on.runs.items())
+    runs += " run" if sum(rests_on.runs.values()) == 1 else " runs"
+    least, most = rests_on.repeats
     repeats = f"{least}" if least == most else f"{least} to {most}"
-    energy = basis.energy_is or "not known"
+    energy = rests_on.energy_is or "not known"
     yield f"Rests on {runs}, {repeats} of each setting; energy: {energy}."
     if advice.left_out:
         total = fmt.plural(sum(advice.left_out.values()), "run")
@@ -325,7 +325,7 @@ def _next(advice: Advice, option: Option) -> str:
     what = "this setting" if run.option.columns == option.columns else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
-    cost = f"{fmt.number(run.gpu_hours, 2)} {advice.worker}-hours"
+    cost = fmt.work_text(run.gpu_hours, advice.worker)
     return f"Measure next: {what}{again} (about {cost})."
 
 

@@ -29,7 +29,7 @@ _CONSTRAINTS: dict[str, Callable[[Any], str]] = {
     "deadline": lambda value: f"within {fmt.duration_text(value)}",
     "max_slowdown": lambda value: f"at most {fmt.percent(value)} slower than the fastest",
     "energy_budget": lambda value: f"at most {fmt.energy_text(value)}",
-    "max_gpu_hours": lambda value: f"at most {fmt.number(value)} GPU-hours",
+    "max_gpu_hours": lambda value: f"at most {fmt.work_text(value)}",
     "max_gpus": lambda value: f"at most {fmt.plural(value, 'GPU')}",
     "max_global_batch": lambda value: f"global batch at most {fmt.number(value, 9)}",
     "target": lambda value: f"to {fmt.number(value)} of the metric",
@@ -66,8 +66,8 @@ def decision_text(decision: Decision) -> str:
         # Hours of other runs are predicted, so they are not added to those that were spent.
         origin = "" if decision.origin == MEASURED else f"{decision.origin} "
         text += (
-            f"; {fmt.number(decision.gpu_hours_spent)} {origin}{decision.worker}-hours spent, "
-            f"{fmt.number(decision.gpu_hours_saved)} (predicted) for all other runs"
+            f"; {fmt.work_text(decision.gpu_hours_spent, f'{origin}{decision.worker}')} spent, "
+            f"{fmt.work_text(decision.gpu_hours_saved, decision.worker)} predicted for all others"
         )
     if decision.stopped_because is not None:
         text += f"; stops: {decision.stopped_because}"

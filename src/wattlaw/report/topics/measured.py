@@ -25,7 +25,7 @@ _MAX_REASONS = 3
 
 def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
     one_unit = rows["unit"].nunique() < 2
-    return fmt.choose_unit(rows["energy_j"], fmt.JOULE_UNITS) if one_unit else (1.0, "J")
+    return fmt.choose_unit(rows["energy_j"], fmt.ENERGY_UNITS) if one_unit else (1.0, "J")
 
 
 def settings(findings: Findings) -> tables.Table | None:

@@ -1,4 +1,4 @@
-"""The first screen: what to run in sentences, a table and a figure of it, and caveats."""
+"""The first screen: what to run, what changes that, and a figure and a table of it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import COLOURS, FAINT
 from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
+from wattlaw.report.sections import Answer, BulletList
 from wattlaw.report.topics import advice_text
 from wattlaw.report.topics.data_quality import caveat_sentences
-from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.labels import group_label
 from wattlaw.study.question import Question
 from wattlaw.study.sources import MEASURED
@@ -28,43 +28,51 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
     from wattlaw.report.charts import Spec
 
-#: Workloads of which the recommendation is a sentence, and rows of the table of one workload.
-_MAX_LINES = 4
+#: Workloads whose answers are shown in large, and rows of the table of one workload.
+_MAX_ANSWERS = 4
+#: Caveats beside the answer; others are in the section on data.
+MAX_CAVEATS = 5
 MAX_ROWS = 8
 #: The role of a setting that is recommended only if the quality at its batch is acceptable.
 LARGER_BATCH = "larger batch, quality unknown"
 #: The role of the recommended setting where it is only one of several candidates.
 UNCLEAR = "lowest mean, not clearly best"
 _COMMAND = "wattlaw advise STORE --workload W"
-_LEFT_OUT, _SETTING, _FRONT, _PREDICTED, _BASE, _BEST = (
-    "a batch left out", "a setting", "Pareto front", "predicted", "baseline", "recommended",
+_BEST, _BASE, _TIE, _FRONT, _PREDICTED, _SETTING, _LEFT_OUT = (
+    "recommended", "baseline", "tie", "Pareto front", "predicted", "a setting", "a batch left out",
 )  # fmt: skip
-#: Colour, shape and size of each kind of point, in the order in which they are drawn.
+_BEST_IS_BASE = f"{_BEST}, and the {_BASE}"
+#: Colour, shape and size of each kind of point, in the order of the legend; the last is below.
 _KINDS: dict[str, tuple[str, str, int]] = {
-    _LEFT_OUT: (FAINT, "triangle-down", 26), _SETTING: (COLOURS[4], "circle", 26),
-    _PREDICTED: (COLOURS[3], "cross", 46),
-    _BASE: (COLOURS[2], "triangle-up", 200), LARGER_BATCH: (COLOURS[5], "diamond", 160),
-    _BEST: (COLOURS[1], "diamond", 220), UNCLEAR: (COLOURS[1], "diamond", 220),
-    _FRONT: (COLOURS[0], "square", 46),
+    **dict.fromkeys((_BEST, _BEST_IS_BASE, UNCLEAR), (COLOURS[1], "diamond", 260)),
+    _BASE: (COLOURS[2], "triangle-up", 200), _TIE: (COLOURS[3], "square", 110),
+    LARGER_BATCH: (COLOURS[5], "triangle-right", 200), _FRONT: (COLOURS[0], "circle", 50),
+    _PREDICTED: (COLOURS[6], "cross", 46), _SETTING: (COLOURS[4], "circle", 26),
+    _LEFT_OUT: (FAINT, "triangle-down", 26),
 }  # fmt: skip
 #: Settings that are drawn of a workload, and workloads.
 _MAX_SETTINGS, _MAX_PANELS = 150, 6
 
 
-def sentences(findings: Findings) -> Iterator[str]:
+def answers(findings: Findings) -> Iterator[Answer | str]:
     if findings.runs.empty:
         yield "No run is done, so there is no result yet."
-    if len(findings.advice) == 1:
-        yield from advice_text.summary(findings.advice[0])
-    elif findings.advice:
-        count = len(findings.advice)
-        if count <= _MAX_LINES:
-            yield from (f"{advice_text.brief(advice)}." for advice in findings.advice)
-        else:
-            yield f"The table has the recommended setting of each of {count} workloads."
-        yield f"{_COMMAND} explains each."
+    count = len(findings.advice)
+    if count <= _MAX_ANSWERS:
+        yield from map(advice_text.answer, findings.advice)
+    else:
+        yield f"The table has the recommended setting of each of {count} workloads."
     for workload, reason in findings.advice_refusals:
         yield f"{workload}: no advice, because {fmt.full_stop(reason)}"
+
+
+def what_changes(findings: Findings) -> BulletList | None:
+    """What the advice of a single workload depends on, and caveats, each once."""
+    (advice,) = findings.advice if len(findings.advice) == 1 else (None,)
+    lines = [] if advice is None else [*advice_text.what_changes(advice)]
+    shown = caveats(findings)[:MAX_CAVEATS]
+    lines += [line for line in shown if not any(own.startswith(line) for own in lines)]
+    return BulletList("What changes the answer", tuple(lines)) if lines else None
 
 
 def table(findings: Findings) -> tables.Table | None:
@@ -74,7 +82,7 @@ def table(findings: Findings) -> tables.Table | None:
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
 
     def change(advice: Advice) -> str:
-        changes = fmt.no_breaks(advice_text.changes(advice, ("energy", "time")))
+        changes = fmt.no_breaks(advice_text.changes(advice))
         return changes.replace(",\u00a0", ", ") or "is the baseline"
 
     def probability(advice: Advice) -> str | None:
@@ -106,7 +114,7 @@ def table(findings: Findings) -> tables.Table | None:
     ]
     note = (
         "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
-        f"within {fmt.percent(Question().tolerance, 2)} of the best setting."
+        f"within {fmt.percent(Question().tolerance, 2)} of the best. {_COMMAND} explains each."
     )
     return tables.build(
         "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
@@ -133,8 +141,9 @@ def settings(advice: Advice) -> tables.Table | None:
         *_amounts(rows),
         tables.text("known by", lambda row: _known_by(row[1])),
     ]
-    return tables.build("settings_compared", "The settings to compare", columns, rows,
-                        max_rows=MAX_ROWS, command=f"{_COMMAND} --json")  # fmt: skip
+    note, command = " ".join(advice_text.basis(advice)), f"{_COMMAND} --json"
+    return tables.build("settings_compared", "The settings to compare", columns, rows, note=note,
+                        max_rows=MAX_ROWS, max_open_rows=0, command=command)  # fmt: skip
 
 
 def caveats(findings: Findings) -> list[str]:
@@ -162,8 +171,9 @@ def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
     columns = [amount("time", fmt.TIME_UNITS, "train_time_s")]
     if any(option.energy_j for _, option in rows):
         columns.append(amount("energy", fmt.ENERGY_UNITS, "train_energy_j"))
-    noun = advice_text.hours(*rows[0])[1] if rows else ""
-    hours = tables.number(f"{noun}{of}", lambda row: advice_text.hours(*row)[0])
+    size, unit = fmt.choose_unit([option.gpu_hours.mean for _, option in rows], fmt.WORK_UNITS)
+    worker = rows[0][0].worker if rows else ""
+    hours = tables.scaled(f"{worker}-{unit}{of}", lambda row: row[1].gpu_hours.mean, size)
     return [*columns, hours, mean(cost, "cost"), mean("kg CO2e", "co2_kg")]
 
 
@@ -184,9 +194,11 @@ def pareto(findings: Findings) -> Spec | None:
         option.energy_j.mean for advice in shown for option in advice.pareto if option.energy_j
     ]
     several = len({advice.unit for advice in shown}) > 1
-    joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.JOULE_UNITS)
+    joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.ENERGY_UNITS)
+    times = [option.time_s.mean for advice in shown for option in advice.pareto]
+    seconds = (1.0, "s") if several else fmt.choose_unit(times, fmt.TIME_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
-    of_workloads = [_points(findings, advice, joules) for advice in shown]
+    of_workloads = [_points(findings, advice, joules, seconds[0]) for advice in shown]
     present = set(pd.concat(of_workloads)["line"])
     kinds = {kind: look for kind, look in _KINDS.items() if kind in present}
     panels = []
@@ -198,7 +210,7 @@ def pareto(findings: Findings) -> Spec | None:
         best = advice.recommended
         subtitle = shorten_middle(best.label if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
-        layers = _layers(points, kinds, spent, advice.unit)
+        layers = _layers(points, kinds, spent, f"time per {advice.unit} ({seconds[1]})")
         panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
     notes = [
         "Bars and shaded boxes are 95 % intervals.",
@@ -212,12 +224,12 @@ def _hour_s(advice: Advice) -> float:
     return 1.0 if advice.unit in ("sample", "step") else HOUR_S
 
 
-def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
+def _points(findings: Findings, advice: Advice, joules: float, seconds: float) -> pd.DataFrame:
     runs = comparable_runs(findings.runs, advice.workload).rows
     spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
     if any(option.energy_j for option in advice.pareto):
         spent = runs["energy_j"] / joules
-    runs = runs.assign(time=runs["time_s"], energy=spent).dropna(subset="energy")
+    runs = runs.assign(time=runs["time_s"] / seconds, energy=spent).dropna(subset="energy")
     means = runs.groupby(list(SETTINGS), dropna=False)[["time", "energy"]].mean().reset_index()
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
     settings: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
@@ -227,8 +239,10 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
         line=is_left_out.map({True: _LEFT_OUT, False: _SETTING}),
     )
     best, base = advice.recommended, advice.baseline
-    chosen = [(best, _BEST if advice.clearly_best else UNCLEAR)] if best else []
+    kind = (_BEST_IS_BASE if best == base else _BEST) if advice.clearly_best else UNCLEAR
+    chosen = [(best, kind)] if best else []
     chosen += [(base, _BASE)] if base and base != best else []
+    chosen += [(tie.option, _TIE) for tie in advice.ties]
     chosen += [(advice.any_batch, LARGER_BATCH)] if advice.any_batch else []
     front = sorted(advice.pareto, key=lambda option: option.time_s.mean)
     chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
@@ -240,7 +254,7 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
                 continue
             quantity = option.energy_j.times(1 / joules)
         row: dict[str, Any] = {"line": kind, "setting": option.label}
-        for name, value in (("time", option.time_s), ("energy", quantity)):
+        for name, value in (("time", option.time_s.times(1 / seconds)), ("energy", quantity)):
             low, high = (math.nan if end is None else end for end in (value.low, value.high))
             row |= {name: value.mean, f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
@@ -248,15 +262,15 @@ def _points(findings: Findings, advice: Advice, joules: float) -> pd.DataFrame:
 
 
 def _layers(
-    table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, of: str
+    table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, time: str
 ) -> list[Spec]:
     times, energies = (
         table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
         for name in ("time", "energy")
     )
-    x = charts.x_axis("time", TIME.format(unit=of), times, log=True)
+    x = charts.x_axis("time", time, times, log=True)
     y = charts.y_axis("energy", spent, energies, log=True)
-    legend = {"title": None, "orient": "bottom", "columns": 5}
+    legend = {"title": None, "orient": "bottom", "columns": 4}
     colour, shape = (
         charts.field(
             "line",
@@ -269,8 +283,15 @@ def _layers(
     styles = {"color": colour, "shape": shape}
     front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
     predicted = table[table["line"] == _PREDICTED]
-    certain = table[table["line"].isin([_FRONT, _BASE, LARGER_BATCH])]
-    tooltip = {"line": "is", "setting": "setting", "time": "time (s)", "energy": spent}
+    certain = table[table["line"].isin([_FRONT, _TIE, _BASE, LARGER_BATCH])]
+    tooltip = {"line": "is", "setting": "setting", "time": time, "energy": spent}
+    # What a pointer over a point shows in a page without scripts.
+    units = [title.rpartition("(")[2].rstrip(")") for title in (time, spent)]
+    table["tip"] = [
+        f"{row.line}: {row.setting}; {fmt.number(row.time)} {units[0]}, "
+        f"{fmt.number(row.energy)} {units[1]}"
+        for row in table.itertuples()
+    ]
     layers = []
     if len(predicted):
         box = {
@@ -285,8 +306,8 @@ def _layers(
         *charts.error_bars(certain, x, y, styles, "energy_low", "energy_high"),
         *charts.error_bars(certain, x, y, styles, "time_low", "time_high", horizontal=True),
         *(
-            charts.points(rows, x, y, styles, tooltip, size)
-            for kind, (_, _, size) in _KINDS.items()
+            charts.points(rows, x, y, styles, tooltip, size, "tip")
+            for kind, (_, _, size) in reversed(_KINDS.items())
             if len(rows := table[table["line"] == kind])
         ),
     ]
