@@ -100,7 +100,8 @@ class Picture:
     @cached_property
     def inline_svg(self) -> Markup:
         """The SVG for the page itself, with what a pointer over a point shows; empty for a figure
-        whose points have no descriptions. It has no script and no style; its texts are escaped."""
+        whose points have no descriptions. It has no script and no style; its texts are escaped.
+        Narrow pages have ``narrow_address``."""
         layers = (layer for panel in self.spec["concat"] for layer in panel["layer"])
         if not any("description" in layer["encoding"] for layer in layers):
             return Markup()

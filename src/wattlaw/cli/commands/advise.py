@@ -55,8 +55,8 @@ def advise(
         print(json.dumps(rows if several else rows[0], allow_nan=False))
         return code
     console = Console()
-    for line in lines:
-        console.print(line)
+    for number, line in enumerate(lines):
+        console.print(line, style="bold" if number == 0 and not several else None)
     for advice in advices if details else ():
         reasons, table = advice_text.details(advice), verdict.settings(advice)
         console.show(table)

@@ -16,7 +16,7 @@ from wattlaw.study.footprint import Footprint
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
-_MAX_TIES, _MAX_CANDIDATES = 2, 3
+_MAX_CANDIDATES = 3
 _MAX_REASON = 60
 _IN_FULL = {
     OTHER_BATCH: "the batch that ran differs from the declared one",
@@ -182,37 +182,19 @@ def what_changes(advice: Advice) -> Iterator[str]:
         yield f"Other global batches are left out ({left}): --any-batch includes them."
     yield from (f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL)
     if advice.recommended is not None:
-        yield _next(advice, advice.recommended)
+        yield f"Measure next: {next_run(advice, advice.recommended)}."
 
 
 def brief(advice: Advice) -> str:
-    option, codes = advice.recommended, {warning.code for warning in advice.warnings}
-    if option is None:
-        return f"{advice.workload}: nothing to recommend. {advice.reason}"
-    parts = [option.label]
-    if not advice.clearly_best:
-        if advice.probability is not None:
-            parts = [f"{option.label} ({percent(advice.probability)})"]
-        ties = sorted(advice.ties, key=lambda tie: -tie.probability)[:_MAX_TIES]
-        parts = [" or ".join([*parts, *(_tie(advice, tie) for tie in ties)])]
-    else:
-        parts.append(changes(advice))
-        sure = _ONLY if _is_only(advice) else "probability unknown"
-        if advice.probability is not None:
-            sure = f"{percent(advice.probability)} sure"
-        parts.append(sure)
-    parts.append("" if option.source == MEASURED else option.source)
-    parts += [text for code, text in _IN_FULL.items() if code in codes]
-    if advice.any_batch is not None:
-        parts.append(f"or, if quality allows, {advice.any_batch.label} (--any-batch)")
-    elif "batch-quality-unknown" in codes:
-        parts.append("larger batches are left out (--any-batch)")
-    if "epochs-differ" in codes:
-        parts.append(f"for {option.amount.mean:g} epochs (the runs trained different numbers)")
-    if advice.left_out:
-        parts.append(f"{fmt.plural(sum(advice.left_out.values()), 'run')} left out")
-    head = "" if advice.clearly_best else "no setting is clearly best: "
-    return f"{advice.workload}: {head}{'; '.join(filter(None, parts))}"
+    """The answer in one line: setting, changes, figures, caveats."""
+    shown, codes = answer(advice), {warning.code for warning in advice.warnings}
+    reason = "" if advice.recommended else advice.reason
+    figures = [f"{item.name} {item.value}" for item in shown.figures]
+    caveats = [*_caveats(advice), *(text for code, text in _IN_FULL.items() if code in codes)]
+    left = sum(advice.left_out.values())
+    left_out = f"{fmt.plural(left, 'run')} left out" if left else ""
+    parts = [shown.headline, reason, changes(advice), *figures, *caveats, left_out]
+    return "; ".join(filter(None, parts))
 
 
 def details(advice: Advice) -> tuple[str, ...]:
@@ -318,15 +300,14 @@ def basis(advice: Advice) -> Iterator[str]:
         yield f"Left out: {total} {shown}."
 
 
-def _next(advice: Advice, option: Option) -> str:
+def next_run(advice: Advice, option: Option) -> str:
     run = advice.next_measurement
     if run is None:
-        return "Measure next: nothing, the decision is certain enough."
+        return "nothing, the decision is certain enough"
     what = "this setting" if run.option.columns == option.columns else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
-    cost = fmt.work_text(run.gpu_hours, advice.worker)
-    return f"Measure next: {what}{again} (about {cost})."
+    return f"{what}{again} (about {fmt.work_text(run.gpu_hours, advice.worker)})"
 
 
 def percent(share: float) -> str:

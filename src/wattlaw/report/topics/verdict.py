@@ -92,14 +92,6 @@ def table(findings: Findings) -> tables.Table | None:
         tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
         return advice_text.percent(advice.probability) + tied
 
-    def next_run(advice: Advice, option: Option) -> str:
-        run = advice.next_measurement
-        if run is None:
-            return "nothing: certain enough"
-        is_same = run.option.columns == option.columns
-        what = "this setting" if is_same else run.option.label
-        return f"{what} again" if run.is_repeat else what
-
     columns = [
         tables.text("workload", lambda row: row[0].workload),
         tables.text(
@@ -109,7 +101,7 @@ def table(findings: Findings) -> tables.Table | None:
         *_amounts(rows),
         tables.text("against the baseline", lambda row: change(row[0])),
         tables.Column("sure", lambda row: probability(row[0])),
-        tables.text("measure next", lambda row: next_run(*row)),
+        tables.text("measure next", lambda row: advice_text.next_run(*row)),
         tables.text("known by", lambda row: _known_by(row[1])),
     ]
     note = (
