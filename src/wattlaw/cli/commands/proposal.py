@@ -34,7 +34,7 @@ def proposal(
     strict: opts.StrictOption = False,
     **asked: Any,
 ) -> int:
-    """Write scaling, planned campaign and method for a compute-time proposal."""
+    """Write scaling and campaign for a compute-time proposal."""
     written = results.open(*stores, strict=strict).proposal(
         output, nodes=nodes, workload=workload, runs=runs, epochs=epochs, steps=steps,
         samples=samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
