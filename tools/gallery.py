@@ -5,7 +5,6 @@ A block of code whose last line is a chart has a picture, which the link below i
 
 import ast
 import contextlib
-import os
 import re
 import sys
 import tempfile
@@ -27,7 +26,8 @@ def pictures() -> Iterator[tuple[str, Any]]:
             exec(code, names)  # noqa: S102
             continue
         exec(compile(ast.Module(first, []), PAGE.name, "exec"), names)  # noqa: S102
-        assert isinstance(last, ast.Expr), f"{path}: the code above does not end with a chart"
+        if not isinstance(last, ast.Expr):
+            raise SystemExit(f"{path}: the code above does not end with a chart")
         yield path, eval(compile(ast.Expression(last.value), PAGE.name, "eval"), names)  # noqa: S307
 
 
@@ -38,7 +38,7 @@ def main(folder: Path = PAGE.parent) -> None:
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
             chart.save(str(path))
-            print(path, os.path.getsize(path))
+            print(path)
 
 
 if __name__ == "__main__":

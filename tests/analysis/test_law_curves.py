@@ -31,7 +31,6 @@ TRUTHS = {
 BY_NAME = {law.name: law for law in LAWS}
 
 
-# What has no negative value has a lower bound, and the serial share an upper one.
 def noisy(name: str, sd: float, repeats: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     x = np.repeat(COUNTS, repeats)
     noise = np.random.default_rng(seed).normal(0, sd, x.size)
@@ -66,6 +65,7 @@ def test_intervals_are_those_of_scipys_curve_fit(name):
     ends = list(curve.params_ci.values())[-len(theta) :]
     for (low, high), value, error in zip(ends, theta, errors, strict=True):
         assert high == pytest.approx(value + t * error, rel=1e-3)
+        # What has no negative value has a lower bound.
         lowest = -np.inf if name == "log-normal" else 0
         assert low == pytest.approx(max(value - t * error, lowest), rel=1e-3, abs=1e-9)
 

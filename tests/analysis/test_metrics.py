@@ -108,9 +108,17 @@ def test_a_run_that_diverged_at_its_end_has_no_earlier_quality():
 
 def test_repeats_become_mean_deviation_and_students_interval():
     runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
-    table = run_metrics(*frames(runs, [window_row(n, 1, duration_s=d) for n, d in
-                                       zip("abc", (9.0, 10.0, 11.0), strict=True)]))  # fmt: skip
+    times, waits = (9.0, 10.0, 11.0), {"data_wait_s": 0.0, "communication_s": 1.0}
+    windows = [window_row(n, 1, duration_s=d, **waits, rank_wait_s=d - 9)
+               for n, d in zip("abc", times, strict=True)]  # fmt: skip
+    table = run_metrics(*frames(runs, windows))
     (cell,) = aggregate(table).to_dict("records")
+    assert (cell["data_wait_share"], cell["data_wait_share_high"]) == (0.0, 0.0)
+    assert cell["communication_share"] == pytest.approx(np.mean([1 / 9, 1 / 10, 1 / 11]))
+    shares = np.array([0, 1 / 10, 2 / 11])
+    above = stats.t.ppf(0.975, 2) * shares.std(ddof=1) / np.sqrt(3)
+    assert cell["rank_wait_share_low"] == 0.0
+    assert cell["rank_wait_share_high"] == pytest.approx(shares.mean() + above)
     half = stats.t.ppf(0.975, 2) * np.log([9.0, 10.0, 11.0]).std(ddof=1) / np.sqrt(3)
     assert (cell["n"], cell["epoch_time_s"], cell["epoch_time_s_sd"]) == (3, 10.0, 1.0)
     assert cell["epoch_time_s_low"] == pytest.approx(10 * np.exp(-half))

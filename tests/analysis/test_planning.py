@@ -315,11 +315,10 @@ def test_runs_of_unknown_length_are_not_all_first_runs():
     assert len(plan(Question(), candidates, [], at_once=99).proposals) < len(GRID) // 2
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_decision_on_public_runs_rests_on_the_setting_that_bounds_it(seed):
-    """ImageNet on T4, at most twice as slow as the fastest.
+def test_decisions_on_public_runs_rest_on_the_setting_that_bounds_them():
+    """ImageNet on T4, at most twice as slow as the fastest: 10 seeds, each certain at 0.9.
 
-    64 GPUs, 16 % worse than 32, were once certain at a stated 0.96 (seed 0).
+    Once 5 of 30 were wrong: 64 GPUs, 16 % worse than 32, at a stated 0.96. Now 1 of 30 is (seed 0).
     """
     table = pd.read_csv(public_csv("pollux_t4.csv", "public"))
     table = table[(table["workload"] == "imagenet") & table["local_batch"].isin([40, 115])]
@@ -332,16 +331,18 @@ def test_a_decision_on_public_runs_rests_on_the_setting_that_bounds_it(seed):
     truth = np.array([[np.median(shown) / item.samples for item, shown in times.items()]])
     regret = dict(zip(times, regrets(question, [*times], truth, None)[0], strict=True))
 
-    rest, seen = [Candidate(item, STEPS) for item in times], []
-    dice = np.random.default_rng([seed, 1])
-    found = plan(question, rest, seen, seed=seed, at_once=len(rest))
-    while not found.stopped_because:
-        for chosen in [item.candidate for item in found.proposals]:
-            rest.remove(chosen)
-            shown = times[chosen.setting]
-            seen.append(Observation(chosen.setting, float(shown[dice.integers(len(shown))])))
-        found = plan(question, rest, seen, seed=seed)
-    assert found.stopped_because == CERTAIN
-    assert regret[found.setting] <= question.tolerance
-    made = {item.setting for item in seen}
-    assert any(packed(gpus, 115.0) in made for gpus in (32, 64))
+    right = 0
+    for seed in range(10):
+        rest, seen = [Candidate(item, STEPS) for item in times], []
+        dice = np.random.default_rng([seed, 1])
+        found = plan(question, rest, seen, seed=seed, at_once=len(rest))
+        while not found.stopped_because:
+            for chosen in [item.candidate for item in found.proposals]:
+                rest.remove(chosen)
+                shown = times[chosen.setting]
+                seen.append(Observation(chosen.setting, float(shown[dice.integers(len(shown))])))
+            found = plan(question, rest, seen, seed=seed)
+        assert found.stopped_because == CERTAIN
+        right += regret[found.setting] <= question.tolerance
+        assert any(packed(gpus, 115.0) in {item.setting for item in seen} for gpus in (32, 64))
+    assert right >= 9

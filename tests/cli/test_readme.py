@@ -1,10 +1,9 @@
-"""The README's first answer for a script of the reader, at a small size."""
+"""The README's and the tutorial's way from a script to an answer, as it stands."""
 
 import ast
 import os
 import re
 import shlex
-import shutil
 import sys
 from pathlib import Path
 
@@ -16,49 +15,71 @@ from conftest import wattlaw
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.api.results import Results
 
-ROOT = paths.ROOT
-README = (ROOT / "README.md").read_text(encoding="utf-8")
-COMMAND = re.compile(r"^ {4}wattlaw ((?:check|run|advise|report) .*?)(?: +#.*)?$", re.MULTILINE)
+README = (paths.ROOT / "README.md").read_text(encoding="utf-8")
+TUTORIAL = (paths.ROOT / "docs" / "index.md").read_text(encoding="utf-8").split("## Tutorial")[1]
+COMMAND = re.compile(r"^ {4}wattlaw (.*?)(?: +#.*)?$", re.MULTILINE)
+#: What the machine decides: how long a run of so many steps takes, and how many workers fit.
+MEASURED = ("measure", "sweeps", "launch", "decide")
 
 
-def block(language: str) -> str:
-    (text,) = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    return str(text)
+def blocks(language: str, text: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", text, re.DOTALL)
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a folder with the README's study, smaller, and a script that trains endlessly."""
-    path = tmp_path_factory.mktemp("reader")
-    scripts = paths.SCRIPTS
-    script = (scripts / "ddp.py").read_text(encoding="utf-8")
-    shutil.copy(scripts / "own_timer.py", path)
-    (path / "train.py").write_text(script.replace("range(args.epochs)", "range(10**6)"))
-    study = yaml.safe_load(block("yaml"))
-    study["workloads"][0]["dataset_samples"] = 200
-    study["sweeps"][0] |= {"gpus": [1, 2], "global_batch": [20]}
-    study |= {"measure": study["measure"] | {"steps": 10}, "repeats": 1}
-    study["launch"] |= {"threads_per_worker": 1, "max_parallel": 2}
-    (path / "study.yaml").write_text(yaml.safe_dump(study))
-    return path
+def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """Run the commands in a folder with the script; return it, and the output of each."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "train.py").write_text(blocks("python", TUTORIAL)[0], encoding="utf-8")
+    outputs = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        for line in COMMAND.findall(TUTORIAL):
+            ran = wattlaw(*shlex.split(line), cwd=folder)
+            assert ran.returncode == 0, (line, ran.stdout, ran.stderr)
+            outputs[line.split()[0]] = ran.stdout
+    return folder, outputs
 
 
-def test_the_commands_of_the_first_answer_succeed(folder, monkeypatch):
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-    commands = COMMAND.findall(README)
-    assert [line.split()[0] for line in commands] == ["check", "run", "advise", "report"]
-    for line in commands:
-        ran = wattlaw(*shlex.split(line), cwd=folder)
-        assert (ran.returncode, ran.stderr) == (0, ""), (line, ran.stdout, ran.stderr)
+def test_the_readme_has_the_commands_of_the_tutorial():
+    assert COMMAND.findall(README) == COMMAND.findall(TUTORIAL)
+
+
+def test_init_writes_the_study_that_the_tutorial_shows(answers):
+    folder, outputs = answers
+    shown, written = (
+        yaml.safe_load(text)
+        for text in (blocks("yaml", TUTORIAL)[0], (folder / "study.yaml").read_text())
+    )
+    assert written.keys() == shown.keys()
+    for name in shown.keys() - {*MEASURED}:
+        assert written[name] == shown[name]
+    assert written["sweeps"][0]["global_batch"] == shown["sweeps"][0]["global_batch"]
+    assert written["decide"].keys() == shown["decide"].keys()
+    output, expected = outputs["init"], blocks("text", TUTORIAL)[0]
+    seen = re.compile(r"Seen: (\d worker, global batch \d+), [\d.e-]+ s per step, (\w+)")
+    assert seen.findall(output) == seen.findall(expected) == [("1 worker, global batch 32", "fp32")]
+    assert output.split("Next:")[1] == expected.split("Next:")[1]
+
+
+def test_the_answer_has_the_parts_that_the_tutorial_shows(answers):
+    _, outputs = answers
+    part = re.compile(r"^(Time of 100 epochs|Worker time|Sure|What changes|Rests on)", re.MULTILINE)
+    assert part.findall(outputs["advise"]) == part.findall(blocks("text", TUTORIAL)[1])
+
+
+def test_python_gives_the_same_answer(answers, monkeypatch: pytest.MonkeyPatch):
+    folder, _ = answers
     assert (folder / "report.html").is_file()
     monkeypatch.chdir(folder)
-    code = ast.parse("".join(block("python").partition("results = ")[1:]))
-    *statements, last = code.body
-    names: dict[str, object] = {"wattlaw": __import__("wattlaw")}
+    (code,) = blocks("python", README)
+    *statements, last = ast.parse(code).body
+    names: dict[str, object] = {}
     exec(compile(ast.Module(statements, []), "README.md", "exec"), names)  # noqa: S102
+    assert isinstance(last, ast.Expr)
     advice = eval(compile(ast.Expression(last.value), "README.md", "eval"), names)  # noqa: S307
     assert isinstance(advice, Advice)
     assert advice.unit == "epoch"
-    assert advice.recommended.epochs.mean == 90
+    assert advice.recommended.global_batch == 32  # no larger batch has a known quality
+    assert advice.recommended.epochs.mean == 100
     assert isinstance(names["results"], Results)
-    assert set(names["results"].runs["status"]) == {"done", "skipped"}  # skipped: power caps

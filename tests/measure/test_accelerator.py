@@ -8,8 +8,6 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from fake_amdsmi import AmdMachine
-from fake_nvml import FakeGpus
 from trees import IntelCards
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
@@ -17,30 +15,34 @@ from wattlaw.measure.devices.inventory import accelerators, gpu_environment, vis
 from wattlaw.measure.devices.meter import GROUP, NO_GPU, Target
 from wattlaw.running.training.ranks import available_device, check_kernels
 
-VENDORS = ("nvidia", "amd", "intel")
+
+def intel(request: pytest.FixtureRequest) -> list[str]:
+    patch = request.getfixturevalue("monkeypatch")
+    patch.delenv("ZE_AFFINITY_MASK", raising=False)
+    root = request.getfixturevalue("tmp_path_factory").mktemp("sys")
+    IntelCards(root, 3)
+    patch.setenv("WATTLAW_SYSFS_ROOT", str(root))
+    return [f"intel-0000:{0x18 + index:02x}:00.0" for index in range(3)]
+
+
+#: A new vendor has a row: what makes a machine with three of its GPUs, and returns their ids.
+VENDORS: dict[str, Callable[[pytest.FixtureRequest], list[str]]] = {
+    "nvidia": lambda request: request.getfixturevalue("fake_gpus")(3).ids,
+    "amd": lambda request: request.getfixturevalue("amd_machine")("MI210", 3, library=False).ids,
+    "intel": intel,
+}
+#: Of these, torch's order is that of the machine, whatever the variables say.
+ORDER_OF_MACHINE = ("intel",)
 
 
 @pytest.fixture
-def machine_of(
-    fake_gpus: Callable[..., FakeGpus],
-    amd_machine: Callable[..., AmdMachine],
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-) -> Callable[[str], list[str]]:
-    """Return a function that makes a machine with three GPUs of a vendor, and returns their ids."""
+def machine_of(request: pytest.FixtureRequest) -> Callable[[str], list[str]]:
+    return lambda vendor: VENDORS[vendor](request)
 
-    def make(vendor: str) -> list[str]:
-        if vendor == "nvidia":
-            return fake_gpus(3).ids
-        if vendor == "amd":
-            return amd_machine("MI210", 3, library=False).ids
-        monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
-        root = tmp_path_factory.mktemp("sys")
-        IntelCards(root, 3)
-        monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(root))
-        return [f"intel-0000:{0x18 + index:02x}:00.0" for index in range(3)]
 
-    return make
+def test_every_accelerator_of_a_registered_meter_is_tested():
+    tested = [registry.load(GROUP, vendor).accelerator for vendor in VENDORS]
+    assert sorted(tested, key=lambda accelerator: accelerator.order) == accelerators()
 
 
 @pytest.mark.parametrize("vendor", VENDORS)
@@ -54,7 +56,7 @@ def test_a_child_sees_exactly_the_gpus_that_it_is_given(vendor, machine_of, monk
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert sorted(accelerator.visible()) == sorted(visible_gpu_ids()) == [ids[0], ids[2]]
-    if vendor != "intel":  # torch's order of Intel's GPUs is that of the machine
+    if vendor not in ORDER_OF_MACHINE:
         assert visible_gpu_ids() == [ids[2], ids[0]]
     meter = registry.load(GROUP, vendor).open(Target(os.getpid()))
     assert sorted(device.id for device in meter.devices()) == [ids[0], ids[2]]

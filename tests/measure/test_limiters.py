@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pynvml
@@ -46,6 +47,7 @@ class Way:
     lose: Callable[[], object]
     boards: FakeGpus | None = None
     min_w: float = 100.0
+    has_no_limit: bool = False  # 0 W is accepted: it removes the limit
     machine: AmdMachine | None = None
 
     @property
@@ -126,23 +128,33 @@ def intel(folder: Path, patch: pytest.MonkeyPatch) -> Way:
         lambda: read_only(*(cards.limit(index) for index in range(2))),
         lambda: shutil.rmtree(folder / "sys/devices/pci0000:15"),
         min_w=1.0,
+        has_no_limit=True,
     )
 
 
-@pytest.fixture(params=[*AMD, *NVIDIA, "intel"])
-def way(
-    request: pytest.FixtureRequest,
-    fake_gpus: Callable[..., FakeGpus],
-    amd_machine: Callable[..., AmdMachine],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+def _of_boards(
+    make: Callable[[FakeGpus, pytest.MonkeyPatch], Way], request: pytest.FixtureRequest
 ) -> Way:
-    if request.param in AMD:
-        return amd(request.param, amd_machine("MI210", library=False))
-    if request.param == "intel":
-        return intel(tmp_path, monkeypatch)
-    make = nvidia if request.param == "nvidia" else nvidia_smi
-    return make(fake_gpus(2, **BOARDS), monkeypatch)
+    boards = request.getfixturevalue("fake_gpus")(2, **BOARDS)
+    return make(boards, request.getfixturevalue("monkeypatch"))
+
+
+#: A new limiter has a row, by the name of its entry point.
+WAYS: dict[str, Callable[[pytest.FixtureRequest], Way]] = {
+    "amd-sysfs": lambda request: amd(
+        "amd-sysfs", request.getfixturevalue("amd_machine")("MI210", library=False)
+    ),
+    "nvidia": partial(_of_boards, nvidia),
+    "nvidia-smi": partial(_of_boards, nvidia_smi),
+    "intel": lambda request: intel(
+        request.getfixturevalue("tmp_path"), request.getfixturevalue("monkeypatch")
+    ),
+}
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest) -> Way:
+    return WAYS[request.param](request)
 
 
 @pytest.fixture
@@ -153,7 +165,7 @@ def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_registered_limiters_follow_the_contract() -> None:
-    assert {*registry.names(GROUP)} - {"simulated"} == {*AMD, "intel", *NVIDIA}
+    assert {*registry.names(GROUP)} - {"simulated"} == {*WAYS}
 
 
 def test_devices_are_those_of_the_meter(way: Way) -> None:
@@ -189,7 +201,7 @@ def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
         device = limiter.devices()[0]
         state = limiter.read(device)
         assert (state.min_w, state.max_w) == (way.min_w, 260)
-        none_w = () if way.name == "intel" else (0,)  # there, 0 means no limit
+        none_w = () if way.has_no_limit else (0,)
         for watts in (way.min_w - 0.001, 260.001, -100, 10_000, *none_w):
             with pytest.raises(NotAvailable) as caught:
                 limiter.set_power_limit(device, watts)

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -88,7 +89,9 @@ def rapl(request: pytest.FixtureRequest) -> Bench:
     return Bench(found, Target(1), 4, lambda: tree.advance(1.0), lose, hide)
 
 
-def tree(request: pytest.FixtureRequest, name: str, kind: str) -> Bench:
+def tree(
+    request: pytest.FixtureRequest, name: str, count: int, make: Callable[[Path], object]
+) -> Bench:
     """Give a tree of files, which disappears like hardware that is unplugged."""
     folder = request.getfixturevalue("tmp_path")
     patch = request.getfixturevalue("monkeypatch")
@@ -96,27 +99,8 @@ def tree(request: pytest.FixtureRequest, name: str, kind: str) -> Bench:
     patch.setenv("WATTLAW_SYSFS_ROOT", str(root))
     for variable in ("SLURM_JOB_ID", "ZE_AFFINITY_MASK"):
         patch.delenv(variable, raising=False)
-    advance: Callable[[float], object] | None = None
-    count = 1
-    if kind == "intel":
-        cards, count = IntelCards(root, 3), 3
-        advance = cards.advance
-    elif kind == "xe":
-        cards, count = IntelCards(root, 2, driver="xe"), 2
-        advance = cards.advance
-    elif kind == "grace":
-        AcpiMeters(root, grace_names(2))
-        count = 4
-    elif kind == "cray":
-        advance, count = PmCounters(root).advance, 7
-    elif kind == "acpi":
-        AcpiMeters(root, {"": 412.0}, interval_ms=1000)
-
-    def go_on() -> None:
-        if advance is not None:
-            advance(1.0)
-        else:  # for readings in the background
-            time.sleep(0.15)
+    # A tree that has no counter to advance is read in the background.
+    advance = getattr(make(root), "advance", lambda _: time.sleep(0.15))
 
     def lose() -> None:
         shutil.rmtree(root)
@@ -124,7 +108,7 @@ def tree(request: pytest.FixtureRequest, name: str, kind: str) -> Bench:
     def hide() -> None:
         patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "nothing"))
 
-    return Bench(registry.load(GROUP, name), Target(1), count, go_on, lose, hide)
+    return Bench(registry.load(GROUP, name), Target(1), count, lambda: advance(1.0), lose, hide)
 
 
 def amd(request: pytest.FixtureRequest, model: str, *, library: bool) -> Bench:
@@ -145,6 +129,7 @@ def amd(request: pytest.FixtureRequest, model: str, *, library: bool) -> Bench:
     return Bench(registry.load(GROUP, "amd"), Target(1), 2, go_on, lose, hide)
 
 
+#: A new meter has a row, by the name of its entry point and what distinguishes its rows.
 BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "amd, by its library": lambda request: amd(request, "MI300X", library=True),
     "amd, by files": lambda request: amd(request, "MI250X", library=False),
@@ -153,11 +138,17 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "nvidia, polled": lambda request: nvidia(request, 0),
     "nvidia, buffered": lambda request: nvidia(request, 1),
     "rapl": rapl,
-    "intel, i915": lambda request: tree(request, "intel", "intel"),
-    "intel, xe": lambda request: tree(request, "intel", "xe"),
-    "grace": lambda request: tree(request, "grace", "grace"),
-    "cray": lambda request: tree(request, "cray", "cray"),
-    "node-power, acpi": lambda request: tree(request, "node-power", "acpi"),
+    "intel, i915": lambda request: tree(request, "intel", 3, lambda root: IntelCards(root, 3)),
+    "intel, xe": lambda request: tree(
+        request, "intel", 2, lambda root: IntelCards(root, 2, driver="xe")
+    ),
+    "grace": lambda request: tree(
+        request, "grace", 4, lambda root: AcpiMeters(root, grace_names(2))
+    ),
+    "cray": lambda request: tree(request, "cray", 7, PmCounters),
+    "node-power, acpi": lambda request: tree(
+        request, "node-power", 1, lambda root: AcpiMeters(root, {"": 412.0}, interval_ms=1000)
+    ),
 }
 
 

@@ -4,7 +4,7 @@ A missing value is a dash, never 0. Nothing here needs pandas, so that commands 
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
 from wattlaw.common.terminal import escape_invisible
@@ -151,6 +151,11 @@ def change(ratio: Any, digits: int = 2) -> str:
 
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
 def printable(value: Any, most: int = 1500) -> str:

@@ -1,7 +1,8 @@
 """The sections of the core: title, text, tables, figures and methods of each, in one table.
 
-The default page begins with the advice; its other sections are folded, and those without a result
-are a line. The layout of an add-on has the sections that it names, unfolded.
+The default page begins with the advice; its other sections are folded, those of sentences alone
+are a line, and those without any are left out. The layout of an add-on has the sections that it
+names, unfolded.
 """
 
 import tomllib

@@ -113,6 +113,18 @@ def parse_time_limit(time: str) -> int:
     return ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
+def time_limit(seconds: int) -> str:
+    """Return ``hours:minutes:seconds``, from a day on ``days-hours:minutes:seconds``.
+
+    >>> time_limit(9900), time_limit(93600)
+    ('02:45:00', '1-02:00:00')
+    """
+    minutes, rest = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    return f"{f'{days}-' if days else ''}{hours:02}:{minutes:02}:{rest:02}"
+
+
 class Slurm(Model):
     options: dict[str, str | int | bool] = Field(
         default_factory=dict,

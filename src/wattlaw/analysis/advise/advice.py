@@ -19,6 +19,7 @@ from wattlaw.analysis.advise.possible_options import (
     Options,
     read_options,
 )
+from wattlaw.analysis.advise.whole_job import whole_job_cautions
 from wattlaw.analysis.metrics.comparable_runs import (
     NOT_DATA_PARALLEL,
     WHY_NO_EPOCH,
@@ -30,6 +31,7 @@ from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.common.errors import Refused
+from wattlaw.common.formatting import listed
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import LIMIT_NAMES
 from wattlaw.study.question import Question
@@ -47,7 +49,6 @@ WORK_UNKNOWN, BATCH_UNKNOWN = "work-unknown", "batch-unknown"
 _HARDLY_FASTER, _MORE_SAMPLES = 0.8, 0.05
 _NAMES = {"gpus": "GPU counts"} | LIMIT_NAMES
 _MAX_LISTED = 4  # batches
-_MUCH = 0.05  # share of an epoch's time from which an evaluation gets a warning
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,22 @@ class RestsOn(Result):
     energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
     energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
     energy_reason: str | None  # the most frequent reason of a verdict that is not ok
+
+    @classmethod
+    def of(
+        cls, job: ComparableRuns, epochs: pd.DataFrame, options: Options, choice: Choice
+    ) -> "RestsOn":
+        rows, repeats = job.rows, [item.repeats for item in options.ran]
+        reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+        verdicts = rows["energy_verdict"].value_counts()
+        return cls(
+            runs=dict(Counter(rows["launcher"].map(source_of))),
+            settings=dict(Counter(item.source for item in choice.compared)),
+            repeats=(min(repeats), max(repeats)),
+            energy_is=job.energy_is,
+            energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
+            energy_reason=None if reasons.empty else str(reasons.mode()[0]),
+        )
 
 
 @dataclass(frozen=True)
@@ -109,6 +126,7 @@ class Advice(Result):
     baseline_is_named: bool = field(repr=False)
     any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     footprint: Footprint | None = field(repr=False)
+    deadline_s: float | None = field(repr=False)
     decision: Mapping[str, Any] | None = None  # of the store's study with ``decide``
 
     @property
@@ -201,20 +219,11 @@ def advise(
         others = larger.recommended, choice.recommended or choice.nearest or base
         any_batch_savings = savings(*others, draw(others, options.ran))
 
-    rows, repeats = job.rows, [item.repeats for item in options.ran]
-    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
-    verdicts = rows["energy_verdict"].value_counts()
-    rests_on = RestsOn(
-        runs=dict(Counter(rows["launcher"].map(source_of))),
-        settings=dict(Counter(item.source for item in choice.compared)),
-        repeats=(min(repeats), max(repeats)),
-        energy_is=job.energy_is,
-        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
-        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
-    )
+    rests_on = RestsOn.of(job, epochs, options, choice)
     warnings = [*_of_batches(options, choice.recommended), *warnings, *choice.warnings]
     if (option := choice.recommended or choice.nearest) is not None:
         warnings += _of_option(option, options.ran, job)
+        warnings += whole_job_cautions(option, question.deadline_s)
     if rests_on.energy_reason is not None and "suspect" in (job.energy_is or ""):
         warnings.append(
             Caution("energy-reason", f"Energies are suspect: {rests_on.energy_reason}.")
@@ -260,6 +269,7 @@ def advise(
         baseline_is_named=options.named is not None,
         any_batch_meets=larger.meets if larger else "",
         footprint=question.footprint,
+        deadline_s=question.deadline_s,
         decision=decision if (decision or {}).get("workload") == workload else None,
     )
 
@@ -292,16 +302,16 @@ def _left_out(job: ComparableRuns, options: Options, choice: Choice) -> dict[str
 
 
 def _of_batches(options: Options, best: Option | None) -> Iterator[Caution]:
-    listed = {}
+    shown = {}
     for reason in (UNKNOWN_BATCH, LOWER_BATCH):
         left = [item for item in options.ran if item.left_out == reason]
         batches = sorted({item.global_batch or 0 for item in left})
         more = ", ..." if len(batches) > _MAX_LISTED else ""
-        listed[reason] = ", ".join(map(str, batches[:_MAX_LISTED])) + more
-    if unknown := listed[UNKNOWN_BATCH]:
+        shown[reason] = ", ".join(map(str, batches[:_MAX_LISTED])) + more
+    if unknown := shown[UNKNOWN_BATCH]:
         text = f"Global batches of unknown quality are left out ({unknown})."
         yield Caution("batch-quality-unknown", f"{text} --any-batch includes them.")
-    if lower := listed[LOWER_BATCH]:
+    if lower := shown[LOWER_BATCH]:
         text = f"Excluded because quality is lower: global batch {lower}."
         yield Caution("batch-excluded", text)
     if best is not None:
@@ -319,8 +329,7 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
         )
         if option.extrapolates:
             names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
-            listed = " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-            text += f" Outside of their range: {listed}."
+            text += f" Outside of their range: {listed(names)}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
@@ -330,13 +339,6 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
         if option.interval_from:
             text = f"This setting ran once: its interval is from {option.interval_from}."
         yield Caution("measured-once", text)
-    share = (option.eval_time_s or 0) / option.time_s.mean
-    if option.unit == "epoch" and share >= _MUCH:
-        yield Caution(
-            "evaluation-not-included",
-            f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not "
-            "included.",
-        )
 
 
 def _of_data(options: Options, job: ComparableRuns) -> Iterator[Caution]:

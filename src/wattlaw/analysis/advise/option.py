@@ -13,6 +13,7 @@ from wattlaw.analysis.predict.job import Job
 from wattlaw.common.formatting import plural
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import limit_label
+from wattlaw.study.launching import time_limit
 from wattlaw.study.setting import Setting
 
 #: Columns of an option in its JSON; workload, options and training loop are the job's.
@@ -21,6 +22,8 @@ COLUMNS = (
     "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
     "run_length",
 )  # fmt: skip
+#: What a whole job takes time for beside its training.
+BESIDE_TRAINING = ("start-up", "evaluation", "checkpoints")
 #: The source of an option that no run has; that of others is ``sources.source_of``.
 PREDICTED = "predicted"
 
@@ -89,7 +92,9 @@ class Option(Result):
     energy_is: str | None = None
     extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
     epochs_trained: float | None = None  # by its runs, at most; None where it is not known
-    eval_time_s: float | None = None  # of an evaluation; no total includes it
+    eval_time_s: float | None = None  # of an evaluation; only the whole job includes it
+    whole_job_s: Quantity | None = None  # of one job, with what is known beside its training
+    whole_job_without: tuple[str, ...] = BESIDE_TRAINING  # what of it was not measured
     metric: float | None = None
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
@@ -123,6 +128,13 @@ class Option(Result):
     @property
     def gpu_hours(self) -> Quantity:
         return self.train_time_s.times(self.gpus / HOUR_S)
+
+    @property
+    def slurm_time(self) -> str | None:
+        """The upper bound of the whole job in steps of 5 minutes, for Slurm's ``--time``."""
+        if self.whole_job_s is None or self.whole_job_s.high is None:
+            return None
+        return time_limit(math.ceil(self.whole_job_s.high / 300) * 300)
 
     @property
     def cost(self) -> Quantity | None:
@@ -180,7 +192,7 @@ class Option(Result):
 
 _BESIDE = ("hardware", "launcher", "threads_per_worker", "run_length", "global_batch")
 _OF_TRAINING = ("train_time_s", "train_energy_j", "gpu_hours", "cost", "co2_kg")
-_QUANTITIES = ("time_s", "energy_j", *_OF_TRAINING, "epochs")
+_QUANTITIES = ("time_s", "energy_j", *_OF_TRAINING, "whole_job_s", "epochs")
 #: Means of an option in its JSON, where they are known, in any unit.
 PER = (
     "time_per_sample_s", "step_time_s", "energy_per_epoch_j", "energy_per_sample_j",
@@ -188,5 +200,5 @@ PER = (
 )  # fmt: skip
 _FACTS = (
     "source", "repeats", "interval_from", "extrapolates", "energy_is", "epochs_trained",
-    "eval_time_s", "metric", "quality_known", "quality_warnings",
+    "eval_time_s", "whole_job_without", "slurm_time", "metric", "quality_known", "quality_warnings",
 )  # fmt: skip

@@ -14,7 +14,15 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advise.amounts import Amounts
-from wattlaw.analysis.advise.option import COLUMNS, PER, PREDICTED, Option, Quantity
+from wattlaw.analysis.advise.option import (
+    BESIDE_TRAINING,
+    COLUMNS,
+    PER,
+    PREDICTED,
+    Option,
+    Quantity,
+)
+from wattlaw.analysis.advise.whole_job import whole_jobs
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.laws.series import varying_columns
@@ -138,6 +146,7 @@ class Options:
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
                     runs=None, amount=amount, shared={}, slow_log=0.0, interval_from=None,
                     extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
+                    whole_job_without=() if first.run_length else BESIDE_TRAINING,
                     per={}, quality_known=False, quality_warnings=(), falls=False,
                 ))  # fmt: skip
                 if not option.left_out:
@@ -155,7 +164,11 @@ class Options:
                 time = Quantity(middle, low, high)
                 energy = None if ends is None else Quantity(ends[1], ends[0], ends[2])
                 energy_is = None if energy is None else model.energy_is
-                known.append(replace(option, time_s=time, energy_j=energy, energy_is=energy_is))
+                is_training = option.unit in ("epoch", "run")
+                known.append(replace(
+                    option, time_s=time, energy_j=energy, energy_is=energy_is,
+                    whole_job_s=time.times(option.amount) if is_training else None,
+                ))  # fmt: skip
         return replace(self, predicted=tuple(known))
 
 
@@ -223,6 +236,7 @@ def options_of_runs(
         absent = {"session", "nodes"}
     elif launcher == "local" and job.rows["nodes"].max() == job.rows["hosts"].nunique() == 1:
         absent = {"nodes"}  # the next run is on this machine, too
+    whole = list(whole_jobs(job, group, amounts, absent))
     varied = [variation(job.rows[name], group, job.rows, absent) for name in quantities]
     shared = [shared_deviations(own, varied) for _, own in job.rows.groupby(group)]
     repeated = varied[0].repeated
@@ -259,7 +273,8 @@ def options_of_runs(
                 slow_log=values["slow_log"], energy_is=job.energy_is if energy_j else None,
                 interval_from=interval_from if is_known else None,
                 footprint=footprint, epochs_trained=values["epochs_trained"],
-                eval_time_s=values["eval_time_s"], metric=values["metric"],
+                eval_time_s=values["eval_time_s"], whole_job_s=whole[number][0],
+                whole_job_without=whole[number][1], metric=values["metric"],
                 per={name: values[name] for name in PER}, worker=job.worker, shown=shown,
             )
         )  # fmt: skip

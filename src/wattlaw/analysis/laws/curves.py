@@ -60,6 +60,7 @@ class Law:
     in_logs: bool = False
     least_x: float = 0.0
     shares: tuple[str, ...] = ()  # parameters that cannot be above 1
+    without_unit: tuple[str, ...] = ()  # the other parameters are in the unit of t
 
     @property
     def constants(self) -> int:
@@ -72,22 +73,26 @@ class Law:
         return (values, design) if self.in_logs else (np.log(values), design / values[:, None])
 
 
-POWER = Law("power", ("alpha", "beta"), lambda x: [x**0, -np.log(x)], _in_logs, in_logs=True)
+POWER = Law(
+    "power", ("alpha", "beta"),
+    lambda x: [x**0, -np.log(x)], _in_logs, in_logs=True, without_unit=("beta",),
+)  # fmt: skip
 LAWS = (
     POWER,
     Law(
         "log-normal", ("alpha", "beta", "gamma"),
         lambda x: [x**0, -np.log(x), np.log(x) ** 2], _in_logs, in_logs=True,
+        without_unit=("beta", "gamma"),
     ),
     Law("amdahl", ("a", "b"), lambda x: [1 / x, x**0]),
     Law(
         "usl", ("t1", "sigma", "kappa"),
         lambda x: [1 / x, x**0, x - 1], _usl, least_x=1, shares=("sigma",),
+        without_unit=("sigma", "kappa"),
     ),
     Law("communication", ("a", "b", "c"), lambda x: [1 / x, x**0, np.log(x)], least_x=1),
 )  # fmt: skip
 
-_IN_UNITS_OF_Y = ("alpha", "a", "b", "c", "t1")
 _OVERFLOW = "its numbers overflow on these values"
 
 
@@ -168,7 +173,7 @@ def _parameters(
         low, high = noise.interval(float(value), float(error))
         if not law.in_logs:
             low, high = max(low, 0.0), min(high, 1.0 if name in law.shares else math.inf)
-        unit = float(np.exp(scale)) if name in _IN_UNITS_OF_Y else 1.0
+        unit = 1.0 if name in law.without_unit else float(np.exp(scale))
         params[name], bounds[name] = float(value) * unit, (low * unit, high * unit)
     if law.in_logs:  # ln alpha is what is normal, not alpha
         low, high = noise.interval(float(weights[0]) + scale, float(errors[0] / values[0]))

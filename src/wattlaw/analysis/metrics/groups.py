@@ -67,13 +67,14 @@ QUANTITIES = (
     "time_s", "epoch_time_s", "time_per_sample_s", "step_time_s", "samples_per_s", "gpu_hours",
     "gpu_hours_per_epoch", "samples_per_gpu_hour", "steps_per_gpu_hour", *ENERGIES,
     "power_per_gpu_w", "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv",
-    "sm_clock_mean_mhz", "power_throttle_share", "metric", "best_metric",
+    "sm_clock_mean_mhz", "power_throttle_share", "data_wait_share", "communication_share",
+    "rank_wait_share", "metric", "best_metric",
 )  # fmt: skip
 
 #: Quantities that may be 0 or negative; the intervals of the others are computed on logarithms.
 _MAY_BE_ZERO = (
     "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv", "power_throttle_share",
-    "metric", "best_metric",
+    "data_wait_share", "communication_share", "rank_wait_share", "metric", "best_metric",
 )  # fmt: skip
 _ANY_SIGN = ("metric", "best_metric")
 

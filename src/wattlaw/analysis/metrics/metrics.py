@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.metrics.run_energy import energies, energy_is
+from wattlaw.analysis.metrics.run_overhead import overheads
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.sources import TRAINING
 
@@ -73,6 +74,12 @@ def run_metrics(
     - ``sm_clock_mean_mhz, power_throttle_share, cpu_cores, data_wait_share, communication_share,
       rank_wait_share``: means weighted with the windows' durations; shares of the training time.
     - ``eval_time_s, eval_energy_j``: means over evaluations, without those after an interruption.
+    - ``startup_s, end_s``: from the start of the run to its first window, with what the warm-up
+      takes more than later training; and from the last window to the end of the run.
+    - ``between_s, evals_per_epoch``: time in no window per epoch after the first, such as for
+      checkpoints; and the share of epochs with an evaluation. These four are missing for imports,
+      simulations and several attempts; where steps were measured, only ``startup_s`` is known, and
+      none of them of a whole process.
     - ``hosts, session``: the hosts of the measured windows, separated by commas, and their first
       day since 1970 (UTC).
     - ``metric, loss, best_metric, epochs_trained``: of the last evaluation; the best, where it is
@@ -100,7 +107,8 @@ def run_metrics(
     takes = {text: _takes_epochs(text) for text in done["options"].unique()}
     asked = done["epochs"].where(done["options"].map(takes).astype(bool)).astype(float)
     asked = asked.set_axis(done["run_id"]).rename("epochs_asked")
-    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained, asked):
+    beside = overheads(done, training, evaluations, timed)
+    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained, asked, beside):
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])

@@ -19,7 +19,7 @@ Row = TypeVar("Row")
 
 @singledispatch
 def shown(result: object) -> str:
-    """Return a result as text; ``report.text`` says how those look that are shown to users."""
+    """Return a result as text; ``report.renderers`` has those that are shown to users."""
     return repr(result)
 
 

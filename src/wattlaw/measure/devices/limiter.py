@@ -16,12 +16,13 @@ G = TypeVar("G")
 class LimitState:
     """The limits of a device and their ranges; None if the device does not report a value.
 
-    A clock lock cannot be read back.
+    A limit without a range is refused, and so is a power limit without a present one, which could
+    not be restored. A clock lock cannot be read back.
     """
 
     device: str
     name: str
-    power_limit_w: float | None = None  # the last requested one
+    power_limit_w: float | None = None  # the last requested one; 0: no limit is in force
     enforced_w: float | None = None  # the one that the device applies
     default_w: float | None = None
     min_w: float | None = None
@@ -65,6 +66,9 @@ class Limiter(Protocol):
 
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit of a device.
+
+        Where ``read`` reports 0 W as no limit in force, 0 W removes the limit. The message of an
+        error has the device's id, and says "lost" of a device that is gone.
 
         Raises
         ------

@@ -16,12 +16,26 @@ Facts = Mapping[str, str | float | bool | None]
 
 @dataclass(frozen=True)
 class Device:
-    """One piece of hardware, with an id that stays the same between runs."""
+    """One piece of hardware, with an id that stays the same between runs.
+
+    These facts are read by other code; each is left out or None where the meter does not know it,
+    and a meter may add others.
+
+    - ``scope``: what is counted, as text for users.
+    - ``energy_counter``, ``power``: the source of each, such as ``hwmon``.
+    - ``resolution_s`` or ``counter_refresh_s``: how often the hardware updates its values;
+      ``age_s``: how old they are when they are read.
+    - ``power_limit_w``, ``min_power_limit_w``, ``max_power_limit_w``: the limit and its range in W;
+      a power far above the greatest is implausible, and predictions of limits keep to the range.
+    - ``is_shared``: others may use a part of it, so that its energy may include theirs.
+    - ``complements``: it counts only where no other device of its kind has an energy.
+    - ``failed``: why it cannot be read at all.
+    """
 
     id: str
     kind: Kind
     name: str
-    facts: Facts = field(default_factory=dict)  # such as the calls that it supports
+    facts: Facts = field(default_factory=dict)
     #: Kinds of devices of the host whose energy is part of this one's, so that no sum has both.
     contains: tuple[Kind, ...] = ()
     has_energy: bool = True  # False: its samples have neither power nor energy

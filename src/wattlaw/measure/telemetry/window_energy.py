@@ -37,11 +37,8 @@ def energy_of_windows(
 ) -> pa.Table:
     """Return the ``WINDOW_ENERGY`` columns of ``WINDOWS``, from ``SAMPLES`` of the same host.
 
-    ``facts`` are by host and device, of ``store.record.device_facts``: ``kind``; ``contains``, the
-    kinds of devices of the host that its energy includes; and the features that its meter has
-    detected: ``counter_refresh_s``, ``resolution_s``, ``power`` (its source),
-    ``max_power_limit_w``, ``is_shared``, ``complements`` of a device that counts only where no
-    other one of its kind has an energy, and ``failed`` of one that could not be read at all.
+    ``facts`` are by host and device, of ``store.record.device_facts``: ``kind``, ``contains`` and
+    the facts of ``measure.devices.meter.Device``.
     """
     samples = _valid_samples(samples)
     hosts = {

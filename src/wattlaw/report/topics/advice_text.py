@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import Savings, Tie
-from wattlaw.analysis.advise.option import Option
+from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
+from wattlaw.analysis.advise.whole_job import lateness
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
@@ -26,6 +27,7 @@ _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
     "work-unknown": "the runs may have done different work",
+    "whole-job-late": "the whole job may miss the deadline",
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
@@ -75,7 +77,8 @@ def answer(advice: Advice) -> Answer:
             headline = f"No setting is clearly best for {advice.workload}; {only}: {best.label}"
         qualifier = fmt.full_stop(f"for the lowest {advice.goal}{caveats}")
     figures = _figures(advice, best or nearest) if best or nearest else ()
-    return Answer(headline, qualifier, tuple(figures), _reference(advice))
+    whole = _whole_job(best or nearest, advice.deadline_s)
+    return Answer(headline, qualifier, tuple(figures), f"{whole} {_reference(advice)}".strip())
 
 
 def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
@@ -135,6 +138,25 @@ def _reference(advice: Advice) -> str:
     if advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
         return f"It is {named}, so it saves nothing."
     return ""
+
+
+def _whole_job(option: Option | None, deadline_s: float | None) -> str:
+    if option is None or option.whole_job_s is None:
+        return ""
+    missing = option.whole_job_without
+    known = [part for part in BESIDE_TRAINING if part not in missing]
+    text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
+    text += f", with {fmt.listed(known)}" if known else ""
+    if missing:
+        verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
+        text += f", without {fmt.listed(missing)}, which {verb} not measured"
+    if option.slurm_time is not None:
+        text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
+    if late := lateness(option, deadline_s):
+        text += f"; it {late}"
+    elif deadline_s is not None and not missing:
+        text += f"; it meets the deadline of {fmt.duration_text(deadline_s)}"
+    return f"{text}."
 
 
 def what_changes(advice: Advice) -> Iterator[str]:

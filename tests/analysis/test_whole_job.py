@@ -1,0 +1,136 @@
+"""The whole job: start-up, evaluation and checkpoints beside the training, by hand-worked cases."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from asking import advise
+from made_tables import frames, run_row, window_row
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.report.topics.advice_text import summary
+from wattlaw.study.launching import parse_time_limit, time_limit
+
+BEGIN = datetime(2026, 5, 4, tzinfo=UTC)
+ALL = ["start-up", "evaluation", "checkpoints"]
+
+
+def at(seconds: float) -> int:
+    return round((BEGIN + timedelta(seconds=seconds)).timestamp() * 1e9)
+
+
+def run_of(run_id: str, ended_s: float, **changes: object) -> dict[str, object]:
+    ended = BEGIN + timedelta(seconds=ended_s)
+    return run_row(run_id, **{"started_at": BEGIN, "finished_at": ended} | changes)
+
+
+def epochs_of(run_id: str, count: int = 4, slower: float = 1.0) -> list[dict[str, object]]:
+    """Return epochs of 100 s, the first, a warm-up, of 130 s, from second 20 on.
+
+    An evaluation of 10 s follows every second epoch, and a checkpoint of 5 s every epoch.
+    """
+    rows, now_s = [], 20.0
+    for epoch in range(count):
+        train_s = (130.0 if epoch == 0 else 100.0) * slower
+        rows.append(window_row(run_id, epoch, start_ns=at(now_s), duration_s=train_s,
+                               warmup=epoch == 0))  # fmt: skip
+        now_s += train_s
+        if epoch % 2:
+            rows.append(window_row(run_id, epoch, phase="evaluate", start_ns=at(now_s),
+                                   duration_s=10.0, metric=0.9))  # fmt: skip
+            now_s += 10.0
+        now_s += 5.0
+    return rows
+
+
+#: The end of the run above: 20 s, 430 s of training, 20 s of evaluation, and 20 s of checkpoints.
+ENDED_S = 490.0
+
+
+def advice(*runs: tuple[dict[str, object], list[dict[str, object]]], **asked: object) -> Advice:
+    rows, windows = frames([row for row, _ in runs], [item for _, own in runs for item in own])
+    return advise(run_metrics(rows, windows), windows, "digits-cnn", **asked)
+
+
+def test_the_parts_of_a_run_add_up_to_all_of_it():
+    run = run_metrics(*frames([run_of("a", ENDED_S)], epochs_of("a"))).iloc[0]
+    parts = run[["startup_s", "end_s", "between_s", "evals_per_epoch", "eval_time_s"]]
+    assert parts.tolist() == pytest.approx([20 + 30, 5, 5, 0.5, 10])
+    whole = advice((run_of("a", ENDED_S), epochs_of("a"))).recommended.to_dict()
+    assert whole["train_time_s"] == pytest.approx(400)
+    assert whole["whole_job_s"] == pytest.approx(ENDED_S)
+    assert whole["whole_job_without"] == []
+
+
+@pytest.mark.parametrize(("epochs", "evaluations"), [(1, 0), (3, 1), (90, 45)])
+def test_other_numbers_of_epochs_take_their_share(epochs, evaluations):
+    option = advice((run_of("a", ENDED_S), epochs_of("a")), epochs=epochs).recommended
+    expected_s = 50 + 5 + 100 * epochs + 10 * evaluations + 5 * (epochs - 1)
+    assert option.whole_job_s.mean == pytest.approx(expected_s)
+
+
+def test_the_time_limit_is_the_upper_bound_for_one_job_in_steps_of_5_minutes():
+    runs = [(run_of(f"{i}", 600.0, repeat=i), epochs_of(f"{i}", slower=1 + i / 50))
+            for i in range(3)]  # fmt: skip
+    option = advice(*runs, epochs=900).recommended
+    whole, training = option.whole_job_s, option.train_time_s
+    assert whole.low < whole.mean < whole.high
+    assert whole.high / whole.mean > training.high / training.mean  # of a job, not of the mean
+    limit_s = parse_time_limit(option.slurm_time)
+    assert whole.high <= limit_s < whole.high + 300
+    assert limit_s % 300 == 0
+    assert option.slurm_time.startswith("1-")
+    assert f"--time={option.slurm_time}" in " ".join(summary(advice(*runs, epochs=900)))
+    assert [time_limit(9900), time_limit(86400)] == ["02:45:00", "1-00:00:00"]
+
+
+@pytest.mark.parametrize("changes", [{"launcher": "imported"}, {"attempts": 2}])
+def test_what_was_not_measured_is_missing_and_not_zero(changes):
+    row, windows = run_of("a", ENDED_S, **changes), epochs_of("a")
+    run = run_metrics(*frames([row], windows)).iloc[0]
+    assert run[["startup_s", "end_s", "between_s", "evals_per_epoch"]].isna().all()
+    found = advice((row, windows))
+    option = found.recommended.to_dict()
+    assert (option["whole_job_s"], option["whole_job_without"]) == (pytest.approx(400), ALL)
+    assert "evaluation-not-included" in {warning.code for warning in found.warnings}
+
+
+def test_one_epoch_does_not_show_what_lies_between_epochs():
+    windows = [row | {"warmup": False} for row in epochs_of("a", 1)]
+    one = advice((run_of("a", 160.0), windows)).recommended
+    assert (one.whole_job_s.mean, one.whole_job_without) == (pytest.approx(160), ())
+    three = advice((run_of("a", 160.0), windows), epochs=3).recommended
+    assert three.whole_job_without == ("evaluation", "checkpoints")
+
+
+def test_measured_steps_show_the_start_up_alone():
+    row = run_of("a", 99.0, dataset_samples=6400)
+    blocks = [{"start_ns": at(20), "duration_s": 7.0, "steps": 10, "warmup": True},
+              {"start_ns": at(27), "duration_s": 10.0, "steps": 20}]  # fmt: skip
+    windows = [window_row("a", 0, phase="steps", **{"samples": None} | own) | {"epoch": None}
+               for own in blocks]  # fmt: skip
+    option = advice((row, windows)).recommended
+    assert option.unit == "epoch"
+    assert option.train_time_s.mean == pytest.approx(50)  # 100 steps
+    assert option.whole_job_s.mean == pytest.approx(50 + 20 + 2)
+    assert option.whole_job_without == ("evaluation", "checkpoints")
+
+
+def test_a_process_is_the_whole_job_and_a_step_has_none():
+    process = window_row("a", 0, phase="run", start_ns=at(1), duration_s=80.0, samples=None,
+                         steps=None) | {"epoch": None}  # fmt: skip
+    option = advice((run_of("a", 82.0), [process])).recommended
+    assert (option.whole_job_s.mean, option.whole_job_without) == (pytest.approx(80), ())
+    steps = window_row("a", 0, phase="steps", start_ns=at(1), samples=None) | {"epoch": None}
+    row = run_of("a", 82.0, global_batch=None, local_batch=None)
+    option = advice((row, [steps])).recommended
+    assert (option.unit, option.whole_job_s, option.slurm_time) == ("step", None, None)
+
+
+def test_a_deadline_that_only_the_training_meets_is_warned_of():
+    run = run_of("a", ENDED_S), epochs_of("a")
+    late = advice(run, deadline_s=480)
+    assert late.recommended is not None
+    assert "whole-job-late" in {warning.code for warning in late.warnings}
+    in_time = advice(run, deadline_s=600)
+    assert "whole-job-late" not in {warning.code for warning in in_time.warnings}
