@@ -16,13 +16,17 @@ _LEAST_AS_POWER = 1e9
 #: Name and size of each unit, and the smallest value written in it; from large to small.
 Units = tuple[tuple[str, float, float], ...]
 TIME_UNITS: Units = (
-    ("d", 86400.0, 172800.0), ("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.0),
+    ("d", 86400.0, 172800.0), ("h", 3600.0, 5400.0), ("min", 60.0, 120.0), ("s", 1.0, 0.1),
+    ("ms", 1e-3, 0.0),
 )  # fmt: skip
 ENERGY_UNITS: Units = (
     ("MWh", 3.6e9, 3.6e9), ("kWh", 3.6e6, 3.6e5), ("kJ", 1e3, 1e3), ("J", 1.0, 0.0),
 )  # fmt: skip
 #: Time of workers in hours; what a worker is called stands before the unit.
-WORK_UNITS: Units = (("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.0))
+WORK_UNITS: Units = (
+    ("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.1 / 3600),
+    ("milliseconds", 1e-3 / 3600, 0.0),
+)  # fmt: skip
 
 
 class Estimate(Protocol):

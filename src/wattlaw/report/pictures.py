@@ -42,7 +42,9 @@ _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
 #: A point with its description, and what else an SVG says to screen readers.
-_MARK = re.compile(r'<path aria-label="([^"]*)" role="graphics-symbol"([^>]*?)/>')
+_MARK = re.compile(
+    r'<path aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="point"([^>]*?)/>'
+)
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"(?=[^<>]*>)')
 #: Dragging moves a panel's axes and the wheel with the shift key zooms; else the page scrolls.
 _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
