@@ -242,7 +242,9 @@ if __name__ == "__main__":
 def test_odd_optimizers_and_workers_of_loaders_do_not_disturb_the_counted_ones(tmp_path):
     (tmp_path / "odd.py").write_text(ODD)
     _, output = run(tmp_path, tmp_path / "odd.py")
-    assert output == "raised\n"
+    # Python's own tracker of semaphores may complain on a busy machine.
+    own = [line for line in output.splitlines() if "warn" not in line.lower()]
+    assert own == ["raised"]
     (process,) = processes(tmp_path).values()  # the loader's worker records nothing
     assert process.is_ended
     assert process.steps in (7, 7 + 3)  # the thread's come before, unless the machine is busy
