@@ -10,7 +10,7 @@ from made_stores import write_store
 from made_studies import kit
 from made_tables import study
 from wattlaw.analysis.findings import Findings, analyse
-from wattlaw.analysis.proposal import Campaign, Proposal, Scaling, propose
+from wattlaw.analysis.planned_campaign import Campaign, Proposal, Scaling, propose
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import work_text

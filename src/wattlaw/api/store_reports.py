@@ -227,7 +227,7 @@ class StoreReports(StoreTables):
         >>> wattlaw.open("results").proposal("proposal.html", nodes=4).page.name
         'proposal.html'
         """
-        from wattlaw.analysis.proposal import Campaign, propose
+        from wattlaw.analysis.planned_campaign import Campaign, propose
         from wattlaw.report.proposal_pages import write_proposal
 
         findings = self._findings(

@@ -31,7 +31,7 @@ from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.common.errors import Refused
-from wattlaw.common.formatting import listed
+from wattlaw.common.formatting import names_text
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import LIMIT_NAMES
 from wattlaw.study.question import Question
@@ -329,7 +329,7 @@ def _of_option(option: Option, ran: Sequence[Option], job: ComparableRuns) -> It
         )
         if option.extrapolates:
             names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
-            text += f" Outside of their range: {listed(names)}."
+            text += f" Outside of their range: {names_text(names)}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))

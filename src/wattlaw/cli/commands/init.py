@@ -16,8 +16,7 @@ from wattlaw.common.files import naming
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import first_study as first
-from wattlaw.running import measured_command as measured
+from wattlaw.running import first_study, measured_command
 from wattlaw.running.first_study import Argument, Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
@@ -48,9 +47,11 @@ def init(
     """Run a training command briefly; write a study file for it."""
     _refuse_output(output)
     one_rank, launch_with = command_of_one_rank(command)
-    machine = first.this_machine() if partition is None else first.slurm_machine(partition)
+    machine = (
+        first_study.this_machine() if partition is None else first_study.slurm_machine(partition)
+    )
     with tempfile.TemporaryDirectory(prefix="wattlaw-init-") as folder:
-        done = measured.measure(
+        done = measured_command.measure(
             command, Path(folder, "store"), limits=Limits(), prior_clocks_are_default=False,
             sample_hz=10.0, assume_cpu_w=None, part=MeasuredPart(steps=steps), instrument=True,
             pattern=None,
@@ -58,12 +59,12 @@ def init(
         if done.record is not None and done.record.interrupted:
             return done.exit_code
         seen = _seen(done, one_rank, launch_with, steps)
-    study = first.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
+    study = first_study.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
     low, high = (number(hours, 2) for hours in study.gpu_hours)
     unit = "GPU-hours" if machine.has_gpus else "worker-hours"
-    print(first.seen_text(seen))
+    print(first_study.seen_text(seen))
     print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
           f"{high} {unit} (an estimate from the step time)")  # fmt: skip
     for note in study.notes:
@@ -108,7 +109,7 @@ def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked
         gradient_accumulation=steps.gradient_accumulation,
         precision=steps.precision,
         parallelism=steps.parallelism,
-        is_parallel=steps.backend is not None or first.names_parallel_training(command),
+        is_parallel=steps.backend is not None or first_study.names_parallel_training(command),
         peak_memory_bytes=steps.peak_memory_bytes,
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,
@@ -119,11 +120,11 @@ def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked
 def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     """Return the argument that carries the batch: the named one, the only one, or ask."""
     if name is not None:
-        return first.named_argument(seen, name)
-    found = first.batch_candidates(seen)
+        return first_study.named_argument(seen, name)
+    found = first_study.batch_candidates(seen)
     if len(found) == 1:
         return found[0]
-    text = first.batch_text(seen)
+    text = first_study.batch_text(seen)
     names = join_names([argument.name for argument in found])
     text += f", the value of {names}" if found else ", the value of no argument"
     if not (asks and sys.stdin.isatty()):
@@ -133,6 +134,6 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     while True:
         try:
             given = typer.prompt("Argument that sets the batch", found[0].name if found else None)
-            return first.named_argument(seen, given)
+            return first_study.named_argument(seen, given)
         except BadInput as error:
             print(f"wattlaw: {error}")

@@ -146,10 +146,10 @@ def _whole_job(option: Option | None, deadline_s: float | None) -> str:
     missing = option.whole_job_without
     known = [part for part in BESIDE_TRAINING if part not in missing]
     text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
-    text += f", with {fmt.listed(known)}" if known else ""
+    text += f", with {fmt.names_text(known)}" if known else ""
     if missing:
         verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
-        text += f", without {fmt.listed(missing)}, which {verb} not measured"
+        text += f", without {fmt.names_text(missing)}, which {verb} not measured"
     if option.slurm_time is not None:
         text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
     if late := lateness(option, deadline_s):

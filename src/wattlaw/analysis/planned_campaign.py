@@ -143,7 +143,7 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     job = max(jobs_of(findings.runs, workload), key=lambda item: len(item.observations))
     if job.node_gpus is None:
         raise BadInput(
-            f"--nodes: the runs of {workload} do not name their nodes; import them with a column "
+            f"nodes: the runs of {workload} do not name their nodes; import them with a column "
             "for nodes"
         )
     comparable = comparable_runs(findings.runs, workload)
