@@ -34,7 +34,7 @@ def test_nodes_alone_place_evenly_and_order_does_not_matter():
         ({"gpus": 4, "power_limit_w": float("nan")}, "power_limit_w"),
         ({"gpus": 4, "clock_limit_mhz": "x"}, "clock_limit_mhz"),
         ({"gpus": 4, "tp": 0}, "tp"),
-        ({"gpus": 6, "tp": 2, "pp": 2}, "tp"),
+        ({"gpus": 6, "tp": 2, "pp": 2}, "tp x pp x cp"),
         ({"gpus": 8, "tp": 2, "ep": 8}, "ep"),
         ({"gpus": 4, "sharding": "full"}, "sharding"),
         ({"gpus": 4, "precision": "fp7"}, "precision"),
