@@ -1,4 +1,4 @@
-"""The transformer that a job trains: its sizes, and the parameters and work that follow from them."""
+"""The transformer that a job trains: its sizes, its parameters and its work."""
 
 from collections.abc import Mapping
 from typing import Any, Self
@@ -92,8 +92,8 @@ class Network(Model):
         ``sequence`` is the length of training samples, by default the longest that the model
         accepts. ``BadInput`` if a size is missing or not a number.
         """
-        given = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
-        assert isinstance(given, Mapping)
+        text = config.get("text_config")
+        given: Mapping[str, Any] = text if isinstance(text, Mapping) else config
         values: dict[str, Any] = {}
         for name, keys in _CONFIG.items():
             known = [given[key] for key in keys if given.get(key) is not None]

@@ -21,12 +21,14 @@ as long as so many operations.
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.parameters import LN, Prior
 
 Values = dict[str, Floats]
+Bools = npt.NDArray[np.bool_]
 
 PRIORS = {
     # Rate of matrices, relative to that of the fastest run (which has everything else, too).
@@ -155,7 +157,7 @@ def _exchange(values: Values, p: Parallel, flop_s: Floats) -> Floats:
     return result
 
 
-def _reduction(values: Values, p: Parallel, flop_s: Floats, spans: Floats) -> Floats:
+def _reduction(values: Values, p: Parallel, flop_s: Floats, spans: Bools) -> Floats:
     """Return the time to reduce the gradients of a GPU's part of the model."""
     size = p.stage_parameters * p.value_bytes
     near, copies = p.copies_on_node, p.dp

@@ -33,15 +33,17 @@ from wattlaw.study.setting import Setting
 
 GIB = 2.0**30
 PRIORS = {
-    "states": Prior(0.0, 0.12),
-    "gradients": Prior(LN(3.0), 0.4),  # bytes of a gradient
+    "states": Prior(0.1, 0.12),
+    "gradients": Prior(LN(4.0), 0.3),  # bytes of a gradient
     "activations": Prior(0.1, 0.35),
     "unshared": Prior(LN(8.0), 0.5),  # bytes of a token and channel that tp does not divide
     "logits": Prior(LN(7.0), 0.35),  # bytes of each
     "in_flight": Prior(0.0, 0.25),
-    "rest": Prior(LN(2.0), 0.6),  # GiB: context, communication, workspaces
-    "error": Prior(LN(0.06), 0.5),
+    "rest": Prior(LN(2.5), 0.6),  # GiB: context, communication, workspaces
+    "error": Prior(LN(0.08), 0.5),
 }
+#: The share of a layer's activations that selective recomputation keeps.
+_SELECTIVE = 0.5
 #: Degrees of freedom of the error of a peak.
 _FREEDOM = 4.0
 
@@ -77,7 +79,8 @@ def peak_gib(values: dict[str, Floats], parallel: Parallel) -> Floats:
     unshared = values["unshared"] / np.where(parallel.sequence_parallel, tp, 1.0)
     shared = 4 * hidden + 4 * parallel.kv_width + 4 * parallel.inner
     layer = values["activations"] * scale * parallel.tokens * (hidden * unshared + shared / tp)
-    kept = np.where(parallel.checkpointing == 2, 2 * scale * parallel.tokens * hidden, layer)
+    kept = np.where(parallel.checkpointing == 1, _SELECTIVE * layer, layer)
+    kept = np.where(parallel.checkpointing == 2, 2 * scale * parallel.tokens * hidden, kept)
     stages = np.minimum(first, parallel.pp) - 1
     flying = 1 + values["in_flight"] * stages
     working = np.where(parallel.checkpointing == 2, layer, 0.0)
