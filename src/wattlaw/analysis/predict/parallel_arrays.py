@@ -1,8 +1,8 @@
 """Settings of transformers with a parallel layout as arrays: what each GPU holds, does and sends.
 
-GPUs are numbered as Megatron-LM does: those that share layers (tensor parallel) are neighbours, then
-those that share sequences, then the copies of the model, then the stages of the pipeline. Work is in
-floating-point operations of the forward pass, and data in bytes.
+GPUs are numbered as Megatron-LM does: those that share layers (tensor parallel) are neighbours,
+then those that share sequences, then the copies of the model, then the stages of the pipeline. Work
+is in floating-point operations of the forward pass, and data in bytes.
 """
 
 from collections.abc import Sequence

@@ -35,8 +35,9 @@ _GROWTH, _COLLAPSE = 0.1, 0.03
 _LONGEST = 30.0
 #: Distances, in logs, within which errors are similar: of networks, of sizes of groups, of batches.
 _NETWORK, _GROUP, _BATCH, _NODES = 0.7, 0.5, 0.7, 1.0
-#: Standard deviations, relative to the noise of the fit, of errors that settings share.
-_SHARED = 1.0
+#: Standard deviations, relative to the noise of the fit, of errors that similar settings share, and
+#: of those of each.
+_SHARED, _OWN = 1.0, 0.3
 
 
 @dataclass(frozen=True)
@@ -133,13 +134,11 @@ def _errors(
         result: Floats = np.exp(-((one[:, None] - other[None]) ** 2).sum(2) / 2)
         return result
 
-    size = np.median(noise)
-    own = 0.3
-    seen = _SHARED**2 * correlation(rows, rows) + own**2 * np.eye(len(rows))
+    seen = _SHARED**2 * correlation(rows, rows) + _OWN**2 * np.eye(len(rows))
     cross = _SHARED**2 * correlation(rows, others)
     weights = np.linalg.solve(seen, cross)
     missed = np.clip(missed, -3 * noise, 3 * noise)
-    left = np.maximum(_SHARED**2 - (cross * weights).sum(0), 0.0) + own**2
+    left = np.maximum(_SHARED**2 - (cross * weights).sum(0), 0.0) + _OWN**2
     tail = dice.standard_t(_FREEDOM, (len(missed), len(others)))
     result: Floats = missed @ weights + np.sqrt(left) * noise * tail
     return result
