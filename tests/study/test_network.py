@@ -5,8 +5,10 @@ import pytest
 from wattlaw.common.errors import BadInput
 from wattlaw.study.network import Network
 
-_LLAMA = {"model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
-          "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096}  # fmt: skip
+_LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+}  # fmt: skip
 #: Configurations on Hugging Face, and the parameters of their weight files.
 PUBLISHED = {
     "gpt2": ({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,

@@ -8,11 +8,13 @@
   part is the same on all GPUs of a tensor-parallel group unless sequences are shared.
 - Tensor parallel: two all-reduces forward and two backward in each layer (Shoeybi et al. 2019,
   arXiv:1909.08053), and two more with full recomputation; in a node or between nodes.
-- Context parallel: keys and values of the other parts of a sequence; experts: an exchange of tokens.
+- Context parallel: keys and values of the other parts of a sequence. Experts: an exchange of
+  tokens.
 - Pipeline: k micro-batches and (pp - 1) / virtual stages of bubble (Narayanan et al. 2021, doi
   10.1145/3458817.3476209); the largest stage decides, and the last one has the output matrix.
-- Copies: reduction of the gradients of a GPU's part in each step, partly hidden; with ZeRO-3 or FSDP,
-  parameters are gathered twice and gradients reduced in each micro-batch behind its computing.
+- Copies: reduction of the gradients of a GPU's part in each step, partly hidden; with ZeRO-3 or
+  FSDP, parameters are gathered twice and gradients reduced in each micro-batch behind its
+  computing.
 
 Rates are relative to the fastest measured run, so that no board's figures are needed: a byte takes
 as long as so many operations.

@@ -8,9 +8,9 @@
   doi 10.1109/SC41405.2020.00024).
 - Activations of a layer: tokens x hidden x 34 bytes, of which 10 are not shared by the GPUs of a
   tensor-parallel group unless sequences are (Korthikanti et al. 2023, arXiv:2205.05198, with the
-  sizes of the feed-forward part and of keys and values as they are). Recomputation keeps the 2 bytes
-  of a layer's input, and needs one layer at a time. The first stage of a pipeline holds as many
-  micro-batches as there are stages.
+  sizes of the feed-forward part and of keys and values as they are). Recomputation keeps the 2
+  bytes of a layer's input, and needs one layer at a time. The first stage of a pipeline holds as
+  many micro-batches as there are stages.
 - Logits of the last stage: in the precision of the network and twice in fp32.
 
 The factors differ between programs (fused kernels, gradients in which precision): they are learned
