@@ -3,13 +3,14 @@
 import numpy as np
 import pytest
 
+from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
-from wattlaw.analysis.predict.parallel_posterior import Run, fit
 from wattlaw.analysis.predict.parallel_step import PRIORS as STEP
 from wattlaw.analysis.predict.parallel_step import step
 from wattlaw.analysis.predict.parameters import Transformation
 from wattlaw.analysis.predict.peak_memory import PRIORS as MEMORY
 from wattlaw.analysis.predict.peak_memory import Peak, learn, peak_gib
+from wattlaw.analysis.predict.posterior import fit
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
@@ -30,7 +31,7 @@ def layout(gpus, micro=1, parts=8, **sizes):
 
 def seconds(*settings):
     parallel = Parallel.of(settings, [NETWORK] * len(settings))
-    return step(middle(STEP), parallel, 2e14).step_s[0]
+    return step(middle(STEP), parallel, 2e14, None).step_s[0]
 
 
 def gib(*settings):
@@ -39,8 +40,8 @@ def gib(*settings):
 
 def test_a_pipeline_has_a_bubble_that_more_micro_batches_hide():
     few, many = layout(8, parts=8, pp=8), layout(8, parts=64, pp=8)
-    parts = step(middle(STEP), Parallel.of([few, many], [NETWORK] * 2), 2e14)
-    share = parts.bubble_s[0] / parts.step_s[0]
+    parts = step(middle(STEP), Parallel.of([few, many], [NETWORK] * 2), 2e14, None)
+    share = parts.waiting_s[0] / parts.step_s[0]
     assert share[0] == pytest.approx(7 / 15, rel=0.05)  # (pp - 1) / (k + pp - 1)
     assert share[1] == pytest.approx(7 / 71, rel=0.05)
     interleaved = layout(8, parts=8, pp=8, virtual_stages=2)
@@ -92,11 +93,11 @@ def test_a_fit_predicts_other_layouts_of_its_own_world():
                if tp * pp <= gpus]  # fmt: skip
     dice = np.random.default_rng(1)
     times = seconds(*choices) * np.exp(0.02 * dice.standard_normal(len(choices)))
-    runs = [Run(*row) for row in zip(choices, [NETWORK] * len(choices), times, strict=True)]
+    runs = [Observation(*row, network=NETWORK) for row in zip(choices, times, strict=True)]
     order = dice.permutation(len(runs))
     posterior = fit([runs[index] for index in order[:16]])
     rest = order[16:]
-    draws = posterior.times_s([choices[i] for i in rest], [NETWORK] * len(rest))
+    _, draws, _ = posterior.runs([choices[i] for i in rest])
     error = np.abs(np.log(np.median(draws, axis=0) / times[rest]))
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     assert np.median(error) < 0.05

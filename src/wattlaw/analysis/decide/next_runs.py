@@ -16,7 +16,7 @@ from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.observation import Floats, Observation
-from wattlaw.analysis.predict.posterior import Posterior
+from wattlaw.analysis.predict.posterior import Fitted
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -202,7 +202,7 @@ class Belief:
 
     @classmethod
     def of(
-        cls, posterior: Posterior, settings: Sequence[Setting], host: HostPower | None = None
+        cls, posterior: Fitted, settings: Sequence[Setting], host: HostPower | None = None
     ) -> "Belief":
         """Return the draws, whose widths are those of the model times what surprises ask for."""
         distinct = list(dict.fromkeys(settings))

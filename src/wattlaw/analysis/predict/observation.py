@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import BadInput
+from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +36,8 @@ class Observation(Result):
     #: Steps over which the time of an epoch was divided; None if ``step_time_s`` is of steps alone,
     #: without what an epoch takes beside them.
     epoch_steps: float | None = None
+    #: The transformer that was trained. With it, layouts other than data parallel are modelled.
+    network: Network | None = None
 
     def __post_init__(self) -> None:
         for name in ("step_time_s", "power_per_gpu_w", "epoch_steps"):

@@ -20,14 +20,13 @@ Rates are relative to the fastest measured run, so that no board's figures are n
 as long as so many operations.
 """
 
-from dataclasses import dataclass
-
 import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.parameters import LN, Prior
+from wattlaw.analysis.predict.step_model import Step
 
 Values = dict[str, Floats]
 Bools = npt.NDArray[np.bool_]
@@ -62,21 +61,14 @@ PRIORS = {
     "update": Prior(LN(20.0), 0.6),  # bytes of an update of a parameter
     "overhead": Prior(LN(0.01), 1.2),  # seconds of a step
     "noise": Prior(LN(0.03), 0.6),
+    "session": Prior(LN(0.01), 0.5),  # of a run of the same layout
     "odd": Prior(-3.5, 0.8, "logit"),  # share of runs that something else makes slow
 }
 
 
-@dataclass(frozen=True)
-class ParallelStep:
-    """The parts of a step in seconds, for each draw (row) and setting (column)."""
-
-    compute_s: Floats
-    bubble_s: Floats
-    communication_s: Floats  # that is not hidden
-
-    @property
-    def step_s(self) -> Floats:
-        return self.compute_s + self.bubble_s + self.communication_s
+#: With power: that of computing relative to the highest observed, and its share while a GPU waits
+#: or communicates.
+POWER = {"power": Prior(0.02, 0.2), "waiting": Prior(-0.4, 0.7, "logit")}
 
 
 def reference_rate(times_s: Floats, parallel: Parallel) -> float:
@@ -90,7 +82,11 @@ def reference_rate(times_s: Floats, parallel: Parallel) -> float:
     return float((flops / times_s).max())
 
 
-def step(values: Values, parallel: Parallel, rate: float) -> ParallelStep:
+def step(values: Values, parallel: Parallel, rate: float, power_w: float | None) -> Step:
+    """Return the parts of a step; the bubble of a pipeline is waiting.
+
+    ``rate`` are the operations per second, and ``power_w`` the power, to which parameters relate.
+    """
     p, flop_s = parallel, 1 / (rate * values["rate"])
     passes = np.where(p.checkpointing == 2, 4.0, 3.0)
     memory_s = flop_s * values["memory"]
@@ -122,7 +118,15 @@ def step(values: Values, parallel: Parallel, rate: float) -> ParallelStep:
     compute_s = compute_s + update_s + values["overhead"]
     total_s = p.micro_batches * each_s + bubble_s + reduced_s + update_s + values["overhead"]
     communication_s = np.maximum(total_s - compute_s - bubble_s, 0.0)
-    return ParallelStep(total_s - bubble_s - communication_s, bubble_s, communication_s)
+    compute_s = total_s - bubble_s - communication_s
+    watts = waiting = idle = None
+    if power_w is not None:
+        busy, rest = compute_s / total_s, values["waiting"]
+        watts = power_w * values["power"] * (busy + rest * (1 - busy))
+        waiting, idle = rest * power_w * values["power"] / watts, power_w * values["power"] * rest
+    zero = np.zeros((1, 1))
+    return Step(compute_s, bubble_s, communication_s, zero, communication_s / total_s, watts,
+                waiting, idle, zero)  # fmt: skip
 
 
 def _layer(values: Values, p: Parallel, passes: Floats, flop_s: Floats, memory_s: Floats) -> Floats:

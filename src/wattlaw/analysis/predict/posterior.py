@@ -10,6 +10,7 @@ import numpy.typing as npt
 from wattlaw.analysis.predict import beyond, model_error, parameters
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
+from wattlaw.analysis.predict.parallel_posterior import ParallelPosterior, fit_layouts
 from wattlaw.analysis.predict.smc import sample
 from wattlaw.analysis.predict.step_model import Parameters, Step, step
 from wattlaw.common.errors import BadInput
@@ -167,20 +168,27 @@ class Posterior:
         return steps, noise, luck + np.zeros((1, layout.gpus.size))
 
 
+#: The posterior of data-parallel jobs, or that of layouts.
+Fitted = Posterior | ParallelPosterior
+
+
 def fit(
     observations: Sequence[Observation],
     *,
     seed: int = 0,
     priors: parameters.Priors = parameters.LEARNED,
-) -> Posterior:
+) -> Fitted:
     """Return the posterior of the runs of one workload on one kind of hardware.
 
-    It is cached, because callers query one job several times.
+    It is cached, because callers query one job several times. Runs that name their network are of
+    a transformer with a parallel layout, which has a model of its own.
 
     ``BadInput``: There is no observation.
     """
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
+    if observations[0].network is not None:
+        return fit_layouts(tuple(observations), seed)
     return _fit(tuple(observations), seed, priors)
 
 
