@@ -5,7 +5,6 @@ The attacker is a real process of another user (nobody), so these tests take roo
 
 import codecs
 import contextlib
-import json
 import os
 import shutil
 import signal
@@ -191,22 +190,6 @@ def test_root_makes_no_folder_where_another_user_could_replace_it(open_folder: P
     with pytest.raises(NotAvailable, match="other users can remove files in it"):
         StateFolder(open_folder / "new" / "limits").create()
     assert list(open_folder.iterdir()) == []
-
-
-def test_commands_without_limits_need_no_trusted_folder(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    os.chown(place.folder.path, NOBODY, NOBODY)
-    done = subprocess.run(
-        [sys.executable, "-m", "wattlaw", "limits", "show", "--json"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert len(json.loads(done.stdout)) == 2
-    assert len(done.stderr.splitlines()) == 1
-    with place.measured("--", "true") as process:  # what limits nothing runs
-        assert process.wait(20) == 0
 
 
 def test_a_process_merely_named_nvidia_smi_is_not_waited_for(

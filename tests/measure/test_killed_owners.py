@@ -45,15 +45,6 @@ def start(tmp_path, fake_gpus, monkeypatch):
     yield from places(tmp_path, fake_gpus, monkeypatch)
 
 
-def test_the_limits_of_a_killed_process_are_restored(start: Start) -> None:
-    place = start(2, limit_mw=[217_500, 203_251])
-    with place.owner(150) as owner:
-        assert place.limits_w == [150, 150]
-        kill_group(owner)
-        place.wait_until_clean()
-    assert place.limits_w == [217.5, 203.251]
-
-
 @pytest.mark.parametrize("how", [kill_tree, subprocess.Popen.terminate])
 def test_an_ended_campaign_restores_limits(
     start: Start, write_study: Callable[..., Path], tmp_path: Path, how: Callable[[Child], None]
@@ -99,19 +90,6 @@ def test_a_terminated_command_restores_limits_and_passes_its_exit_code(
         assert process.wait(20) == code
     assert place.limits_w == [217.5]
     assert place.is_clean()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_command_starts_restores_limits(
-    start: Start, number: signal.Signals
-) -> None:
-    place = start()
-    with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
-        wait_for(lambda: place.limits_w == [150], "the cap")
-        process.send_signal(number)
-        assert process.wait(20) != 0
-        place.wait_until_clean()
-    assert place.limits_w == [217.5]
 
 
 def test_previous_limits_are_on_disk_before_the_driver_is_called(start: Start) -> None:

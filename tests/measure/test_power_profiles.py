@@ -132,12 +132,6 @@ def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, 
     assert place.is_clean()
 
 
-def test_amd_gpus_have_no_profiles(amd_machine) -> None:
-    (device, *_) = amd_machine().ids
-    with acquire([device]) as lease, pytest.raises(NotAvailable, match="power profile max-q"):
-        lease.apply(PROFILE)
-
-
 def test_runs_with_profiles_are_measured_and_advised(
     offering, write_study, tmp_path, capsys
 ) -> None:
@@ -176,19 +170,3 @@ def test_launchers_without_profiles_skip_their_runs(write_study, tmp_path, launc
     by_profile = {r.spec.setting.power_profile: r for r in records(store).values()}
     assert (by_profile[None].status, by_profile["max-q"].status) == ("done", "skipped")
     assert "max-q" in by_profile["max-q"].reason
-
-
-def test_measure_and_limits_set_take_a_profile(offering, tmp_path, capsys) -> None:
-    place = offering(1)
-    line = ["measure", "--power-profile", "max-q", "-o", tmp_path / "store", "--", "sleep", "0.5"]
-    ended = wattlaw(*line)
-    assert ended.returncode == 0, ended.stderr
-    (record,) = records(tmp_path / "store").values()
-    assert record.spec.setting.power_profile == record.limits[0].power_profile == "max-q"
-    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert main(["limits", "set", "--power-profile=training"]) == 0
-    assert "power profile training" in capsys.readouterr().out
-    assert place.boards[0].requested_profiles == TRAINING
-    assert main(["limits", "restore"]) == 0
-    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert main(["measure", "--power-profile", "turbo", "--", "true"]) == 2

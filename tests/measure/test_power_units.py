@@ -6,36 +6,12 @@ from pathlib import Path
 import pytest
 
 from wattlaw.api.imports import read_import
-from wattlaw.common.errors import BadInput
 from wattlaw.measure.telemetry.plausibility import MAX_DEVICE_W, energy_fault, power_fault
-from wattlaw.running.replay import read_replay_table
 
 
 def a_file(path: Path, *lines: str) -> Path:
     path.write_text("\n".join(lines) + "\n")
     return path
-
-
-@pytest.mark.parametrize(
-    ("columns", "cells", "unit"),
-    [
-        ("step_time_s,power_per_gpu_w", "0.1,{}", "mW"),
-        ("step_time_s,power_per_gpu_w", "0.1,{}e3", "uW"),
-        ("step_time_s,power_limit_w", "0.1,{}", "mW"),
-        ("time_per_sample_s,energy_per_sample_j", "0.001,{}e-3", "mW"),
-        ("step_time_s,global_batch,energy_per_sample_j", "0.1,100,{}e-3", "mW"),
-        ("epoch_time_s,dataset_samples,energy_per_sample_j", "100,100000,{}e-3", "mW"),
-    ],
-)
-def test_a_replay_table_in_another_unit_is_refused(columns, cells, unit, tmp_path):
-    header = f"gpus,{columns}"
-    right = a_file(tmp_path / "w.csv", header, f"1,{cells.format('250')}".replace("e3", ""))
-    if "e-3" in cells:
-        right = a_file(tmp_path / "w.csv", header, f"1,{cells.format('0.25').replace('e-3', '')}")
-    assert len(read_replay_table(right).rows) == 1
-    wrong = a_file(tmp_path / "mw.csv", header, f"1,{cells.format('250000')}")
-    with pytest.raises(BadInput, match=f"line 2: .*{unit}"):
-        read_replay_table(wrong)
 
 
 @pytest.mark.parametrize(

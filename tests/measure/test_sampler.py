@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import math
 import os
 import signal
 import subprocess
@@ -198,17 +197,6 @@ class Scripted(Meter):
     def read(self, *, last: bool = False) -> list[Sample]:
         self._clock[0] += next(self._takes_s)
         return []
-
-
-@pytest.mark.parametrize("period_s", [0.0, -1.0, math.inf, math.nan])
-def test_a_meter_whose_period_would_never_let_the_loop_sleep_is_not_read(period_s):
-    meter = Scripted([0.0], [])
-    meter.period_s = period_s
-    poller = MeterPoller("restless", lambda: meter)
-    poller.open()
-    poller.begin(0.0)
-    assert poller.read(time.monotonic()) == []
-    assert "cannot be read every" in poller.unavailable
 
 
 # A driver that hangs. The sampler's patience is 10 s; these have less.
