@@ -10,7 +10,6 @@ import yaml
 
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.running.node_setup import permission_problem
 from wattlaw.running.planning import skipped_text
 from wattlaw.store.store import Store
 
@@ -134,8 +133,3 @@ def test_caps_outside_the_range_are_skipped_and_a_missing_permission_is_named(
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("PATH", str(tmp_path))  # without sudo
     assert "setting limits requires root" in told_of(path)[1]
-
-
-def test_a_file_that_may_be_written_is_a_permission(amd_machine):
-    machine = amd_machine("MI210", 1, library=False)
-    assert permission_problem([machine[0].id]) is None

@@ -195,25 +195,6 @@ def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
     assert queue.poll(attempt).reason == "job 7 was cancelled"
 
 
-def test_without_accounting_a_job_that_vanished_is_left_to_the_next_start(queue):
-    attempt = queue.submitted()
-    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
-    queue.set_job()
-    ended = [queue.poll(attempt) for _ in range(3)][-1]
-    assert "disappeared from the queue" in ended.reason
-    assert ended.record.interrupted
-
-
-def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
-    attempt = queue.submitted()
-    command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
-    assert queue.poll(attempt) is None
-    assert "does not respond" in queue.launcher.status_message()
-    assert queue.launcher.allocate(queue.folder.read().spec) is None
-    queue.set_job("CANCELLED")
-    assert "cancelled" in queue.poll(attempt).reason
-
-
 def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):
     record = record_of(RUN, status="planned", attempts=0)
     queue.folder.write(record)

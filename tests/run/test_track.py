@@ -9,9 +9,7 @@ import pytest
 
 import wattlaw
 from conftest import environment
-from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.running.job_step import first_number
 from wattlaw.store.store import Store
 
 
@@ -54,26 +52,6 @@ def test_an_evaluation_inside_an_epoch_is_not_part_of_its_training(tmp_path):
     store = Store(tmp_path)
     (row,) = run_metrics(store.pandas("runs"), store.pandas("epochs")).to_dict("records")
     assert row["epoch_time_s"] == pytest.approx(0.2, abs=0.03)
-
-
-def test_logged_values_belong_to_the_window_entered_last(tmp_path):
-    with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
-        run.log(loss=9)  # of no window
-        for epoch in run.epochs(range(2)):
-            time.sleep(0.01)
-            run.log(samples=64, steps=4, loss=0.5)
-            run.log(loss=0.25 + epoch)  # what was told last holds
-            with run.evaluation():
-                run.log(samples=10, metric=0.75)
-    told = [
-        (w["phase"], w["samples"], w["steps"], w["loss"], w["metric"]) for w in windows(tmp_path)
-    ]
-    missing = pytest.approx(float("nan"), nan_ok=True)
-    for epoch in range(2):
-        train, evaluation = told[2 * epoch : 2 * epoch + 2]
-        assert train == ("train", 64, 4, 0.25 + epoch, missing)
-        assert evaluation == ("evaluate", 10, missing, missing, 0.75)
-    assert len(told) == 4
 
 
 def test_the_end_of_an_iteration_is_a_window_only_if_it_has_values(tmp_path):
@@ -122,21 +100,6 @@ def test_windows_nest_under_the_names_of_the_outer_ones(tmp_path):
     assert {w["epoch"] for w in windows(tmp_path)} == {0}
 
 
-def test_the_energy_of_a_window_is_that_of_the_visible_boards(tmp_path):
-    boards = FakeGpus.create(tmp_path / "boards", 2, high_w=[100.0, 250.0])
-    body = (
-        "with wattlaw.track('x', store=store) as run:\n"
-        "    for _ in run.epochs(range(2)): time.sleep(1)\n"
-    )
-    done = program(tmp_path / "s", body, **boards.environment(), CUDA_VISIBLE_DEVICES="1")
-    for window in windows(tmp_path / "s"):
-        assert window["gpu_energy_j"] == pytest.approx(250 * window["duration_s"], rel=0.005)
-        assert (window["energy_source"], window["energy_verdict"]) == ("counter", "ok")
-    assert "train x2" in done.stderr
-    (record,) = Store(tmp_path / "s").records()
-    assert record.facts.device_ids == (boards[1].uuid.decode(),)
-
-
 def test_only_one_of_eight_ranks_on_a_host_records(tmp_path, monkeypatch):
     for rank in range(8):
         for name, value in {"LOCAL_RANK": rank, "RANK": rank, "WORLD_SIZE": 8}.items():
@@ -160,21 +123,6 @@ def test_a_program_continues_with_a_warning_if_nothing_can_be_stored(tmp_path):
     assert [one.filename for one in warned] == [__file__]
 
 
-def test_a_sampler_that_dies_does_not_end_the_program_that_is_measured(tmp_path):
-    body = (
-        "import psutil\n"
-        "with wattlaw.track('x', store=store, assume_cpu_w=10) as run:\n"
-        "    for n in run.epochs(range(2)):\n"
-        "        [c.kill() for c in psutil.Process().children()]; time.sleep(.3)\n"
-        "print('trained')"
-    )
-    done = program(tmp_path, body)
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    (record,) = Store(tmp_path).records()
-    assert record.status == "done"
-    assert any("sampler" in note and "telemetry ends early" in note for note in record.notes)
-
-
 def test_a_program_that_raises_is_stored_as_failed_and_still_raises(tmp_path):
     with (
         pytest.raises(RuntimeError),
@@ -184,21 +132,3 @@ def test_a_program_that_raises_is_stored_as_failed_and_still_raises(tmp_path):
         raise RuntimeError("broken")
     (record,) = Store(tmp_path).records()
     assert (record.status, record.reason) == ("failed", "RuntimeError: broken")
-
-
-def test_a_program_that_ends_inside_a_run_keeps_what_was_recorded(tmp_path):
-    body = (
-        "run = wattlaw.track('x', store=store).__enter__()\n"
-        "with run.window('a'): time.sleep(.1)\n"
-        "sys.exit(4)"
-    )
-    assert program(tmp_path, body).returncode == 4
-    (record,) = Store(tmp_path).records()
-    assert (record.status, "ended before" in record.reason) == ("failed", True)
-    assert (tmp_path / "runs" / record.run_id / "epochs.parquet").exists()
-
-
-def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch):
-    for damaged in ("9" * 5000, "-1", "\u0663", "x", "", "1e3", "99999999"):
-        monkeypatch.setenv("WORLD_SIZE", damaged)
-        assert first_number(["WORLD_SIZE"]) is None

@@ -54,13 +54,6 @@ def test_one_and_three_workers_have_the_same_losses_at_one_global_batch(windows)
     assert losses[3].to_numpy() == pytest.approx(losses[1].to_numpy(), rel=2e-4)
 
 
-def test_the_loss_falls_and_the_net_learns(windows):
-    for _, run in windows.groupby("gpus"):
-        trained = run[run.phase == "train"].sort_values("epoch").loss.to_numpy()
-        assert (trained[1:] < trained[:-1]).all()
-        assert run[(run.phase == "evaluate") & (run.epoch == 2)].metric.item() > 0.5
-
-
 def test_every_window_counts_the_samples_and_updates_it_had(windows):
     training, evaluation = (windows[windows.phase == p] for p in ("train", "evaluate"))
     assert set(training.samples) == {TRAIN}

@@ -75,14 +75,3 @@ def test_a_real_run_is_done_where_the_libraries_of_the_front_end_are_not(begun, 
     processes = begun.read_text()
     for part in ("running.training.agent", "measure.telemetry.sampler", "running.training.worker"):
         assert f"'wattlaw.{part}'" in processes
-
-
-def test_a_program_that_tracks_itself_needs_no_more_than_a_worker(begun, tmp_path):
-    code = (
-        "import sys, wattlaw\n"
-        "with wattlaw.track('x', store=sys.argv[1]) as run, run.window('a'): pass"
-    )
-    line = [sys.executable, "-c", code, str(tmp_path / "store")]
-    found = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert (found.returncode, "Warning" in found.stderr) == (0, False), found.stderr
-    assert len(list(tmp_path.glob("store/runs/*/epochs.parquet"))) == 1
