@@ -97,13 +97,6 @@ def test_an_unpacked_bundle_with_a_value_that_no_run_has_is_left_out(
         assert wattlaw.open(folder).runs.empty
 
 
-def test_a_packed_bundle_is_no_store(bundle, capsys):
-    for command in ("status", "fit", "cancel"):
-        assert main([command, str(bundle)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert str(bundle) in line
-
-
 def test_a_bundle_explains_itself(store, bundle):
     with zipfile.ZipFile(bundle) as file:
         assert file.testzip() is None

@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,9 +17,8 @@ from made_runs import made_record, made_spec
 from wattlaw.cli.main import main
 from wattlaw.measure.devices.meter import Facts as DeviceFacts
 from wattlaw.running.finish import finish
-from wattlaw.running.training import failures
 from wattlaw.store.live import open_windows, write_window
-from wattlaw.store.record import VERDICTS, DeviceReport, Facts, RunRecord, SamplerReport
+from wattlaw.store.record import DeviceReport, Facts, RunRecord, SamplerReport
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS
 from wattlaw.store.store import Store
@@ -131,19 +129,6 @@ def test_a_window_without_a_time_is_ignored(tmp_path, value):
     assert f"{path.name}: 1 of 2 lines" in str(after.reason)
 
 
-@pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("damage", SOME)
-def test_a_damaged_reason_of_a_failure_does_not_hide_the_others(tmp_path, damage):
-    path = tmp_path / "failure.a.json"
-    path.write_text('{"reason": "it was so"}')
-    DAMAGES[damage](path)
-    first = failures.first_failure(tmp_path)
-    assert first is not None
-    assert "failure.a.json" in first.reason
-    failures.write_failure(tmp_path, "b", "error", "the true reason")
-    assert failures.cause(tmp_path) == "the true reason"
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return a_store(tmp_path / "store")
@@ -204,39 +189,12 @@ def test_a_value_that_no_run_writes_names_its_file(
     assert_one_line(capsys, path)
 
 
-def test_every_verdict_that_a_run_writes_can_be_read(store, tmp_path):
-    metrics, rows = tmp_path / "x.jsonl", []
-    for epoch, verdict in enumerate(VERDICTS):  # from best to worst: the run has the worst
-        rows.append({"run_id": ID, "host": "a", "epoch": epoch, "phase": "train", "duration_s": 1.0,
-                     "start_ns": 1, "energy_source": "integral", "energy_verdict": verdict,
-                     "gpu_energy_j": 5.0})  # fmt: skip
-        pq.write_table(pa.Table.from_pylist(rows, EPOCHS), store.folder(ID).epochs_path)
-        assert main(["export", str(store.path), "metrics", "-o", str(metrics)]) == 0
-        (run,) = map(json.loads, metrics.read_text().splitlines())
-        assert run["energy_verdict"] == verdict
-
-
 SIMULATED = {"kind": "simulated", "simulation": {"hardware": "dgx-h100"}}
 
 
 def simulated(write_study: Callable[..., Path], **changes: object) -> Path:
     sweeps = [{"gpus": [1, 2], "local_batch": [32]}]
     return write_study(sweeps=sweeps, launch=SIMULATED, **changes)
-
-
-@pytest.mark.usefixtures("in_time")
-def test_a_damaged_run_is_left_alone_by_run_and_the_others_are_done(tmp_path, write_study, capsys):
-    study, store = simulated(write_study), Store(tmp_path / "store")
-    assert main(["run", str(study), "--store", str(store.path)]) == 0
-    damaged, other = store.folders()
-    shutil.rmtree(other.path)
-    DAMAGES["a pipe"](damaged.record_path)
-    before = damaged.record_path.lstat()
-    assert main(["run", str(study), "--store", str(store.path)]) == 1
-    assert str(damaged.record_path) in capsys.readouterr().out
-    after = damaged.record_path.lstat()
-    assert (after.st_ino, after.st_size) == (before.st_ino, before.st_size)
-    assert store.folder(other.run_id).read().status == "done"
 
 
 WRITER = """

@@ -11,7 +11,6 @@ import yaml
 
 import wattlaw
 from conftest import study_of
-from conftest import wattlaw as wattlaw_command
 from wattlaw.cli.main import main
 from wattlaw.store.store import Store
 
@@ -100,25 +99,3 @@ def test_a_run_with_a_damaged_file_is_repeated(name, damage, damaged, whole, cap
     results = wattlaw.open(damaged, strict=True)
     assert {*results.metrics["run_id"]} == {*run_ids(damaged)}
     assert not results.damaged
-
-
-def test_a_report_shows_the_runs_that_are_left(damaged, tmp_path):
-    run_id = run_ids(damaged)[2]
-    path = damaged / "runs" / run_id / "telemetry.parquet"
-    DAMAGES["garbage inside"](path)
-    page = tmp_path / "report.html"
-    done = wattlaw_command("report", damaged, "-o", page)
-    assert done.returncode == 0
-    (line,) = done.stderr.splitlines()  # and no warning of a library
-    assert run_id in line
-    assert str(path) in line
-    assert "resnet50" in page.read_text(encoding="utf-8")
-
-
-def test_a_damaged_decision_is_left_out(damaged, capsys):
-    path = damaged / "decision.json"
-    path.write_text(json.dumps({"workload": "resnet50", "text": "x" * 200}))
-    DAMAGES["cut"](path)
-    code, output, _ = shown(capsys, "advise", damaged, "--json")
-    assert code == 0
-    assert json.loads(output)["recommended"]["gpus"] in (1, 2, 4)

@@ -105,13 +105,6 @@ def test_operations_of_a_small_resnet_are_those_of_torchs_counter(small_resnet):
     assert total(small_resnet, "flops_per_sample") == pytest.approx(expected, rel=1e-5)
 
 
-def test_an_update_by_plain_sgd_reads_weights_and_gradients_and_writes_weights(small_resnet):
-    assert total(small_resnet, "bytes_fixed", "optimizer") == pytest.approx(
-        3 * 4 * small_resnet.parameters, rel=1e-6
-    )
-    assert total(small_resnet, "bytes_per_sample", "optimizer") == 0
-
-
 class Atoms:
     """Samples with as many atoms as their number says, from 1 to 5."""
 
