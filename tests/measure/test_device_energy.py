@@ -113,15 +113,6 @@ def test_at_the_edges_of_a_window_a_counters_energy_is_divided_as_the_power_was(
     assert abs(shaped.energy_j - exact_j) < abs(evenly.energy_j - exact_j)
 
 
-def test_power_of_a_part_only_does_not_divide_the_energy_of_a_counter():
-    t_ns = ticks(10, 1)
-    counter = Counter(t_ns, stepped(t_ns))
-    start, end = T0 + 5 * S, T0 + 5 * S + S // 2
-    silent = step_power(seconds=5.5)
-    assert silent.share(T0 + 5 * S, end, T0 + 6 * S) is None
-    assert counter.estimate(start, end, shape=silent) == counter.estimate(start, end)
-
-
 def test_the_end_of_a_recording_is_divided_by_the_last_known_power():
     # Counters at 9 s and, as the sampler ends, at 9.3 s; means of power up to 9.25 s.
     t_ns = T0 + np.array([8 * S, 9 * S, 9 * S + 3 * S // 10])

@@ -15,9 +15,7 @@ import pynvml
 import pytest
 
 from limiting import CAP, SET, Place, places, restore_stale_or_raise
-from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted
-from wattlaw.common.files import locked_temporary
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.state_folder import SavedState, StateFolder, boot_id
@@ -228,28 +226,6 @@ def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) ->
         assert place.limits_w == [150]
 
 
-@pytest.mark.parametrize("kind", ["open to all", "a file", "a link"])
-def test_a_folder_that_cannot_be_trusted_is_refused(
-    start: Start, tmp_path: Path, kind: str
-) -> None:
-    place = start()
-    path = place.folder.path
-    if kind == "open to all":
-        place.folder.create()
-        place.folder.write(saved_limit(place.devices[0]))
-        path.chmod(0o777)
-        with pytest.raises(NotAvailable, match="other users can remove files in it"):
-            restore_stale_or_raise(place.folder)
-    elif kind == "a file":
-        path.touch()
-    else:
-        (tmp_path / "elsewhere").mkdir()
-        path.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(NotAvailable, match="WATTLAW_LIMITS_DIR"):
-        acquire(place.devices)
-    assert place.boards.calls(SET) == 0
-
-
 def test_a_lease_locks_all_devices_or_none(start: Start) -> None:
     place = start(2)
     first, second = place.devices
@@ -295,16 +271,3 @@ def test_stale_limits_of_another_container_are_restored(start: Start) -> None:
     (left,) = restore_stale_or_raise(place.folder)
     assert (left.state, place.limits_w) == ("restored", [203.251])
     assert place.is_clean()
-
-
-def test_only_temporary_files_of_killed_writers_are_removed(start: Start) -> None:
-    place = start()
-    place.folder.create()
-    name = f"{place.devices[0]}.json"
-    (place.folder.path / f".{name}.gu16v0d9").write_text("{")
-    handle, being_written = locked_temporary(place.folder.path / name)
-    restore_stale_or_raise(place.folder)
-    assert [path.name for path in place.folder.path.iterdir()] == [being_written.name]
-    os.close(handle)
-    assert main(["limits", "restore"]) == 0
-    assert list(place.folder.path.iterdir()) == []

@@ -159,7 +159,7 @@ def test_a_locked_file_excludes_containers_that_share_the_folder_only(
         assert place.limits_w == [150, 150]
 
 
-@pytest.mark.parametrize("which", ["folder", "parent", "open parent", "mode", "sticky"])
+@pytest.mark.parametrize("which", ["folder", "parent", "open parent", "sticky", "link"])
 def test_a_folder_that_another_user_can_write_or_replace_is_refused(
     place: Place, open_folder: Path, which: str
 ) -> None:
@@ -170,8 +170,11 @@ def test_a_folder_that_another_user_can_write_or_replace_is_refused(
     parent.mkdir()
     place.folder.path.rename(folder)
     before = place.boards.calls(SET)
-    if which in ("mode", "sticky"):
-        folder.chmod(0o777 if which == "mode" else 0o1777)
+    if which == "sticky":
+        folder.chmod(0o1777)
+    elif which == "link":
+        folder.rename(parent / "elsewhere")
+        folder.symlink_to(parent / "elsewhere")
     elif which == "open parent":
         parent.chmod(0o777)
     else:

@@ -14,7 +14,7 @@ import psutil
 import pynvml
 import pytest
 
-from conftest import SIMULATED_DEVICES, started, wait_for
+from conftest import started, wait_for
 from limiting import (
     CAP,
     FAKE_BIN,
@@ -197,22 +197,6 @@ def test_a_forked_child_that_lives_on_does_not_hide_the_death_of_its_owner(start
 
 def family(process: Child) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-
-
-def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = start()
-    devices = [{"id": "SIM-0", "idle_w": 50.0, "max_w": 300.0}]
-    (tmp_path / "devices.json").write_text(json.dumps(devices))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WATTLAW_SIMULATED", "devices.json")
-    monkeypatch.setenv("PYTHONPATH", str(SIMULATED_DEVICES))
-    with place.owner(150, ["SIM-0"]) as owner:
-        kill(owner)
-        limits = tmp_path / "devices.json.limits"
-        wait_for(lambda: json.loads(limits.read_text()) == {"SIM-0": 300}, "the limit", 20)
-        wait_for(lambda: not place.folder.lock_owner("SIM-0"), "the lock")
 
 
 def test_a_pending_nvidia_smi_does_not_undo_the_restore(

@@ -373,13 +373,6 @@ def test_a_board_without_a_counter_is_integrated_and_not_zero(recording):
     assert max(errors(rows, "gpu_energy_j")) < 1e-3
 
 
-def test_a_window_has_its_limit_and_the_share_of_time_at_it(recording):
-    for board, limit_w, share in ((CAPPED, 200.0, 1.0), (CONSTANT, 400.0, 0.0)):
-        for row in recording.random_windows(board, 2.5, 10):
-            assert row["power_limit_mean_w"] == limit_w
-            assert row["power_throttle_share"] == pytest.approx(share, abs=0.01)
-
-
 def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
     boards = fake_gpus(1, buffers=1)
     meter = opened(boards)

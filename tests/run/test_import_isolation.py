@@ -130,19 +130,6 @@ def test_a_measured_command_has_exactly_the_environment_that_the_user_gave(proje
     assert json.loads((project / "told").read_text()) == environment_of(given)
 
 
-def test_instrumentation_adds_a_folder_to_the_path_of_a_measured_command(project):
-    given = GIVEN[1]
-    line = [COMMAND, "measure", "-o", "store", "--", sys.executable, "../scripts/script.py", "told"]
-    subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
-    told = json.loads((project / "told").read_text())
-    assert told.pop("WATTLAW_STEPS").startswith(str(project))
-    hook, _, path = told.pop("PYTHONPATH").partition(os.pathsep)
-    assert (Path(hook) / "sitecustomize.py").is_file()
-    expected = environment_of(given)
-    assert path == expected.pop("PYTHONPATH", "")
-    assert told == expected
-
-
 @pytest.mark.parametrize("given", GIVEN)
 def test_the_driver_of_a_job_has_absolute_entries_only_and_a_command_what_the_user_gave(
     given, tmp_path

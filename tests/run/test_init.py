@@ -37,7 +37,6 @@ from wattlaw.study.model import Study
 from wattlaw.study.plan import expand, read_study
 
 DDP = str(paths.SCRIPTS / "ddp.py")
-PLAIN = str(paths.SCRIPTS / "plain.py")
 COMMAND = ("python", "t.py", "--batch-size", "64")
 SEEN = Seen(COMMAND, 1, step_s=0.1, startup_s=10.0, global_batch=64)
 EIGHT = Machine(8, {"kind": "local"}, has_gpus=True)
@@ -74,16 +73,6 @@ def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
     checked = wattlaw(*shlex.split(found[0]), cwd=tmp_path)
     assert (checked.returncode, checked.stderr) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
-
-
-def test_a_script_for_one_device_gets_no_more_workers_and_may_end_by_itself(tmp_path):
-    line = ("--batch-argument", "--batch", "--", sys.executable, PLAIN, "--epochs", "3")
-    done = wattlaw("init", *line, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    study = read_study(tmp_path / "study.yaml")
-    assert {gpus for gpus, *_ in settings(study)} == {1}
-    assert study.workloads[0].command[-2:] == ("--batch", "{local_batch}")
-    assert study.measure.steps == 45 - 20  # 3 epochs of 15 steps, and the warm-up
 
 
 @pytest.mark.parametrize(

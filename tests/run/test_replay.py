@@ -1,6 +1,5 @@
 """Replayed runs: the times and energies of a table, in a store like that of other runs."""
 
-import json
 from datetime import UTC, datetime
 
 import pandas as pd
@@ -201,18 +200,6 @@ def test_options_of_workloads_select_rows_and_commands_are_replayed_without_thei
     runs = replayed(table, workloads=[{"name": "digits-cnn"}, command], **one).runs
     assert set(runs[runs["workload"] == "digits-cnn"]["status"]) == {"done"}
     assert len(runs[runs["status"] == "done"]) == 4
-
-
-def test_replayed_values_are_labelled_and_never_called_measured(replayed, tmp_path, capsys):
-    replayed(repeats=2, measure={"epochs": 2, "warmup_epochs": 1})
-    store = str(tmp_path / "store")
-    assert main(["advise", store, "--json"]) == 0
-    advice = json.loads(capsys.readouterr().out)
-    assert (advice["recommended"]["source"], advice["simulated"]) == ("replayed", False)
-    assert set(advice["rests_on"]["runs"]) == {"replayed"}
-    assert {"replayed", "energy-replayed"} <= {row["code"] for row in advice["warnings"]}
-    main(["fit", store])
-    assert "all runs are replayed: nothing was measured" in capsys.readouterr().err
 
 
 def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones(replayed):

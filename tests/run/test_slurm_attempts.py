@@ -4,7 +4,6 @@
 the real ones.
 """
 
-import json
 import os
 import signal
 
@@ -172,16 +171,6 @@ def test_a_lost_job_is_submitted_again_and_the_loss_recorded_once(queue, state, 
     recorded = [(cut.attempt, cut.job_id, cut.nodes) for cut in record.interruptions]
     assert recorded == [(1, "7", ("node1", "node2"))] * (status == "running")
     assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
-
-
-def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
-    attempt = queue.submitted()
-    live = queue.folder.live(1)
-    live.mkdir(parents=True)
-    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "step": 0}))
-    queue.set_job("TIMEOUT", INTERRUPTED)
-    assert queue.poll(attempt) is None
-    assert queue.folder.read().interruptions[0].has_progress
 
 
 def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):

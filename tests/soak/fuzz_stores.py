@@ -16,20 +16,15 @@ from soak.templates import HOST, RUN_ID
 #: Commands with the share of the inputs that they get; the last ones take seconds.
 COMMANDS: tuple[tuple[float, tuple[str, ...], tuple[str, ...]], ...] = (
     (40, ("status", "STORE"), ()),
-    (10, ("status", "STORE", "--json"), ()),
     (12, ("export", "STORE", "runs", "-o", "{work}/o.csv"), ("o.csv",)),
     (6, ("export", "STORE", "epochs", "-o", "{work}/o.jsonl"), ("o.jsonl",)),
     (6, ("export", "STORE", "telemetry", "-o", "{work}/o.parquet"), ("o.parquet",)),
     (1.5, ("export", "STORE", "metrics", "-o", "{work}/o.csv"), ("o.csv",)),
-    (1.5, ("export", "STORE", "settings", "-o", "{work}/o.csv"), ("o.csv",)),
-    (1.5, ("export", "STORE", "statistics", "-o", "{work}/o.csv"), ("o.csv",)),
     (1, ("export", "STORE", "fits", "-o", "{work}/o.csv"), ("o.csv",)),
     (2, ("fit", "STORE"), ()),
-    (1, ("fit", "STORE", "--json"), ()),
     (1, ("advise", "STORE", "-w", "digits-cnn"), ()),
     (0.5, ("claims", "STORE"), ()),
     (0.15, ("report", "STORE", "-o", "{work}/r.html"), ("r.html",)),
-    (1, ("compare", "STORE", "STORE", "--json"), ()),
     (0.5, ("compare", "STORE", "STORE", "-o", "{work}/c.html"), ("c.html",)),
     (2, ("cancel", "STORE"), ()),
 )

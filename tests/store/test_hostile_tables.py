@@ -14,7 +14,6 @@ from bombs import MIB, run_watched
 from wattlaw.cli.main import main
 from wattlaw.store.measurements import read_table
 
-LONG = "x" * 1_000_000
 FAR = pa.array([2**62], pa.int64())
 
 
@@ -129,13 +128,3 @@ def test_a_parquet_file_on_which_pyarrow_aborts_is_refused(tmp_path, capsys):
     path.write_bytes(content.replace(optional, required))  # its statistics have nulls
     for line in (fit(path), bring(path)):
         assert str(path) in told(capsys, line)
-
-
-def test_a_cell_of_a_million_characters_is_cut_in_the_message(tmp_path, capsys):
-    table = tmp_path / "t.csv"
-    table.write_text(f"n,t,s\n1,{LONG},{LONG}\n")
-    for line in (fit(table), bring(table), bring(table, "workload=s")):
-        assert "(1,000,000 characters)" in told(capsys, line)
-    table.write_text(f"n,t,{LONG}\n1,1,1\n")
-    told(capsys, bring(table, "workload=x"))
-    told(capsys, fit(table, "--by", LONG))

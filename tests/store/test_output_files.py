@@ -10,7 +10,7 @@ import pytest
 from made_stores import write_store
 from made_tables import study
 from wattlaw.cli.main import main
-from wattlaw.common.files import open_regular, write_text
+from wattlaw.common.files import write_text
 
 NOBODY, US = 65534, 4321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
@@ -60,20 +60,6 @@ def test_a_command_does_not_follow_a_link_of_another_user(name, store, shared, t
     assert str(shared / name) in said
     assert ours.read_text() == "ours"
     assert [path.name for path in shared.iterdir()] == [name]
-
-
-@root_only
-def test_a_folder_behind_a_link_of_another_user_gets_no_file(store, shared, tmp_path, capsys):
-    (tmp_path / "ours").mkdir()
-    link_of_nobody(shared / "folder", tmp_path / "ours")
-    for name in ("out.csv", "out.html"):
-        assert written(name, store, shared / "folder" / name) in (2, 3)
-    (shared / "own").symlink_to(shared / "folder")
-    assert written("out.csv", store, shared / "own" / "out.csv") in (2, 3)
-    with pytest.raises(PermissionError), open_regular(shared / "folder" / "log", append=True):
-        pass
-    assert not [*(tmp_path / "ours").iterdir()]
-    assert capsys.readouterr().err.count(str(shared / "folder")) == 3
 
 
 @root_only
