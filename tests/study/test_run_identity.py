@@ -178,7 +178,7 @@ OTHERS: dict[str, object] = {
     "clock_limit_mhz": 735.0, "power_profile": "max-q", "dataset_fraction": 0.5,
     "precision": "bf16", "emulated_gpus": 64, "steps": 100, "seconds": 60.0, "warmup_steps": 10,
     "assume_cpu_w": 15.0, "bucket_mb": 50.0, "loader_workers": 0, "prefetch": 3,
-    "launch_kind": "slurm", "hardware": "H200", "nodes": 2,
+    "checkpoint_every": 1, "launch_kind": "slurm", "hardware": "H200", "nodes": 2,
 }  # fmt: skip
 PARTS = {"workload": WorkloadSpec, "measure": Measure, "train": Train}
 FIELDS = [(part, name) for part, model in PARTS.items() for name in model.model_fields]
