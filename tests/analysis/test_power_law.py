@@ -209,30 +209,6 @@ def test_a_table_that_cannot_be_fitted_gives_a_line_with_the_place(
     assert shown.out == ""
 
 
-def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "150")
-    x, y = shared((2, 4, 8, 16, 32, 64, 128, 256, 424), between=0, noise=0.03)
-    flat = np.maximum(x / 64, 1) ** 0.8
-    table = pd.concat(
-        [
-            pd.DataFrame({"s": "straight", "gpus": x, "t": y}),
-            pd.DataFrame({"s": "schnet", "gpus": x, "t": y * flat}),
-            pd.DataFrame({"s": "few", "gpus": [1, 2, 4], "t": [4.0, 2.1, 1.0]}),
-            pd.DataFrame({"s": "two", "gpus": [1, 2], "t": [4.0, 2.1]}),
-        ]
-    )
-    table.to_csv(tmp_path / "t.csv", index=False)
-    line = ["fit", str(tmp_path / "t.csv"), "--y", "t", "--by", "s"]
-    assert main(line) == 0
-    shown = capsys.readouterr()
-    assert "no law for s two: 2 distinct" in shown.err
-    assert main([*line, "--json"]) == 0
-    rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["schnet"]["breakpoint"]["at"] == 64
-    assert rows["straight"]["no_breakpoint_reason"].startswith("no breakpoint detected (p = ")
-    assert rows["two"]["law"] is None
-
-
 def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):
     (tmp_path / "t.csv").write_text("gpus,t\n1,1e308\n2,1e-308\n4,1e308\n")
     main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"])
