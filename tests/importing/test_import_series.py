@@ -103,14 +103,6 @@ def test_epochs_of_a_second_file_get_the_energy_of_the_log(tmp_path):
     assert [row["steps"] for row in windows(by_steps, "steps")] == [1] * 4
 
 
-def test_two_gpus_in_a_tick_are_never_one(capsys):
-    path = misread_file("smi_two_gpus_no_index.csv")
-    with pytest.raises(BadInput, match="index or uuid"):
-        read_import(path)
-    read = read_import(path, map="gpus=@2")
-    assert (gpus(read), joules(read)) == ([2], [pytest.approx(6002, rel=1e-3)])
-
-
 @pytest.mark.parametrize(
     ("apart_s", "watts"),
     [(0.0, (250, 250)), (0.001, (250, 120)), (0.017, (310, 90, 200, 200)), (0.09, (70,) * 8)],
@@ -321,16 +313,6 @@ def test_machines_that_write_one_file_at_the_same_time_are_not_one_gpu(tmp_path,
     named = {s: f"GPU-{'a' if s % 1 < 1e-6 else 'b'}, {row[3:]}" for s, row in both.items()}
     read = read_import(made(tmp_path, "gpu.csv", *smi(named, "uuid", POWER)))
     assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 19, rel=0.05)])
-
-
-def test_a_time_that_has_two_meanings_is_named_with_one_that_is_read(tmp_path, capsys):
-    log = smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER)
-    path = made(tmp_path, "gpu.csv", *(line.replace("2026/09/11", "09/11/2026") for line in log))
-    assert "no time such as 2026-01-31 12:00:00" in refusal(path, capsys)
-
-
-def test_an_empty_file_is_named_as_one(tmp_path, capsys):
-    assert "the file is empty" in refusal(made(tmp_path, "gpu.csv", " ", ""), capsys)
 
 
 def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):

@@ -1,7 +1,6 @@
 """BERT on WikiText: what is read from files, what is masked, and what the model computes."""
 
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -280,27 +279,6 @@ def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_pat
     )
 
 
-def test_a_changed_text_or_another_tokenizer_is_tokenised_anew(made, tmp_path):
-    cache, data = tmp_path / "cache", tmp_path / "data"
-    data.mkdir()
-    for path in (made / "text").iterdir():
-        (data / path.name).write_bytes(path.read_bytes())
-    first = on(made, data=str(data), cache=str(cache)).training_data()
-    with (data / "wiki.train.tokens").open("a") as file:
-        file.write(" one more line of words \n" * 10)
-    longer = on(made, data=str(data), cache=str(cache)).training_data()
-    assert len(longer) > len(first)
-    other = on(made, data=str(data), cache=str(cache), tokenizer=None, vocab_size=500)
-    assert len(other.training_data()) > len(longer)
-    assert len(kept_in(cache, ".npy")) == 4
-
-
-def test_a_cache_that_cannot_be_used_is_named(made, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="file: cannot be used"):
-        on(made, cache=str(tmp_path / "file")).training_data()
-
-
 def complaint(bert: Bert) -> str:
     with pytest.raises(BadInput) as caught:
         bert.training_data()
@@ -329,13 +307,6 @@ def test_missing_files_are_named(made, tmp_path, source):
     for path in data.glob("*valid*"):
         path.unlink()
     assert "valid" in complaint(on(made, source=source, data=str(data)))
-
-
-def test_a_shard_that_is_not_there_is_noticed(made, tmp_path):
-    data = copied(made, tmp_path / "data", "parquet")
-    (data / "train-00000-of-00002.parquet").unlink()
-    said = complaint(on(made, source="parquet", data=str(data)))
-    assert "train-00000-of-00002 to 00001" in said
 
 
 @pytest.mark.parametrize(
@@ -377,25 +348,6 @@ def test_a_parquet_file_that_does_not_fit_is_named(made, tmp_path, table, said):
     text = complaint(on(made, source="parquet", data=str(data)))
     assert said in text
     assert "train-00000-of-00001.parquet" in text
-
-
-def cut(shard: Path) -> None:
-    shard.write_bytes(shard.read_bytes()[:-40])
-
-
-def pipe(shard: Path) -> None:
-    shard.unlink()
-    os.mkfifo(shard)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"), [(cut, "not a valid Parquet file"), (pipe, "is not a regular file")]
-)
-def test_a_shard_that_is_no_parquet_file_is_rejected_at_once(made, tmp_path, spoil, words):
-    data = copied(made, tmp_path / "data", "parquet")
-    shard = data / "train-00000-of-00002.parquet"
-    spoil(shard)
-    assert f"{shard}: {words}" in complaint(on(made, source="parquet", data=str(data)))
 
 
 def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):

@@ -10,7 +10,7 @@ import yaml
 
 import paths
 from wattlaw.common.errors import BadInput
-from wattlaw.hardware.cluster import Described, Gpu
+from wattlaw.hardware.cluster import Gpu
 from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster
 
 PAGE = (paths.ROOT / "docs" / "simulator.md").read_text()
@@ -91,17 +91,6 @@ def test_a_board_alone_is_one_node_with_it_in_an_assumed_machine():
     assert cluster.gpu == board("mit-v100")
     around = [entry for entry in describe(cluster) if ".gpu." not in entry.key]
     assert all("assumed" in e.source or "asked for" in e.source for e in around)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_every_number_is_described_once(name):
-    def count(part: Described) -> int:
-        own = sum(len(v) if isinstance(v, dict) else 1 for v in part.numbers().values())
-        return own + sum(count(value) for _, value in part if isinstance(value, Described))
-
-    cluster = read_cluster(name)
-    keys = [entry.key for entry in describe(cluster)]
-    assert len(keys) == len(set(keys)) == count(cluster)
 
 
 def test_the_tables_of_the_document_are_those_of_the_files():

@@ -1,6 +1,5 @@
 """Runs on paper: the same store as measured ones, the same numbers for the same seed."""
 
-import contextlib
 import json
 import re
 import signal
@@ -283,25 +282,3 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_st
     assert main(["run", str(study), "--store", str(store)]) == 0
     assert {one.status for one in records(store).values()} == {"done"}
     assert Store(store).arrow("epochs").num_rows == 120 * 4
-
-
-def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_study, tmp_path):
-    # So many that a fast machine does not end them before the process is killed.
-    study, store = write_study(**MANY | {"repeats": 80}), tmp_path / "store"
-    with started("run", study, "--store", store) as campaign:
-        wait_for(lambda: any(store.glob("runs/*/epochs.parquet")), "a run to be done")
-        pool = []
-        for one in children(campaign):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                pool += [one] if "spawn_main" in " ".join(one.cmdline()) else []
-        first, *others = pool
-        for other in others:  # their results would keep the pool from noticing an idle one's end
-            other.suspend()
-        first.kill()
-        output, _ = campaign.communicate(timeout=300)
-    assert campaign.returncode == 1, output
-    found = records(store).values()
-    failed = [one for one in found if one.status == "failed"]
-    assert {one.reason for one in failed} == {"a simulating process was killed"}
-    assert 0 < len(failed) <= 100
-    assert sum(one.status == "done" for one in found) == 480 - len(failed)
