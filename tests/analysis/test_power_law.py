@@ -16,13 +16,6 @@ from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 
-KEYS = {
-    "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",
-    "x_min", "x_max", "beta_se_repeats", "beta_ci_repeats",
-    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "selected", "breakpoint",
-    "breakpoint_p", "no_breakpoint_reason", "reason", "unit", "nodes",
-}  # fmt: skip
-
 
 def random_table(seed: int) -> pd.DataFrame:
     dice = np.random.default_rng(seed)
@@ -168,7 +161,6 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     assert refused["law"] is None
     assert refused["beta"] is None
     assert refused["reason"].startswith("2 distinct values of n")
-    assert set(refused) == KEYS
 
 
 def test_each_series_gives_one_law(capsys):
@@ -179,7 +171,6 @@ def test_each_series_gives_one_law(capsys):
     assert len({tuple(law["group"].values()) for law in laws}) == len(laws) == 24
     assert output.err == ""
     for law in laws:
-        assert set(law) == KEYS
         assert law["selected"]["law"] in {"power", "log-normal", "amdahl", "usl", "communication"}
         if law["n"] == 4:
             reasons = [row["reason"] for row in law["selected"]["laws"]]

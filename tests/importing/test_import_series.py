@@ -17,7 +17,6 @@ from imported import (
     verdicts,
     windows,
 )
-from public_data import misread_file
 from wattlaw.api.imports import read_import
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
@@ -195,14 +194,6 @@ def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
     read = read_import(made(tmp_path, "gpu.csv", *lines, encoding=encoding))
     assert (gpus(read), verdicts(read)) == ([1], {"ok"})
     assert joules(read) == [pytest.approx(20 * 250.5, rel=1e-3)]
-
-
-def test_a_banner_and_repeated_headers_are_no_rows():
-    read = read_import(misread_file("amd_smi_watch_banner.csv"))
-    assert gpus(read) == [2]
-    for device, joules_of_it in (("0", 128.075), ("1", 129.505)):
-        alone = read_import(misread_file("amd_smi_watch_banner.csv"), devices=[device])
-        assert joules(alone) == [pytest.approx(joules_of_it, abs=1e-3)]
 
 
 DMON = (

@@ -310,15 +310,6 @@ def test_missing_shards_and_those_of_another_set_are_noticed(data):
         shards_of(data)
 
 
-def test_an_empty_shard_among_others_is_passed_over(data):
-    expected = all_of(shards_of(data))
-    for number, name in enumerate(["train-00000-of-00002", "train-00001-of-00002"]):
-        (data / name).rename(data / f"train-0000{2 * number + 1}-of-00004")
-    (data / "train-00000-of-00004").touch()
-    (data / "train-00002-of-00004").touch()
-    assert all_of(shards_of(data)) == expected
-
-
 def test_few_files_are_open_however_many_shards_there_are(tmp_path):
     for number in range(100):
         (tmp_path / f"train-{number:03}").write_bytes(framed([b"%d" % number]))

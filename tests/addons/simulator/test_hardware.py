@@ -146,16 +146,8 @@ def put(where: str, value: object) -> dict[str, Any]:
     ("where", "value", "words"),
     [
         ("node.gpu.idle_w", -5, "node.gpu.idle_w: given -5; allowed: a number > 0 (watts"),
-        ("node.gpu.max_w", "300", 'node.gpu.max_w: given "300"; allowed: a number > 0'),
         ("node.gpu.memory_gb", math.nan, "node.gpu.memory_gb: given NaN; allowed: a finite number"),
-        ("node.gpu.least_voltage", 1.2, "allowed: a number > 0 and <= 1"),
-        ("node.gpu.min_limit_w", 900, "node.gpu: given idle_w"),
         ("node.gpu.knee_clock_mhz", 9e4, "allowed: min_clock_mhz <= knee_clock_mhz <= max"),
-        (
-            "node.gpu.peak_tflops.fp8",
-            9,
-            'node.gpu.peak_tflops.fp8: given the key "fp8"; allowed: a mapping of precisions',
-        ),
         ("node.gpus", 2.5, "node.gpus: given 2.5; allowed: a whole number >= 1"),
         ("node.colour", 1, "node.colour: unknown key; allowed: name, sources, gpus, gpu, link"),
         ("node.gpu", "../gpus/v100-pcie-32gb", "node.gpu: given"),
