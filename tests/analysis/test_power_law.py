@@ -179,25 +179,11 @@ def test_each_series_gives_one_law(capsys):
             assert law["no_breakpoint_reason"].startswith("4 distinct worker counts")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("empty.csv", "", 'no column "gpus"; allowed: none'),
-        ("words.csv", "gpus,t\n1,8\n2,x\n", 'words.csv: line 3: "t" is "x"; allowed: a number'),
-        ("bad.parquet", "PAR1", "not a table"),
-        ("same.csv", "gpus,t\n1,8\n2,4\n4,2\n", "x and y: both given 'gpus'"),
-    ],
-)
-def test_a_table_that_cannot_be_fitted_gives_a_line_with_the_place(
-    tmp_path, capsys, name, content, says
-):
-    path = tmp_path / name
-    path.write_text(content)
-    assert main(["fit", str(path), "--y", "gpus" if name == "same.csv" else "t"]) == 2
-    shown = capsys.readouterr()
-    assert len(shown.err.splitlines()) == 1
-    assert says in shown.err
-    assert shown.out == ""
+def test_the_same_column_as_x_and_y_is_one_line(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("gpus,t\n1,8\n2,4\n4,2\n")
+    assert main(["fit", str(tmp_path / "t.csv"), "--y", "gpus"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "x and y: both given 'gpus'" in line
 
 
 def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):
