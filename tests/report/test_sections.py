@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_studies import MIT, Caps, kit, mit
+from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.limit_effects import LIMITS
@@ -38,7 +38,7 @@ COUNTS = (2, 4, 8, 16, 32, 64, 128)
 @cache
 def mit_findings() -> Findings:
     models = {name: MIT[name] for name in ("resnet50", "schnet", "dimenet")}
-    made = mit(models=models, counts=COUNTS, caps=Caps(), repeats=2)
+    made = mit(models=models, counts=COUNTS, repeats=2)
     return analyse(made.runs, made.epochs, reference=2)
 
 
