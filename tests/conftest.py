@@ -64,7 +64,7 @@ SLOW = (
     "time_and_space", "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
     "gpu_acceptance", "pythons", "instrumentation", "measure",
     "workloads", "campaign", "killed_owners", "preemption", "failing_ranks", "figures",
-    "workload_files", "training", "report", "commands", "simulated_launcher", "attempts",
+    "training", "report", "commands", "simulated_launcher", "attempts",
     "readme", "track", "sampler", "molecules", "vision", "advice",
     "image_files",
     "command_line", "limit_comparison", "claims", "site_limits", "full_disk",

@@ -121,18 +121,3 @@ def test_missing_options_are_none_and_no_series_of_their_own():
     table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
     found = scaling_series(table).groupby("series")["gpus"].agg(set).to_dict()
     assert found == {"global batch 64": {1, 2}, "global batch 64, depth 2": {1, 2}}
-
-
-def test_series_with_equal_labels_are_numbered():
-    runs = [
-        run_row(f"{i}{gpus}", gpus=gpus, local_batch=64 // gpus, dataset_fraction=fraction)
-        for i, fraction in enumerate((0.3333333, 0.33333334))
-        for gpus in (1, 2)
-    ]
-    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
-    series = scaling_series(table)
-    assert series.groupby("series")["dataset_fraction"].nunique().to_dict() == {
-        "global batch 64, dataset fraction 0.333333": 1,
-        "global batch 64, dataset fraction 0.333333 (2)": 1,
-    }
-    assert series["family"].nunique() == 2

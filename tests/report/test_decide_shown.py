@@ -61,23 +61,6 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
         assert capsys.readouterr().err.startswith(f"wattlaw: {study}: a file")
 
 
-def test_advise_minimizes_the_goal(write_decide, tmp_path, capsys):
-    run(write_decide(None), tmp_path / "store")
-    opened = results.open(tmp_path / "store")
-    gpus = {
-        goal: opened.advise(minimize=goal, any_batch=True).recommended.gpus
-        for goal in ("time", "gpu_hours")
-    }
-    assert gpus == {"time": 8, "gpu_hours": 1}
-    rich = opened.advise(minimize="cost", price_per_gpu_hour=1)
-    assert rich.recommended.gpus == 1
-    assert opened.advise(minimize="carbon", grid="DE").recommended.gpus == 1
-    assert opened.advise(minimize="edp").recommended == opened.advise().recommended
-    for goal in ("cost", "carbon", "money"):
-        assert main(["advise", str(tmp_path / "store"), "--minimize", goal]) == 2
-        assert "minimize: given" in capsys.readouterr().err
-
-
 def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, monkeypatch):
     folder = tmp_path / "figures"
     few = tuple(figure for figure in gallery() if figure.name == "decision")

@@ -19,7 +19,7 @@ import pytest
 import vl_convert
 
 from made_stores import write_store
-from made_studies import MIT, Caps, kit, mit
+from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings, analyse
@@ -49,7 +49,7 @@ class Page(HTMLParser):
 
 @cache
 def mit_findings() -> Findings:
-    made = mit(models=FEW, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
+    made = mit(models=FEW, counts=(2, 4, 8, 16, 32), repeats=2)
     return analyse(made.runs, made.epochs, joint=made.joint, reference=2)
 
 
