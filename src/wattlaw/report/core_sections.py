@@ -188,8 +188,8 @@ SECTIONS: dict[str, Section] = {
         figures=(
             Figure(
                 "pareto", "Settings by time and energy", verdict.pareto,
-                "Lower left is better, and best on the Pareto front. A pointer over a point shows "
-                "its batch and limits. Without energies, the figure has GPU-hours.",
+                "Lower left is better, and best on the Pareto front. Without energies, the figure "
+                "has GPU-hours.",
             ),
         ),
     ),
