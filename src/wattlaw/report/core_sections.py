@@ -51,7 +51,6 @@ MAX_SENTENCES = 8
 def _advice(content: Content) -> Parts:
     findings = content.findings
     yield from verdict.answers(findings)
-    yield from decision_course.in_brief(findings)
     table, changing = verdict.table(findings), verdict.what_changes(findings)
     several = len(findings.advice) > 1
     yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
