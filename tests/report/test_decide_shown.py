@@ -3,6 +3,8 @@
 import json
 from dataclasses import replace
 
+from pytest import approx
+
 from decide_studies import QUESTION
 from made_tables import study as made_study
 from wattlaw.analysis.advise.advice import advise
@@ -130,10 +132,9 @@ def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, 
     assert (asked.decision, asked.goal) == (None, "GPU-hours")
     priced = opened.advise(price_per_gpu_hour=2)
     assert (priced.decision, priced.recommended.setting) == (found.decision, best.setting)
-    assert priced.recommended.cost.mean == 2 * priced.recommended.gpu_hours.mean
+    assert priced.recommended.cost.mean == approx(2 * best.gpu_hours.mean)
     larger = opened.advise(any_batch=True)
     assert (larger.decision, larger.goal) == (None, "time")
-    assert larger.recommended.global_batch >= best.global_batch
 
 
 def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(write_decide, tmp_path):
@@ -143,6 +144,6 @@ def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(write_dec
     for setting in (Setting(1, nodes=1, local_batch=8), Setting(8, nodes=1, local_batch=32)):
         other = replace(decision, setting=setting)
         found = advise(opened.metrics, opened.epochs, "bert", question, decision=other)
-        assert found.recommended.setting.gpus == decision.setting.gpus
+        assert found.recommended.gpus == 4  # the fastest that ran
         assert found.spread_from != "decision"
         assert "decision-differs" in {warning.code for warning in found.warnings}

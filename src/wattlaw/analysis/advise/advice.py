@@ -192,7 +192,10 @@ def advise(
         question, cautions = question.without_electricity(), (_ELECTRICITY, *cautions)
     epochs_differ = "epochs-differ" in {item.code for item in cautions}
 
-    options = read_options(table, job, amounts, question, baseline, any_batch=any_batch, far=far)
+    options = read_options(
+        table, job, amounts, question, baseline, any_batch=any_batch, far=far,
+        decided=decision.setting if decision else None,
+    )  # fmt: skip
     choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
     is_late = choice.recommended is None and question.deadline_s is not None
     if is_late and options.sound and question.max_gpus is None:

@@ -34,11 +34,6 @@ _LEAST_FREEDOM = 3
 _DRAWS, _POSTERIOR_DRAWS = 4000, 1000
 #: An option ties if it is better than the recommended one with more than this probability.
 TIE = 0.10
-#: What a decision is about.
-_DECIDED = (
-    "gpus", "nodes", "global_batch", "gradient_accumulation", "precision", "power_limit_w",
-    "clock_limit_mhz",
-)  # fmt: skip
 #: A predicted option that is better with more than this probability is what to measure next.
 _PROBABLY = 0.5
 
@@ -181,11 +176,7 @@ def as_decided(
     wanted, best = decision.setting, choice.recommended
     if wanted is None or set(rows["launcher"].map(origin_of)) != {decision.origin}:
         return choice, sure
-    leading = next(
-        (item for item in [*choice.compared, *ran]
-         if all(getattr(item.setting, name) == getattr(wanted, name) for name in _DECIDED)),
-        None,
-    )  # fmt: skip
+    leading = next((item for item in [*choice.compared, *ran] if item.is_at(wanted)), None)
     ties = [tie.option for tie in sure.ties]
     may_be_best = leading == best or leading in ties or sure.probability is None
     if best is None or leading not in choice.eligible or not may_be_best:

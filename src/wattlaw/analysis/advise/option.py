@@ -22,6 +22,11 @@ COLUMNS = (
     "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
     "run_length",
 )  # fmt: skip
+#: What a decision is about.
+_DECIDED = (
+    "gpus", "nodes", "global_batch", "gradient_accumulation", "precision", "power_limit_w",
+    "clock_limit_mhz",
+)  # fmt: skip
 #: What a whole job takes time for beside its training.
 BESIDE_TRAINING = ("start-up", "evaluation", "checkpoints")
 #: The source of an option that no run has; that of others is ``sources.source_of``.
@@ -118,6 +123,13 @@ class Option(Result):
     @property
     def gpus(self) -> int:
         return self.setting.gpus
+
+    def is_at(self, setting: Setting | None) -> bool:
+        """Whether this is the setting that a decision names."""
+        names = _DECIDED if setting is not None else ()
+        return bool(names) and all(
+            getattr(self.setting, name) == getattr(setting, name) for name in names
+        )
 
     @property
     def is_predicted(self) -> bool:

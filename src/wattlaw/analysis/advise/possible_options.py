@@ -59,6 +59,7 @@ class Rule:
     largest_batch: float
     max_gpus: float
     max_batch: float  # that is allowed at all
+    decided: Setting | None = None  # of a decision: predicted if it did not run
     far: bool = False  # whether ``max_gpus`` may be farther from the runs than ``reach.REFUSED``
 
     def judge(self, option: Option) -> Option:
@@ -134,7 +135,9 @@ class Options:
                 if batches and not min(batches) <= (batch or 0) <= max(batches):
                     beyond = (*beyond, "global_batch")
                 amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
-                if amount is None or (beyond and not outside) or model.shares_cores(setting):
+                if amount is None or model.shares_cores(setting):
+                    continue
+                if beyond and not outside and setting != self.rule.decided:
                     continue
                 option = self.rule.judge(replace(
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
@@ -165,6 +168,7 @@ class Options:
 def read_options(
     table: pd.DataFrame, job: ComparableRuns, amounts: Amounts, question: Question,
     baseline: Mapping[str, Any] | None, *, any_batch: bool, far: bool,
+    decided: Setting | None = None,
 ) -> Options:  # fmt: skip
     """Return what may be chosen of a job; ``table`` has the runs that it was selected from.
 
@@ -196,7 +200,13 @@ def read_options(
         for item in ran
     ]
     most = question.max_global_batch or np.inf
-    rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf, most, far)
+    if decided is not None:
+        own = ran[0].setting
+        decided = replace(
+            decided, power_profile=own.power_profile, dataset_fraction=own.dataset_fraction
+        )
+    gpus = question.max_gpus or np.inf
+    rule = Rule(quality_by_batch(job.rows), np.inf, gpus, most, decided, far)
     named = None if baseline is None else _index_of(ran, baseline)
     in_use = None if named is None else ran[named].global_batch
     if not any_batch and not (question.max_global_batch or question.is_by_batch):
@@ -329,6 +339,9 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
 
     known = {key(item) for item in measured}
     same = {name: getattr(measured[0], name) for name in ("power_profile", "dataset_fraction")}
+    if rule.decided is not None and key(rule.decided) not in known:
+        known.add(key(rule.decided))
+        yield rule.decided
     for count, limit, (precision, accumulated) in product(counts, chosen, precisions):
         nodes = [number for number in spread if number <= count <= number * (node_gpus or 0)]
         for batch, on_nodes in product(batches[count], [None, *nodes]):
