@@ -133,6 +133,9 @@ def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, 
     priced = opened.advise(price_per_gpu_hour=2)
     assert (priced.decision, priced.recommended.setting) == (found.decision, best.setting)
     assert priced.recommended.cost.mean == approx(2 * best.gpu_hours.mean)
+    longer = opened.advise(epochs=100)
+    assert (longer.decision, longer.recommended.setting) == (found.decision, best.setting)
+    assert longer.recommended.amount.mean == 100
     larger = opened.advise(any_batch=True)
     assert (larger.decision, larger.goal) == (None, "time")
 

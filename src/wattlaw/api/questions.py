@@ -39,17 +39,24 @@ def question_or_decided(
 ) -> tuple[Question, Decision | None]:
     """Return the question of arguments; where they ask nothing, a decision's, and the decision.
 
-    Prices and the carbon of the grid ask nothing: they replace those of the decision. With batches
-    of any quality, the question has no largest batch, and the decision does not answer it.
+    Prices, the carbon of the grid and epochs ask nothing: they replace those of the decision. With
+    batches of any quality, or another length where that matters, the question is another one, which
+    the decision does not answer.
     """
     question = read_question(asked)
     given = {name: value for name, value in asked.items() if value is not None}
-    if decision is None or given.keys() - set(PRICES):
+    if decision is None or given.keys() - {*PRICES, "epochs"}:
         return question, None
-    question = question_of(decision.decide.asked | given, price_name="price_per_kwh")
+    values = decision.decide.asked
+    studied = question_of(values, price_name="price_per_kwh")
+    is_other = any_batch
+    if "epochs" in given:
+        is_other |= studied.is_bounded or studied.is_by_batch
+        values |= dict.fromkeys(("total_samples", "target", "epochs_by_batch"))
+    question = question_of(values | given, price_name="price_per_kwh")
     if any_batch:
-        return replace(question, max_global_batch=None), None
-    return question, decision
+        question = replace(question, max_global_batch=None)
+    return question, None if is_other else decision
 
 
 def question_of(values: Mapping[str, Any], price_name: str = "price") -> Question:
