@@ -21,12 +21,13 @@ from wattlaw.analysis.advise.certainty import draw
 from wattlaw.analysis.advise.possible_options import options_of_runs
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.study.question import Question
 
 
 def of_seed(seed: int, slow: float, repeats: int) -> dict[str, list[float]]:
     made, truth = placed(seed, slow=slow, repeats=repeats)
     job = comparable_runs(run_metrics(made.runs, made.epochs), "job")
-    options = options_of_runs(job, needed_epochs(job, made.epochs, 1, None)[0])
+    options = options_of_runs(job, needed_epochs(job, made.epochs, Question(epochs=1))[0])
     found: dict[str, list[float]] = {"covered": [], "width": [], "sure": [], "right": []}
     draws = draw(options, options) if repeats > 1 else None
     for at, item in enumerate(options):

@@ -13,6 +13,7 @@ from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.variation import PRIOR, Variation, slow_nodes, variation
 from wattlaw.analysis.predict.job import jobs_of
+from wattlaw.study.question import Question
 
 
 def drawn(sds: tuple[float, float, float], shape: tuple[int, ...] = (60, 4, 3, 3)) -> Variation:
@@ -92,7 +93,7 @@ def test_intervals_contain_the_time_on_other_nodes_and_decisions_name_the_slow_o
     for seed in range(8):
         job, truth = comparable(seed)
         made = placed(seed)[0]
-        options = options_of_runs(job, needed_epochs(job, made.epochs, 1, None)[0])
+        options = options_of_runs(job, needed_epochs(job, made.epochs, Question(epochs=1))[0])
         for item in options:
             local_batch, limit = int(item.setting.local_batch), item.setting.power_limit_w
             is_in.append(

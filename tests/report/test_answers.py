@@ -11,7 +11,7 @@ import pytest
 from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.advice import Advice, runs_without_result
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -64,8 +64,7 @@ def tables_of(*parts: Rows) -> Tables:
 def advice_of(*parts: Rows, **asked: object) -> Advice:
     tables = tables_of(*parts)
     table = run_metrics(*tables)
-    unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
-    return advise(table, tables[1], "digits-cnn", unused=unused, **asked)
+    return advise(table, tables[1], "digits-cnn", stored=tables[0], **asked)
 
 
 def near(mean_s: float, share: float = 0.01) -> list[float]:

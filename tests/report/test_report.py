@@ -201,6 +201,7 @@ def test_no_text_of_a_store_becomes_markup():
     }
     titles = [one.text for one in elements if one.tag.endswith("}title")]
     assert any("batch" in title for title in titles)
+    assert text.count('<span class="hover">') == 1  # only where a pointer shows something
     assert not {"style", "id", "href"} & {name for one in elements for name in one.attrib}
     names = {name for _, attributes in parsed.tags for name in attributes}
     assert not any(name.startswith("on") for name in names)

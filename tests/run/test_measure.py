@@ -60,7 +60,7 @@ def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(
     assert done.returncode == code
     assert done.returncode == subprocess.run(["/bin/bash", "-c", command], check=False).returncode
     (line,) = done.stderr.splitlines()
-    assert command in line
+    assert line.startswith(f"wattlaw: '{command}': ")  # of init, too
     assert measured(tmp_path / "store", "--").returncode == 2  # no command
     assert not (tmp_path / "store").exists()
 

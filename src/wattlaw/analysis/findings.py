@@ -1,14 +1,14 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
 
-from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_model
@@ -71,6 +71,8 @@ class Findings:
     footprint: Footprint | None
     cautions: tuple[Caution, ...]  # about runs that do not compare
     decisions: tuple[Decision, ...] = ()  # of studies with ``decide``, at most one of each store
+    #: By workload, with the decision that answers it; of others, nothing is asked.
+    questions: Mapping[str, tuple[Question, Decision | None]] = field(default_factory=dict)
 
     @property
     def has_quality(self) -> bool:
@@ -107,13 +109,15 @@ class Findings:
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
         advice, refused = [], []
-        question = Question(footprint=self.footprint)
+        nothing = Question(footprint=self.footprint), None
         for workload in sorted(self.runs["workload"].dropna().unique()):
-            without = runs_without_result(self.stored, self.runs["run_id"], workload)
+            question, decision = self.questions.get(workload, nothing)
             try:
-                advice.append(
-                    advise(self.runs, self.epochs, workload, question, without_result=without)
-                )
+                own = advise(
+                    self.runs, self.epochs, workload, question,
+                    stored=self.stored, decision=decision,
+                )  # fmt: skip
+                advice.append(own)
             except Refused as refusal:
                 refused.append((str(workload), str(refusal)))
         return tuple(advice), tuple(refused)
@@ -129,6 +133,7 @@ def analyse(
     reference: int | None = None,
     target: float | None = None,
     decisions: Sequence[Decision] = (),
+    questions: Mapping[str, tuple[Question, Decision | None]] | None = None,
     energy_scope: str = OUTERMOST,
 ) -> Findings:
     """Return all findings of the tables.
@@ -136,8 +141,8 @@ def analyse(
     ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
     ``store.statistics``, where there is telemetry of GPUs. ``reference`` and ``target`` are those
     of ``speedup.speedups`` and ``to_target.analyse_targets``.
-    ``decisions`` has the last one of each store that has one, ``energy_scope`` is that of
-    ``metrics.run_metrics``.
+    ``decisions`` has the last one of each store that has one, ``questions`` what each workload's
+    advice answers, with its decision; ``energy_scope`` is that of ``metrics.run_metrics``.
     """
     table = run_metrics(runs, epochs, energy_scope)
     table = with_sampled_utilisation(table, statistics)
@@ -179,6 +184,7 @@ def analyse(
         footprint=footprint,
         cautions=tuple(_cautions(table)),
         decisions=tuple(decisions),
+        questions=questions or {},
     )
 
 

@@ -214,6 +214,9 @@ class StoreTables:
             raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
         return self.workloads[0] if name is None else name
 
+    def _decision_of(self, workload: str) -> Decision | None:
+        return next((item for item in self._decisions() if item.workload == workload), None)
+
     def _decisions(self) -> Iterator[Decision]:
         for store in self._stores:
             try:
