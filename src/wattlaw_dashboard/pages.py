@@ -2,26 +2,53 @@
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
+import pandas as pd
 import pyarrow as pa
 
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.findings import advise_each
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
+from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
 from wattlaw.report.rendering import environment
+from wattlaw.report.sections import Answer
+from wattlaw.report.tables import Table
+from wattlaw.report.topics import verdict
+from wattlaw.running.planning import count_statuses
 from wattlaw.running.run_status import StatusPoller
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.sources import MEASURED, source_of
-from wattlaw_dashboard.channels import PROBLEM, Parts
-from wattlaw_dashboard.dashboard_overview import RunRow, RunTails, log_tail, read_overview
+from wattlaw.study.sources import source_of
+from wattlaw_dashboard.channels import PERIOD_S, PROBLEM, SHARE, Parts
+from wattlaw_dashboard.dashboard_overview import (
+    FAILED,
+    FIELDS,
+    MOST_ROWS,
+    ON_A_CLOCK,
+    Chosen,
+    Overview,
+    RunRow,
+    RunTails,
+    Total,
+    active,
+    log_tail,
+    natural,
+    newest,
+    read_overview,
+    totals,
+)
 from wattlaw_dashboard.tails import Device, Mark, Totals, ended_run
 from wattlaw_dashboard.timeline import timelines
 
@@ -33,13 +60,16 @@ _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
 _MAX_ID = 64
 #: Energies of windows, with what they are of. Outer scopes contain inner ones.
 _ENERGIES = {
-    "gpu_energy_j": "GPUs", "cpu_energy_j": "processors", "dram_energy_j": "memory",
-    "module_energy_j": "modules", "node_energy_j": "nodes",
+    "gpu_energy_j": "energy of GPUs", "cpu_energy_j": "energy of processors",
+    "dram_energy_j": "energy of memory", "module_energy_j": "energy of modules",
+    "node_energy_j": "energy of nodes",
 }  # fmt: skip
+_TIME = "time of GPUs or workers"
+_USED = (_TIME, *_ENERGIES.values(), *(f"estimated {name}" for name in _ENERGIES.values()))
 #: The headings of the parts; the summary has its own.
 _HEADINGS = {
-    "live": "Devices", "running": "Running", "failed": "Failures", "ended": "Done",
-    "windows": "Windows", "log": "Log",
+    "answer": "What to run", "filter": "Runs by setting", "runs": "Runs", "failed": "Failures",
+    "live": "Devices", "windows": "Windows", "log": "Log",
 }  # fmt: skip
 
 
@@ -68,6 +98,18 @@ class Refreshed(Generic[T]):
             self._lock.release()
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What takes long to read of the done runs: the advice, and what each run used."""
+
+    advice: tuple[Advice, ...] = ()
+    refusals: tuple[tuple[str, str], ...] = ()  # workload, reason
+    used: dict[str, dict[str, float]] = field(default_factory=dict)  # by run id and name
+    worker: str = "GPU"
+    problem: str = ""
+    read_at: datetime = field(default_factory=now)
+
+
 @dataclass
 class Pages:
     """The pages of stores; reading happens in threads."""
@@ -75,38 +117,55 @@ class Pages:
     paths: tuple[Path, ...]
     _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _due_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._tails = RunTails(self.paths)
         #: Tables of a done run do not change.
         self._ended = lru_cache(maxsize=8)(lambda path, _: ended_run(RunFolder(path)))
-        self._energies = Refreshed(partial(read_energies, self.paths))
+        self._reading = Refreshed(partial(read_results, self.paths))
         self._report = Refreshed(partial(read_report, self.paths))
 
     def report(self) -> str | None:
         """Return the report as a page; None until it has been read for the first time."""
         return self._report.get()
 
-    def overview(self) -> Parts:
+    def overview(self, chosen: Chosen = Chosen()) -> Parts:
         with self._lock:
-            state = read_overview(self.paths, self._poller)
-            tails = self._tails.poll(state.active)
+            if time.monotonic() >= self._due_s:  # all choices share it
+                begin_s = time.monotonic()
+                self._state = read_overview(self.paths, self._poller)
+                end_s = time.monotonic()
+                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / SHARE)
+            state = self._state
+            rows = chosen.rows(state.rows)
+            tails = self._tails.poll(active(rows))
+        reading = self._reading.get()
         devices = [device for tail in tails for device in tail.devices.values()]
         marks = [mark for tail in tails for mark in tail.marks]
-        totals = Totals()
+        sums = Totals()
         for tail in tails:
-            totals.update(tail.totals)
-        failed = [
-            (row, log_tail(Store(self.paths[row.store]).folder(row.run_id)))
-            for row in state.failed[:10]
-        ]
+            sums.update(tail.totals)
+        failed = [row for row in rows if row.status in FAILED]
+        logs = [(row, self._log(row)) for row in newest(failed, 10)]
+        groups = totals(rows, chosen.by)
+        of_groups = _used(groups[:MOST_ROWS], reading)
         return {
-            "summary": _render("summary", state=state, energies=self._energies.get() or {}),
-            "live": _render("live", charts=timelines(devices, totals, marks), running=tails),
-            "running": _render("runs", rows=state.running, kind="running"),
-            "failed": _render("failed", rows=failed, more=max(0, state.failed_count - 10)),
-            "ended": _render("runs", rows=state.ended, kind="ended"),
-        }
+            "answer": _render("answer", reading=reading, blocks=_answer(reading, chosen)),
+            "summary": _render("summary", state=state, of=_used(totals(state.rows), reading)),
+            "filter": _render("filter", fields=FIELDS, chosen=chosen, choices=_choices(state, chosen)),
+            "groups": _render(
+                "groups", fields=FIELDS, chosen=chosen, of=of_groups, groups=len(groups),
+                names=[name for name in _USED if any(name in used for _, used in of_groups)],
+                statuses=count_statuses(row.status for row in rows),
+            ),
+            "runs": _render("runs", rows=newest(rows), of=totals(rows), fields=FIELDS),
+            "failed": _render("failed", rows=logs, of=totals(failed)),
+            "live": _render("live", charts=timelines(devices, sums, marks), running=tails),
+        }  # fmt: skip
+
+    def _log(self, row: RunRow) -> str:
+        return log_tail(Store(self.paths[row.store]).folder(row.run_id))
 
     def run(self, store: int, run_id: str) -> Parts:
         """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
@@ -118,7 +177,7 @@ class Pages:
             if record.status == "done":
                 devices, totals, marks = self._ended(folder.path, record.finished_at)
             else:
-                row = RunRow(store, run_id, "", record.state, attempt=record.attempts)
+                row = RunRow(store, run_id, {}, {"attempts": record.attempts})
                 with self._lock:
                     (tail,) = self._tails.poll([row])
                 devices, totals, marks = list(tail.devices.values()), tail.totals, tail.marks
@@ -143,26 +202,72 @@ class Pages:
         raise NoSuchRun("there is no such run")
 
 
-def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
-    """Return the energy of all windows of the done runs in J, by what it is of; or why not.
+def _answer(reading: Reading | None, chosen: Chosen) -> list[Answer | Table | str]:
+    """Return what the report begins with, of the chosen workload."""
+    if reading is None or reading.problem:
+        return []
+    workload = dict(chosen.values).get("workload")
+    advice = [each for each in reading.advice if workload in (None, each.workload)]
+    refusals = [each for each in reading.refusals if workload in (None, each[0])]
+    table = verdict.table(advice) if len(advice) > 1 else None
+    return [*verdict.answers(advice, refusals), *([table] if table else [])]
 
-    Energies of different sources are never added up, and impossible ones are left out.
-    """
+
+def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, dict[str, str]]]:
+    """Add what the runs used, as text by its name: the time of workers, then energies."""
+    shown = []
+    for total in found:
+        sums = Counter({_TIME: total.hours}) if total.hours else Counter[str]()
+        for row in total.rows if reading else ():
+            sums.update(reading.used.get(row.run_id, {}))
+        time_of = partial(fmt.work_text, worker=reading.worker if reading else "GPU")
+        texts = {
+            name: (time_of if name == _TIME else fmt.energy_text)(sums[name])
+            for name in _USED if name in sums
+        }  # fmt: skip
+        shown.append((total, texts))
+    return shown
+
+
+def _choices(state: Overview, chosen: Chosen) -> dict[str, list[str]]:
+    """Return the texts of each field in which runs differ, and those that are chosen."""
+    texts = {name: {row.fields[name] for row in state.rows} for name in FIELDS}
+    for name, text in chosen.values:
+        texts[name] |= {text}
+    return {name: sorted(each, key=natural) for name, each in texts.items() if len(each) > 1}
+
+
+def read_results(paths: Sequence[Path]) -> Reading:
     try:
         results = open_results(*paths)
-        epochs = results.epochs
-        sources = epochs["run_id"].map(results.runs.set_index("run_id")["launcher"].map(source_of))
-        energies: dict[str, float] = {}
-        for column, name in _ENERGIES.items():
-            of_node = "node_" if name == "nodes" else ""
-            known = epochs[column].notna() & (epochs[f"{of_node}energy_verdict"] != "implausible")
-            is_estimated = epochs[f"{of_node}energy_source"] == "estimated"
-            labels = sources.where(~is_estimated, sources.replace(MEASURED, "") + " estimated")
-            sums = epochs.loc[known, column].groupby(labels[known].str.strip()).sum()
-            energies |= {f"{name} ({label})": float(sum_j) for label, sum_j in sums.items()}
-        return energies
+        advice, refusals = advise_each(results.metrics, results.epochs, results.runs, None)
+        used = _used_by_run(results.runs, results.epochs)
+        return Reading(advice, refusals, used, worker_noun(results.metrics))
     except Exception as error:  # the page says so, and the next reading may succeed
-        return f"the energies cannot be read: {one_line(error)}"
+        return Reading(problem=f"the results cannot be read: {one_line(error)}")
+
+
+def _used_by_run(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return the energies of all windows of each done run in J, by what they are of, and its
+    GPU-hours if its record has those of another clock.
+
+    Estimated energies have a name of their own, and impossible ones are left out.
+    """
+    used: dict[str, dict[str, float]] = defaultdict(dict)
+    by_id = runs.set_index("run_id")
+    virtual = epochs[~epochs["run_id"].map(by_id["launcher"].map(source_of)).isin(ON_A_CLOCK)]
+    # The windows of the hosts of a run are at the same time.
+    seconds = virtual.groupby(["run_id", "host"])["duration_s"].sum().groupby("run_id").max()
+    for run_id, hours in (seconds * by_id["gpus"] / HOUR_S).dropna().items():
+        used[str(run_id)][_TIME] = float(hours)
+    for column, name in _ENERGIES.items():
+        of_node = "node_" if name == "energy of nodes" else ""
+        known = epochs[column].notna() & (epochs[f"{of_node}energy_verdict"] != "implausible")
+        is_estimated = epochs[f"{of_node}energy_source"] == "estimated"
+        for label, chosen in ((name, ~is_estimated), (f"estimated {name}", is_estimated)):
+            for run_id, sum_j in epochs[known & chosen].groupby("run_id")[column].sum().items():
+                used[str(run_id)][label] = float(sum_j)
+    return used
 
 
 def read_report(paths: Sequence[Path]) -> str:

@@ -1,6 +1,7 @@
 """``wattlaw top``."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +20,16 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
-from wattlaw_dashboard.dashboard_overview import Overview, RunTails, read_overview
+from wattlaw_dashboard.dashboard_overview import (
+    ACTIVE,
+    FAILED,
+    Overview,
+    RunTails,
+    active,
+    newest,
+    read_overview,
+    totals,
+)
 from wattlaw_dashboard.tails import Device, RunTail
 
 #: Steps of a sparkline, and its seconds.
@@ -76,29 +86,24 @@ class _View:
     def state(self) -> Group:
         if time.monotonic() >= self._due_s:
             self._read()
-        tails = self._tails.poll(self._overview.active)
+        tails = self._tails.poll(active(self._overview.rows))
         return Group(*_summary(self._overview), _devices(tails), *_runs(self._overview))
 
 
 def _summary(overview: Overview) -> Iterator[Text | Padding]:
-    ended, runs = overview.ended_count, overview.runs
-    text = f"{ended:,} of {runs:,} runs ended"
-    if overview.not_needed:
-        text += f", {overview.not_needed:,} are not needed"
-    if overview.left_s is not None:
-        text += f", about {fmt.duration_text(overview.left_s)} left"
-    counts = ", ".join(f"{count:,} {name}" for name, count in overview.counts.items())
-    yield Text(f"{text}   ({counts or 'none yet'})")
-    yield Padding(
-        ProgressBar(total=max(1, runs - overview.not_needed), completed=ended, width=60), 0
-    )
+    for total in totals(overview.rows):
+        ended, runs = total.ended, len(total.rows)
+        text = f"{ended:,} of {runs:,} {total.source} runs ended"
+        if total.not_needed:
+            text += f", {total.not_needed:,} are not needed"
+        if total.left_s is not None:
+            text += f", about {fmt.duration_text(total.left_s)} left"
+        text += f"   ({', '.join(f'{count:,} {name}' for name, count in total.counts.items())})"
+        yield Text(text + (f", {fmt.work_text(total.hours)}" if total.hours else ""))
+        bar = ProgressBar(total=max(1, runs - total.not_needed), completed=ended, width=60)
+        yield Padding(bar, 0)
     if overview.origin:
         yield Text(f"All runs are {overview.origin}: nothing was measured here.")
-    if overview.sources:
-        counts = ", ".join(f"{count:,} {name}" for name, count in overview.sources.items())
-        yield Text(f"Runs by source: {counts}")
-    for name, hours in overview.gpu_hours.items():
-        yield Text(f"{fmt.work_text(hours)} of {name} runs")
     for line in (*overview.skipped, *overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 
@@ -136,19 +141,17 @@ def _marked(device: Device) -> str:
 
 
 def _runs(overview: Overview) -> Iterator[Table]:
-    counts = overview.counts
-    active = counts.get("running", 0) + counts.get("queued", 0)
-    for title, count, rows in (
-        ("running and queued", active, overview.running),
-        ("failures", overview.failed_count, overview.failed),
-        ("done", counts.get("done", 0), overview.ended),
-    ):
+    tables = {"running and queued": ACTIVE, "failures": FAILED, "done": ("done",)}
+    for title, states in tables.items():
+        rows = [row for row in overview.rows if row.status in states]
         if not rows:
             continue
+        counts = Counter(row.source for row in rows)
+        shown = ", ".join(f"{count:,} {source}" for source, count in counts.items())
         table = Table(box=None, padding=(0, 1), header_style="bold", title_justify="left")
-        table.add_column(f"{title} ({count:,})", overflow="fold")
+        table.add_column(f"{title} ({shown})", overflow="fold")
         table.add_column("state")
         table.add_column("reason", overflow="fold")
-        for row in rows[:_MOST_RUNS]:
-            table.add_row(*map(escape_invisible, (row.title, row.state, row.reason or "")))
+        for row in newest(rows, _MOST_RUNS):
+            table.add_row(*map(escape_invisible, (row.title, row.status, row.reason or "")))
         yield table

@@ -106,17 +106,23 @@ class Findings:
 
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
-        advice, refused = [], []
-        question = Question(footprint=self.footprint)
-        for workload in sorted(self.runs["workload"].dropna().unique()):
-            without = runs_without_result(self.stored, self.runs["run_id"], workload)
-            try:
-                advice.append(
-                    advise(self.runs, self.epochs, workload, question, without_result=without)
-                )
-            except Refused as refusal:
-                refused.append((str(workload), str(refusal)))
-        return tuple(advice), tuple(refused)
+        return advise_each(self.runs, self.epochs, self.stored, self.footprint)
+
+
+def advise_each(
+    runs: pd.DataFrame, epochs: pd.DataFrame, stored: pd.DataFrame, footprint: Footprint | None
+) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
+    """Return the advice on each workload, and those that have none with the reason; ``runs``,
+    ``epochs`` and ``stored`` are those of ``Findings``."""
+    advice, refused = [], []
+    for workload in sorted(runs["workload"].dropna().unique()):
+        without = runs_without_result(stored, runs["run_id"], workload)
+        try:
+            question = Question(footprint=footprint)
+            advice.append(advise(runs, epochs, workload, question, without_result=without))
+        except Refused as refusal:
+            refused.append((str(workload), str(refusal)))
+    return tuple(advice), tuple(refused)
 
 
 def analyse(
