@@ -157,7 +157,7 @@ def totals(rows: Iterable[RunRow], by: Sequence[str] = ()) -> list[Total]:
 
 def natural(text: str) -> tuple[float, str]:
     """Return what sorts texts by the number that they begin with."""
-    number = text.split(" ")[0]
+    number = text.partition(" ")[0]
     return float(number) if number.isdecimal() else 0.0, text
 
 

@@ -65,6 +65,7 @@ _ENERGIES = {
     "node_energy_j": "energy of nodes",
 }  # fmt: skip
 _TIME = "time of GPUs or workers"
+_EVERYTHING = Chosen()
 _USED = (_TIME, *_ENERGIES.values(), *(f"estimated {name}" for name in _ENERGIES.values()))
 #: The headings of the parts; the summary has its own.
 _HEADINGS = {
@@ -130,7 +131,7 @@ class Pages:
         """Return the report as a page; None until it has been read for the first time."""
         return self._report.get()
 
-    def overview(self, chosen: Chosen = Chosen()) -> Parts:
+    def overview(self, chosen: Chosen = _EVERYTHING) -> Parts:
         with self._lock:
             if time.monotonic() >= self._due_s:  # all choices share it
                 begin_s = time.monotonic()
@@ -148,20 +149,21 @@ class Pages:
             sums.update(tail.totals)
         failed = [row for row in rows if row.status in FAILED]
         logs = [(row, self._log(row)) for row in newest(failed, 10)]
+        choices = _choices(state, chosen)
         groups = totals(rows, chosen.by)
         of_groups = _used(groups[:MOST_ROWS], reading)
         return {
             "answer": _render("answer", reading=reading, blocks=_answer(reading, chosen)),
             "summary": _render("summary", state=state, of=_used(totals(state.rows), reading)),
-            "filter": _render("filter", fields=FIELDS, chosen=chosen, choices=_choices(state, chosen)),
+            "filter": _render("filter", fields=FIELDS, chosen=chosen, choices=choices),
             "groups": _render(
                 "groups", fields=FIELDS, chosen=chosen, of=of_groups, groups=len(groups),
                 names=[name for name in _USED if any(name in used for _, used in of_groups)],
                 statuses=count_statuses(row.status for row in rows),
             ),
-            "runs": _render("runs", rows=newest(rows), of=totals(rows), fields=FIELDS),
-            "failed": _render("failed", rows=logs, of=totals(failed)),
             "live": _render("live", charts=timelines(devices, sums, marks), running=tails),
+            "failed": _render("failed", rows=logs, of=totals(failed)),
+            "runs": _render("runs", rows=newest(rows), of=totals(rows), fields=FIELDS),
         }  # fmt: skip
 
     def _log(self, row: RunRow) -> str:
@@ -172,21 +174,21 @@ class Pages:
         folder, record = self._record(store, run_id)
         devices: Sequence[Device] = ()
         marks: Sequence[Mark] = ()
-        totals, note = Totals(), None
+        sums, note = Totals(), None
         try:
             if record.status == "done":
-                devices, totals, marks = self._ended(folder.path, record.finished_at)
+                devices, sums, marks = self._ended(folder.path, record.finished_at)
             else:
                 row = RunRow(store, run_id, {}, {"attempts": record.attempts})
                 with self._lock:
                     (tail,) = self._tails.poll([row])
-                devices, totals, marks = list(tail.devices.values()), tail.totals, tail.marks
+                devices, sums, marks = list(tail.devices.values()), tail.totals, tail.marks
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
         newest = sorted(marks, key=lambda mark: -mark.end_s)[:50]
         return {
             "facts": _render("facts", record=record, state=folder.state(record), note=note),
-            "live": _render("live", charts=timelines(devices, totals, marks), running=()),
+            "live": _render("live", charts=timelines(devices, sums, marks), running=()),
             "windows": _render("windows", marks=newest),
             "log": _render("log", text=log_tail(folder)),
         }
@@ -215,12 +217,12 @@ def _answer(reading: Reading | None, chosen: Chosen) -> list[Answer | Table | st
 
 def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, dict[str, str]]]:
     """Add what the runs used, as text by its name: the time of workers, then energies."""
-    shown = []
+    shown, read = [], reading or Reading()
     for total in found:
         sums = Counter({_TIME: total.hours}) if total.hours else Counter[str]()
-        for row in total.rows if reading else ():
-            sums.update(reading.used.get(row.run_id, {}))
-        time_of = partial(fmt.work_text, worker=reading.worker if reading else "GPU")
+        for row in total.rows:
+            sums.update(read.used.get(row.run_id, {}))
+        time_of = partial(fmt.work_text, worker=read.worker)
         texts = {
             name: (time_of if name == _TIME else fmt.energy_text)(sums[name])
             for name in _USED if name in sums
