@@ -25,7 +25,7 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, origins_label, source_of
-from wattlaw_dashboard.tails import RunTail
+from wattlaw_dashboard.tails import RunTail, Totals, Written
 
 #: What runs are filtered and grouped by.
 FIELDS = {
@@ -79,10 +79,6 @@ class RunRow:
         return self.fields["source"]
 
     @property
-    def attempt(self) -> int:
-        return self.record.get("attempts") or 0
-
-    @property
     def finished_at(self) -> datetime | None:
         return self.record.get("finished_at")
 
@@ -109,12 +105,8 @@ class Total:
     rows: list[RunRow] = field(default_factory=list)
 
     @property
-    def size(self) -> int:
-        return len(self.rows)
-
-    @property
     def text(self) -> str:
-        return f"{self.size:,} {self.source}"
+        return f"{len(self.rows):,} {self.source}"
 
     @property
     def counts(self) -> dict[str, int]:
@@ -193,7 +185,6 @@ class Chosen:
 class Overview:
     """The state of stores: a row for each run, and sentences."""
 
-    stores: tuple[str, ...]
     rows: list[RunRow] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # on what could not be read
@@ -240,7 +231,7 @@ class Overview:
 
 def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
     """Return the state of stores and of schedulers' queues; an unreadable store is a note."""
-    overview = Overview(tuple(map(str, paths)))
+    overview = Overview()
     for index, path in enumerate(paths):
         try:
             overview.add(index, path, poller)
@@ -270,17 +261,21 @@ class RunTails:
         self._paths = paths
         self._tails: dict[tuple[int, str, int], RunTail] = {}
 
-    def poll(self, rows: Sequence[RunRow]) -> list[RunTail]:
+    def poll(self, rows: Sequence[RunRow]) -> Written:
         """Read what runs have written since the last call; of many, forget the other runs."""
         tails = {}
         for row in rows:
-            key = row.store, row.run_id, row.attempt
+            key = row.store, row.run_id, row.record.get("attempts") or 0
             folder = Store(self._paths[row.store]).folder(row.run_id)
-            tails[key] = self._tails.get(key) or RunTail(folder, row.attempt)
+            tails[key] = self._tails.get(key) or RunTail(folder, key[2])
             tails[key].poll()
         others = self._tails if len(self._tails | tails) <= _MOST_TAILS else {}
         self._tails = others | tails
-        return list(tails.values())
+        devices = [device for tail in tails.values() for device in tail.devices.values()]
+        sums = Totals()
+        for tail in tails.values():
+            sums.update(tail.totals)
+        return devices, sums, [mark for tail in tails.values() for mark in tail.marks]
 
 
 def log_tail(folder: RunFolder) -> str:

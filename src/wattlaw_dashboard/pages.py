@@ -49,7 +49,7 @@ from wattlaw_dashboard.dashboard_overview import (
     read_overview,
     totals,
 )
-from wattlaw_dashboard.tails import Device, Mark, Totals, ended_run
+from wattlaw_dashboard.tails import Totals, Written, ended_run
 from wattlaw_dashboard.timeline import timelines
 
 T = TypeVar("T")
@@ -140,56 +140,51 @@ class Pages:
                 self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / SHARE)
             state = self._state
             rows = chosen.rows(state.rows)
-            tails = self._tails.poll(active(rows))
+            running = active(rows)
+            written = self._tails.poll(running)
         reading = self._reading.get()
-        devices = [device for tail in tails for device in tail.devices.values()]
-        marks = [mark for tail in tails for mark in tail.marks]
-        sums = Totals()
-        for tail in tails:
-            sums.update(tail.totals)
         failed = [row for row in rows if row.status in FAILED]
-        logs = [(row, self._log(row)) for row in newest(failed, 10)]
-        choices = _choices(state, chosen)
+        logs = [
+            (row, log_tail(Store(self.paths[row.store]).folder(row.run_id)))
+            for row in newest(failed, 10)
+        ]
         groups = totals(rows, chosen.by)
         of_groups = _used(groups[:MOST_ROWS], reading)
-        return {
-            "answer": _render("answer", reading=reading, blocks=_answer(reading, chosen)),
-            "summary": _render("summary", state=state, of=_used(totals(state.rows), reading)),
-            "filter": _render("filter", fields=FIELDS, chosen=chosen, choices=choices),
-            "groups": _render(
-                "groups", fields=FIELDS, chosen=chosen, of=of_groups, groups=len(groups),
-                names=[name for name in _USED if any(name in used for _, used in of_groups)],
-                statuses=count_statuses(row.status for row in rows),
-            ),
-            "live": _render("live", charts=timelines(devices, sums, marks), running=tails),
-            "failed": _render("failed", rows=logs, of=totals(failed)),
-            "runs": _render("runs", rows=newest(rows), of=totals(rows), fields=FIELDS),
+        shown: dict[str, dict[str, Any]] = {
+            "answer": {"reading": reading, "blocks": _answer(reading, chosen)},
+            "summary": {"of": _used(totals(state.rows), reading), "paths": self.paths},
+            "filter": {"choices": _choices(state, chosen)},
+            "groups": {
+                "of": of_groups, "groups": len(groups),
+                "names": [name for name in _USED if any(name in used for _, used in of_groups)],
+                "statuses": count_statuses(row.status for row in rows),
+            },
+            "live": {"charts": timelines(*written), "running": running},
+            "failed": {"rows": logs, "of": totals(failed), "count": len(failed)},
+            "runs": {"rows": newest(rows), "of": totals(rows), "count": len(rows)},
         }  # fmt: skip
-
-    def _log(self, row: RunRow) -> str:
-        return log_tail(Store(self.paths[row.store]).folder(row.run_id))
+        common = {"state": state, "chosen": chosen, "fields": FIELDS}
+        return {name: _render(name, **common, **values) for name, values in shown.items()}
 
     def run(self, store: int, run_id: str) -> Parts:
         """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
         folder, record = self._record(store, run_id)
-        devices: Sequence[Device] = ()
-        marks: Sequence[Mark] = ()
-        sums, note = Totals(), None
+        written: Written = [], Totals(), []
+        note = None
         try:
             if record.status == "done":
-                devices, sums, marks = self._ended(folder.path, record.finished_at)
+                written = self._ended(folder.path, record.finished_at)
             else:
-                row = RunRow(store, run_id, {}, {"attempts": record.attempts})
                 with self._lock:
-                    (tail,) = self._tails.poll([row])
-                devices, sums, marks = list(tail.devices.values()), tail.totals, tail.marks
+                    row = RunRow(store, run_id, {}, {"attempts": record.attempts})
+                    written = self._tails.poll([row])
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
-        newest = sorted(marks, key=lambda mark: -mark.end_s)[:50]
+        last = sorted(written[2], key=lambda mark: -mark.end_s)[:50]
         return {
             "facts": _render("facts", record=record, state=folder.state(record), note=note),
-            "live": _render("live", charts=timelines(devices, sums, marks), running=()),
-            "windows": _render("windows", marks=newest),
+            "live": _render("live", charts=timelines(*written), running=()),
+            "windows": _render("windows", marks=last),
             "log": _render("log", text=log_tail(folder)),
         }
 

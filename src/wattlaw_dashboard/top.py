@@ -30,7 +30,7 @@ from wattlaw_dashboard.dashboard_overview import (
     read_overview,
     totals,
 )
-from wattlaw_dashboard.tails import Device, RunTail
+from wattlaw_dashboard.tails import Device
 
 #: Steps of a sparkline, and its seconds.
 _BARS, _SPARK_S = " ▁▂▃▄▅▆▇█", 40
@@ -57,37 +57,29 @@ def top(
     If the output is no terminal, it prints the state once.
     """
     paths = [Store.existing(path).path for path in dict.fromkeys(stores or [Path("wattlaw-store")])]
-    console = Console()
-    view = _View(paths)
+    console, states = Console(), _states(paths)
     if once or not console.is_terminal:
-        console.print(view.state())
+        console.print(next(states))
         return 0
-    with Live(view.state(), console=console, screen=True, auto_refresh=False) as live:
+    with Live(next(states), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(seconds)
-                live.update(view.state(), refresh=True)
+                live.update(next(states), refresh=True)
         except KeyboardInterrupt:
             return 0
 
 
-class _View:
-    def __init__(self, paths: list[Path]) -> None:
-        self._paths = paths
-        self._tails = RunTails(paths)
-        self._poller = StatusPoller()
-        self._read()
-
-    def _read(self) -> None:
+def _states(paths: list[Path]) -> Iterator[Group]:
+    tails, poller, due_s = RunTails(paths), StatusPoller(), 0.0
+    while True:
         begin_s = time.monotonic()
-        self._overview = read_overview(self._paths, self._poller)
-        self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
-
-    def state(self) -> Group:
-        if time.monotonic() >= self._due_s:
-            self._read()
-        tails = self._tails.poll(active(self._overview.rows))
-        return Group(*_summary(self._overview), _devices(tails), *_runs(self._overview))
+        if begin_s >= due_s:
+            overview = read_overview(paths, poller)
+            due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
+        running = active(overview.rows)
+        devices = _devices(tails.poll(running)[0], is_running=bool(running))
+        yield Group(*_summary(overview), devices, *_runs(overview))
 
 
 def _summary(overview: Overview) -> Iterator[Text | Padding]:
@@ -108,10 +100,9 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
         yield Text(escape_invisible(line))
 
 
-def _devices(tails: list[RunTail]) -> Table | Text:
-    devices = [device for tail in tails for device in tail.devices.values()]
+def _devices(devices: list[Device], *, is_running: bool) -> Table | Text:
     if not devices:
-        return Text("No samples of running runs." if tails else "No run is running.")
+        return Text("No samples of running runs." if is_running else "No run is running.")
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for heading in ("device", "host"):
         table.add_column(heading, overflow="fold")
