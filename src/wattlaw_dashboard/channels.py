@@ -20,7 +20,7 @@ PROBLEM = "problem"
 #: The shortest time between two states, and a quiet time after which a comment shows that the
 #: connection is alive.
 PERIOD_S, _ALIVE_S = 1.0, 10.0
-#: Computing takes at most this share of the time of a core.
+#: Reading and computing take at most this share of the time of a core.
 SHARE = 0.1
 
 

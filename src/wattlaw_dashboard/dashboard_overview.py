@@ -32,7 +32,7 @@ FIELDS = {
     "workload": "workload", "gpus": "GPUs", "nodes": "nodes", "batch": "global batch", "cap": "cap",
     "status": "status", "source": "source",
 }  # fmt: skip
-#: Rows of a table of runs.
+#: Rows of a table of runs, or of groups.
 MOST_ROWS = 100
 #: The end of a log that is shown, in bytes, and its lines.
 _LOG_BYTES, _LOG_LINES = 16_384, 40
@@ -83,17 +83,12 @@ class RunRow:
         return self.record.get("finished_at")
 
     @property
-    def changed_at(self) -> datetime | None:
-        return self.finished_at or self.record.get("started_at")
-
-    @property
     def hours(self) -> float:
         """The GPU-hours of the last attempt if it has ended, on a real clock."""
         if self.finished_at is None or self.source not in ON_A_CLOCK:
             return 0.0
-        start = self.record["started_at"] or self.finished_at
-        seconds = (self.finished_at - start).total_seconds()
-        return float(self.record["gpus"] * max(0.0, seconds) / _HOUR_S)
+        time = self.finished_at - (self.record["started_at"] or self.finished_at)
+        return float(self.record["gpus"] * max(0.0, time.total_seconds()) / _HOUR_S)
 
 
 @dataclass
@@ -244,7 +239,11 @@ def newest(rows: Iterable[RunRow], most: int = MOST_ROWS) -> list[RunRow]:
     """Return the first rows of a table: what runs, what is queued, what changed last, the rest."""
 
     def place(row: RunRow) -> tuple[bool, bool, datetime]:
-        return row.status == "running", row.status == "queued", row.changed_at or _OLDEST
+        return (
+            row.status == "running",
+            row.status == "queued",
+            row.finished_at or row.record.get("started_at") or _OLDEST,
+        )
 
     return heapq.nlargest(most, rows, key=place)
 

@@ -38,7 +38,6 @@ from wattlaw_dashboard.dashboard_overview import (
     MOST_ROWS,
     ON_A_CLOCK,
     Chosen,
-    Overview,
     RunRow,
     RunTails,
     Total,
@@ -56,8 +55,6 @@ T = TypeVar("T")
 
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
-#: The longest id of a run.
-_MAX_ID = 64
 #: Energies of windows, with what they are of. Outer scopes contain inner ones.
 _ENERGIES = {
     "gpu_energy_j": "energy of GPUs", "cpu_energy_j": "energy of processors",
@@ -153,7 +150,7 @@ class Pages:
         shown: dict[str, dict[str, Any]] = {
             "answer": {"reading": reading, "blocks": _answer(reading, chosen)},
             "summary": {"of": _used(totals(state.rows), reading), "paths": self.paths},
-            "filter": {"choices": _choices(state, chosen)},
+            "filter": {"choices": _choices(state.rows, chosen)},
             "groups": {
                 "of": of_groups, "groups": len(groups),
                 "names": [name for name in _USED if any(name in used for _, used in of_groups)],
@@ -190,7 +187,7 @@ class Pages:
 
     def _record(self, store: int, run_id: str) -> tuple[RunFolder, RunRecord]:
         # Letters and digits only, so that the id cannot lead out of the store.
-        is_id = run_id.isascii() and run_id.isalnum() and len(run_id) <= _MAX_ID
+        is_id = run_id.isascii() and run_id.isalnum() and len(run_id) <= 64
         if is_id and 0 <= store < len(self.paths):
             folder = Store.existing(self.paths[store]).folder(run_id)
             record = folder.read()
@@ -214,7 +211,7 @@ def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, 
     """Add what the runs used, as text by its name: the time of workers, then energies."""
     shown, read = [], reading or Reading()
     for total in found:
-        sums = Counter({_TIME: total.hours}) if total.hours else Counter[str]()
+        sums = Counter[str]({_TIME: total.hours} if total.hours else {})
         for row in total.rows:
             sums.update(read.used.get(row.run_id, {}))
         time_of = partial(fmt.work_text, worker=read.worker)
@@ -226,9 +223,9 @@ def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, 
     return shown
 
 
-def _choices(state: Overview, chosen: Chosen) -> dict[str, list[str]]:
+def _choices(rows: Sequence[RunRow], chosen: Chosen) -> dict[str, list[str]]:
     """Return the texts of each field in which runs differ, and those that are chosen."""
-    texts = {name: {row.fields[name] for row in state.rows} for name in FIELDS}
+    texts = {name: {row.fields[name] for row in rows} for name in FIELDS}
     for name, text in chosen.values:
         texts[name] |= {text}
     return {name: sorted(each, key=natural) for name, each in texts.items() if len(each) > 1}
@@ -245,11 +242,8 @@ def read_results(paths: Sequence[Path]) -> Reading:
 
 
 def _used_by_run(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Return the energies of all windows of each done run in J, by what they are of, and its
-    GPU-hours if its record has those of another clock.
-
-    Estimated energies have a name of their own, and impossible ones are left out.
-    """
+    """Return the energies of all windows of each done run in J, by name, without impossible ones;
+    and its GPU-hours if its record has times of another clock."""
     used: dict[str, dict[str, float]] = defaultdict(dict)
     by_id = runs.set_index("run_id")
     virtual = epochs[~epochs["run_id"].map(by_id["launcher"].map(source_of)).isin(ON_A_CLOCK)]

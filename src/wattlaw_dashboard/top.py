@@ -20,6 +20,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
+from wattlaw_dashboard.channels import SHARE
 from wattlaw_dashboard.dashboard_overview import (
     ACTIVE,
     FAILED,
@@ -41,8 +42,6 @@ _COLUMNS = {
     "power W": "power_w", "limit W": "power_limit_w", "use %": "sm_util",
     "clock MHz": "sm_clock_mhz", "°C": "temperature_c", "cores": "cpu_cores",
 }  # fmt: skip
-#: Reading a large store takes at most this share of the time.
-_SHARE = 0.1
 
 
 def top(
@@ -76,7 +75,7 @@ def _states(paths: list[Path]) -> Iterator[Group]:
         begin_s = time.monotonic()
         if begin_s >= due_s:
             overview = read_overview(paths, poller)
-            due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
+            due_s = begin_s + (time.monotonic() - begin_s) / SHARE
         running = active(overview.rows)
         devices = _devices(tails.poll(running)[0], is_running=bool(running))
         yield Group(*_summary(overview), devices, *_runs(overview))
