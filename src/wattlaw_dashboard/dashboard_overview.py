@@ -2,7 +2,7 @@
 
 import heapq
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -165,8 +165,8 @@ class Chosen:
 
     @property
     def query(self) -> str:
-        pairs = [*self.values, *(("by", name) for name in self.by if self.by != Chosen.by)]
-        return urlencode(pairs)
+        by = () if self.by == Chosen.by else self.by
+        return urlencode([*self.values, *(("by", name) for name in by)])
 
     def of_group(self, total: Total) -> "Chosen":
         group = dict(zip((*self.by, "source"), (*total.group, total.source), strict=True))
@@ -191,13 +191,10 @@ class Overview:
 
     @property
     def skipped(self) -> Iterator[str]:
-        reasons: dict[str, Counter[str]] = defaultdict(Counter)
-        for row in self.rows:
-            if row.status == "skipped":
-                reasons[row.source][row.reason or "without a reason"] += 1
-        for source, counts in reasons.items():
-            for reason, count in counts.most_common(_MOST_REASONS):
-                yield f"{plural(count, f'{source} run')} skipped: {reason}"
+        skipped = (row for row in self.rows if row.status == "skipped")
+        counts = Counter((row.source, row.reason or "without a reason") for row in skipped)
+        for (source, reason), count in counts.most_common(_MOST_REASONS):
+            yield f"{plural(count, f'{source} run')} skipped: {reason}"
 
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         store = Store.existing(path)
@@ -239,11 +236,8 @@ def newest(rows: Iterable[RunRow], most: int = MOST_ROWS) -> list[RunRow]:
     """Return the first rows of a table: what runs, what is queued, what changed last, the rest."""
 
     def place(row: RunRow) -> tuple[bool, bool, datetime]:
-        return (
-            row.status == "running",
-            row.status == "queued",
-            row.finished_at or row.record.get("started_at") or _OLDEST,
-        )
+        changed_at = row.finished_at or row.record.get("started_at") or _OLDEST
+        return row.status == "running", row.status == "queued", changed_at
 
     return heapq.nlargest(most, rows, key=place)
 
