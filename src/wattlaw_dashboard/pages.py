@@ -232,11 +232,12 @@ def _choices(rows: Sequence[RunRow], chosen: Chosen) -> dict[str, list[str]]:
 
 
 def read_results(paths: Sequence[Path]) -> Reading:
+    read_at = now()
     try:
         results = open_results(*paths)
         advice, refusals = advise_each(results.metrics, results.epochs, results.runs, None)
         used = _used_by_run(results.runs, results.epochs)
-        return Reading(advice, refusals, used, worker_noun(results.metrics))
+        return Reading(advice, refusals, used, worker_noun(results.metrics), read_at=read_at)
     except Exception as error:  # the page says so, and the next reading may succeed
         return Reading(problem=f"the results cannot be read: {one_line(error)}")
 

@@ -96,7 +96,7 @@ def _chart(
     chart.grid = [(y(top * share), number(top * share)) for share in (0.0, 0.5, 1.0)]
     chart.limits = [(y(limit), number(limit)) for limit in limits]
     for age_s in (span_s * part / 5 for part in range(5)):
-        label = f"-{_duration(age_s)}" if age_s else "last sample"
+        label = f"-{_duration(age_s)}" if age_s else "last"
         chart.times.append((f"{100 * (1 - age_s / span_s):.1f}%", label))
     gap = 10 * chart.width * max(1, span_s / STEPS) / span_s
     for i, (line, values) in enumerate(lines.items()):
