@@ -141,10 +141,11 @@ def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         scaling.exponents, scaling.speedups, measured.settings, energy.factors, caps.effects,
-        caps.comparisons, batch.means, verdict.table, energy.totals,
+        caps.comparisons, batch.means, energy.totals,
         data_quality.verdicts, data_quality.reasons,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []
+    assert verdict.table(empty.advice) is None
 
 
 def test_a_long_table_keeps_the_rows_of_the_lowest_rank():

@@ -108,19 +108,30 @@ class Findings:
 
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
-        advice, refused = [], []
-        nothing = Question(footprint=self.footprint), None
-        for workload in sorted(self.runs["workload"].dropna().unique()):
-            question, decision = self.questions.get(workload, nothing)
-            try:
-                own = advise(
-                    self.runs, self.epochs, workload, question,
-                    stored=self.stored, decision=decision,
-                )  # fmt: skip
-                advice.append(own)
-            except Refused as refusal:
-                refused.append((str(workload), str(refusal)))
-        return tuple(advice), tuple(refused)
+        return advise_each(self.runs, self.epochs, self.stored, self.questions, self.footprint)
+
+
+def advise_each(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    stored: pd.DataFrame,
+    questions: Mapping[str, tuple[Question, Decision | None]],
+    footprint: Footprint | None = None,
+) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
+    """Return the advice on each workload, and those that have none with the reason.
+
+    The tables and ``questions`` are those of ``Findings``.
+    """
+    advice, refused = [], []
+    nothing = Question(footprint=footprint), None
+    for workload in sorted(runs["workload"].dropna().unique()):
+        question, decision = questions.get(workload, nothing)
+        try:
+            own = advise(runs, epochs, workload, question, stored=stored, decision=decision)
+            advice.append(own)
+        except Refused as refusal:
+            refused.append((str(workload), str(refusal)))
+    return tuple(advice), tuple(refused)
 
 
 def analyse(

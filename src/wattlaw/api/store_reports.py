@@ -27,7 +27,10 @@ from wattlaw.study.question import PRICES, asks
 if TYPE_CHECKING:
     import altair as alt
 
+    from wattlaw.analysis.advise.advice import Advice
+    from wattlaw.analysis.decide.decision import Decision
     from wattlaw.analysis.findings import Findings
+    from wattlaw.study.question import Question
 
 #: The tables that ``export`` writes.
 EXPORTS = (*FRAMES, "fits")
@@ -280,15 +283,25 @@ class StoreReports(StoreTables):
         write_table(output, rows, raw=raw)
         return Exported((output,), len(rows))
 
+    def advice_on_each(self) -> "tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]":
+        """Return the advice on each workload, and those that have none with the reason."""
+        from wattlaw.analysis.findings import advise_each
+
+        return advise_each(self.metrics, self.epochs, self.runs, self._questions(None))
+
+    def _questions(
+        self, prices: Mapping[str, Any] | None
+    ) -> dict[str, "tuple[Question, Decision | None]"]:
+        decisions = tuple(self._decisions())
+        return {item.workload: question_or_decided(prices or {}, item)
+                for item in reversed(decisions)}  # fmt: skip
+
     def _findings(self, prices: Mapping[str, Any] | None = None, **options: Any) -> "Findings":
         from wattlaw.analysis.findings import analyse
         from wattlaw.store.statistics import read_telemetry
 
-        decisions = tuple(self._decisions())
-        options["questions"] = {
-            item.workload: question_or_decided(prices or {}, item) for item in reversed(decisions)
-        }
-        options |= {"decisions": decisions, "footprint": read_question(prices or {}).footprint}
+        options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
+        options |= {"footprint": read_question(prices or {}).footprint}
         runs, epochs = self._tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

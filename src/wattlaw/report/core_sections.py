@@ -50,8 +50,8 @@ MAX_SENTENCES = 8
 
 def _advice(content: Content) -> Parts:
     findings = content.findings
-    yield from verdict.answers(findings)
-    table, changing = verdict.table(findings), verdict.what_changes(findings)
+    yield from verdict.answers(findings.advice, findings.advice_refusals)
+    table, changing = verdict.table(findings.advice), verdict.what_changes(findings)
     several = len(findings.advice) > 1
     yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
     yield None if several else table
