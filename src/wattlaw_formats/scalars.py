@@ -159,9 +159,9 @@ def _add_samples(windows: Sequence[dict[str, Any]], seen: Sequence[Scalar]) -> N
         return
     for window in windows:
         first = window.get("from_step", 0)
-        edges = known.get(first), known.get(first + window.get("steps", 0))
-        if None not in edges and (samples := int(edges[1] - edges[0])) > 0:
-            window["samples"] = samples
+        before, after = known.get(first), known.get(first + window.get("steps", 0))
+        if before is not None and after is not None and after > before:
+            window["samples"] = int(after - before)
 
 
 def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:

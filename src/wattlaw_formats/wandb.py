@@ -199,15 +199,15 @@ def _varint(message: bytes, at: int) -> tuple[int, int]:
 def _items(message: bytes, field: int) -> dict[str, Any]:
     """Return the values of items, such as of a history; the parts of a nested key are joined."""
     values = {}
-    for item in (value for number, value in _fields(message) if number == field):
+    for item in (value for place, value in _fields(message) if place == field):
         parts = list(_fields(item))
-        key = ".".join(_text(value) for number, value in parts if number in (_KEY, _NESTED_KEY))
-        values[key] = next((json.loads(value) for number, value in parts if number == _JSON), None)
+        key = ".".join(_text(value) for place, value in parts if place in (_KEY, _NESTED_KEY))
+        values[key] = next((json.loads(value) for place, value in parts if place == _JSON), None)
     return values
 
 
 def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
+    flat = dict[str, Any]()
     for name, value in values.items():
         is_nested = isinstance(value, dict) and len(prefix) < 1000
         flat |= _flat(value, f"{prefix}{name}.") if is_nested else {prefix + name: value}
