@@ -26,7 +26,7 @@ def _wandb(_: str) -> Sink:
         raise ValueError("no run of W&B is open; call wandb.init() before")
     # Without a commit, the values are part of what the program logs next: its steps stay its own.
     return lambda values, _, is_end: (
-        run.summary.update(values) if is_end else run.log(dict(values), commit=False)
+        run.summary.update(dict(values)) if is_end else run.log(dict(values), commit=False)
     )
 
 
