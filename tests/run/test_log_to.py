@@ -61,9 +61,13 @@ def logged(folder: Path, to: str) -> dict[str, list[float]]:
 @pytest.mark.parametrize("to", OPEN)
 def test_windows_and_the_result_are_in_the_run_that_is_open(tmp_path, to):
     gpus = FakeGpus.create(tmp_path / "boards", 1)  # at 250 W
-    offline = {"WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false",
-               "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
-               **{f"WANDB_{name}_DIR": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA")}}  # fmt: skip
+    offline = {
+        "WANDB_MODE": "offline",
+        "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        **{f"WANDB_{name}_DIR": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA")},
+    }
     done = subprocess.run(
         [sys.executable, "-W", "error::UserWarning", "-c", OPEN[to] + LOOP, to],
         capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
@@ -115,9 +119,11 @@ def test_a_missing_package_names_its_extra(tmp_path, monkeypatch, to, module, ex
 def test_an_error_of_the_logger_is_a_warning_and_the_run_is_stored(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("tensorboardX.SummaryWriter.add_scalar", lambda *_: 1 / 0)
-    with pytest.warns(UserWarning, match="could not log to tensorboard"):
-        with wattlaw.track("loop", store=tmp_path / "s", log_to="tensorboard", quiet=True) as run:
-            run.step()
+    with (
+        pytest.warns(UserWarning, match="could not log to tensorboard"),
+        wattlaw.track("loop", store=tmp_path / "s", log_to="tensorboard", quiet=True) as run,
+    ):
+        run.step()
     assert run.record.status == "done"
 
 

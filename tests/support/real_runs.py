@@ -55,10 +55,13 @@ def history(steps: int = 20, *, has_times: bool = True) -> list[dict[str, float]
 def _written(script: str, folder: Path, *arguments: object, **variables: str) -> str:
     own = {name: str(folder) for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")}
     quiet = {
-        "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false",
-        "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.1",
+        "WANDB_MODE": "offline",
+        "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.1",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
-    }  # fmt: skip
+    }
     return subprocess.run(
         [sys.executable, "-c", script, str(folder), *map(str, arguments)], capture_output=True,
         text=True, timeout=180, check=True, cwd=folder, env=environment() | own | quiet | variables,
