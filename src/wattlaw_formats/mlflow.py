@@ -16,14 +16,8 @@ from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, count, ns_of, number
 from wattlaw.importing.readings import SampleRows
 from wattlaw.importing.runs import HOST
-from wattlaw_formats.scalars import (
-    MAPPED,
-    MAX_STEPS,
-    Scalar,
-    check_count,
-    imported_training,
-    setting_of,
-)
+from wattlaw_formats import scalars
+from wattlaw_formats.scalars import MAX_STEPS, Scalar
 
 _META, _PARTS = "meta.yaml", ("metrics", "params", "tags")
 _MAX_FILES, _MAX_META, _MAX_PARAM = 10_000, 2**16, 8192
@@ -36,7 +30,7 @@ _STATUS = {1: "is not finished", 2: "was not started", 4: "failed", 5: "was kill
 class RunImporter:
     name = "mlflow"
     description = "folder of a run in MLflow's file store (mlruns/EXPERIMENT/RUN)"
-    mapped = MAPPED
+    mapped = scalars.MAPPED
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         if path.name == _META:
@@ -64,21 +58,23 @@ class RunImporter:
         files = self.files_of(folder)
         if len(files) > _MAX_FILES:
             raise BadInput(f"{path}: a run with more than {_MAX_FILES:,} files")
-        config, scalars, samples = dict[str, Any](), list[Scalar](), SampleRows(path)
+        config, points, samples = dict[str, Any](), list[Scalar](), SampleRows(path)
         for file in files[1:]:
             part, *names = file.relative_to(folder).parts
             if part == "params":
                 config["/".join(names)] = _param(file)
             elif part == "metrics":
-                _read_metric(source, file, "/".join(names), scalars, samples)
+                _read_metric(source, file, "/".join(names), points, samples)
         name = _read_yaml(folder.parent / _META).get("name")
         values = {"workload": str(name or folder.parent.name)[:200]}
-        values |= setting_of(path, config, options)
-        return imported_training(source, options, "MLflow run", scalars, values, notes, samples)
+        values |= scalars.setting_of(path, config, options)
+        return scalars.imported_training(
+            source, options, "MLflow run", points, values, notes, samples
+        )
 
 
 def _read_metric(
-    source: Source, file: Path, tag: str, scalars: list[Scalar], samples: SampleRows
+    source: Source, file: Path, tag: str, points: list[Scalar], samples: SampleRows
 ) -> None:
     text, gpu = read_input(file, MAX_BYTES).decode("utf-8", "replace"), _GPU.fullmatch(tag)
     lines = (line for line in text.split("\n") if line.strip())
@@ -98,8 +94,8 @@ def _read_metric(
         elif tag.startswith("system/"):
             source.account.leave_out("a system metric that is not used", row)
         else:
-            scalars.append(Scalar(row, Path(), tag[:200], step, t_ns * 1e-9, value))
-    check_count(file, scalars)
+            points.append(Scalar(row, Path(), tag[:200], step, t_ns * 1e-9, value))
+    scalars.check_count(file, points)
 
 
 def _is_run(folder: Path) -> bool:

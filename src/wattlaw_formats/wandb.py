@@ -18,16 +18,8 @@ from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, count, headers_in, ns_of, number
 from wattlaw.importing.readings import SampleRows
 from wattlaw.importing.runs import HOST, workload_of
-from wattlaw_formats.scalars import (
-    EVALUATION,
-    MAPPED,
-    MAX_STEPS,
-    SAMPLES,
-    Scalar,
-    check_count,
-    imported_training,
-    setting_of,
-)
+from wattlaw_formats import scalars
+from wattlaw_formats.scalars import MAX_STEPS, Scalar
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _PIECE = 32_768, struct.Struct("<IHB")
@@ -48,7 +40,7 @@ _COLUMNS = {
 class RunImporter:
     name = "wandb"
     description = "offline run of Weights & Biases (run-ID.wandb), or the CSV of a run's history"
-    mapped = MAPPED
+    mapped = scalars.MAPPED
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         names = {name for names in headers_in(head) if "_timestamp" in names for name in names}
@@ -61,9 +53,9 @@ class RunImporter:
         else:
             for line, cells in source.rows(["_timestamp"]):
                 run.add(line, number(cells["_timestamp"]), cells)
-        values = {"workload": run.project, **setting_of(source.path, run.config, options)}
+        values = {"workload": run.project, **scalars.setting_of(source.path, run.config, options)}
         values |= {"hardware": run.hardware} if run.hardware else {}
-        return imported_training(
+        return scalars.imported_training(
             source, options, "W&B run", run.scalars, values, run.notes, run.samples
         )
 
@@ -81,7 +73,7 @@ class _Run:
                 if record is None:
                     raise ValueError("damaged")
                 self._add_record(row, dict(_fields(record)))
-            except (ValueError, TypeError, LookupError, RecursionError):
+            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
                 self.source.account.leave_out("a record that is damaged or cut off", row)
                 self.notes = [f"damaged or cut off at byte {at:,} of {len(data):,}"]
 
@@ -102,8 +94,7 @@ class _Run:
         elif _ENVIRONMENT in record:
             self.hardware = _text(dict(_fields(record[_ENVIRONMENT])).get(18, b"")) or self.hardware
         elif _EXIT in record:
-            code = dict(_fields(record[_EXIT])).get(1, 0)
-            self.notes += [f"the run ended with exit code {code}"] if code else []
+            self.notes += ["the run failed"] if dict(_fields(record[_EXIT])).get(1) else []
         else:
             return account.leave_out("a record without a step or a power", row)
         return account.header(row)
@@ -123,19 +114,20 @@ class _Run:
             self.samples.add(host, gpu, "gpu", t_ns, own)
             self.samples.facts[host, gpu] = {"power": "average"}
             account.read(row)
-        step = next((name for name in _STEPS if count(values.get(name), most=MAX_STEPS)), "_step")
-        at = count(values.get(step), most=MAX_STEPS)
+        counts = {name: count(values.get(name), most=MAX_STEPS) for name in _STEPS}
+        step = next((name for name in _STEPS if counts[name] is not None), "_step")
+        at = counts[step]
         if at is None:
             return None if gpus else account.leave_out("a record without a step or a power", row)
         for name, value in values.items():
             is_own = name.startswith("_") or name in _STEPS or name.endswith("epoch")
             if is_own or _GPU.fullmatch(name) or (known := number(value)) is None:
                 continue
-            is_kept = EVALUATION.search(name) or SAMPLES.fullmatch(name)
+            is_kept = scalars.EVALUATION.search(name) or scalars.SAMPLES.fullmatch(name)
             self.scalars.append(
                 Scalar(row, Path(), name[:200] if is_kept else step, at, time_s, known)
             )
-        check_count(self.source.path, self.scalars)
+        scalars.check_count(self.source.path, self.scalars)
         return None
 
 
