@@ -14,6 +14,9 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.variation import PRIOR, Variation, slow_nodes, variation
 from wattlaw.analysis.predict.job import jobs_of
 
+#: What ``variation`` needs beside hosts and session.
+PLACED = {"slow_log": 0.0, "launcher": "slurm", "nodes": 1}
+
 
 def drawn(sds: tuple[float, float, float], shape: tuple[int, ...] = (60, 4, 3, 3)) -> Variation:
     """Return the variation of settings that ran on sets of nodes, in sessions there, repeated."""
@@ -22,8 +25,8 @@ def drawn(sds: tuple[float, float, float], shape: tuple[int, ...] = (60, 4, 3, 3
         dice.normal(0, sd, (*shape[: 4 - at], *(1,) * at)) for at, sd in enumerate(sds)
     ) + np.zeros(shape)
     setting, hosts, session, _ = np.indices(shape).reshape(4, -1)
-    rows = pd.DataFrame({"hosts": hosts.astype(str), "session": session, "slow_log": 0.0})
-    return variation(pd.Series(np.exp(logs.ravel())), pd.Series(setting), rows)
+    rows = pd.DataFrame({"hosts": hosts.astype(str), "session": session})
+    return variation(pd.Series(np.exp(logs.ravel())), pd.Series(setting), rows.assign(**PLACED))
 
 
 @pytest.mark.parametrize("sds", [(0.02, 0.01, 0.03), (0.01, 0.06, 0.02), (0.1, 0.0, 0.05)])
@@ -47,7 +50,7 @@ def test_the_prior():
     kind = table["gpus_per_node"].map(lambda digits: "".join(sorted(digits)))
     logs = np.log(table["step_time_s"])
     logs -= logs.groupby([table["workload"], kind, table["local_batch"]]).transform("mean")
-    rows = table.assign(hosts=table["gpus_per_node"], session=0, slow_log=0.0)
+    rows = table.assign(hosts=table["gpus_per_node"], session=0, **PLACED)
     found = variation(np.exp(logs), table.groupby(["workload", kind]).ngroup(), rows)
     assert np.sqrt(found.variances[[0, 2]]) == pytest.approx([0.028, 0.032], abs=0.001)
 

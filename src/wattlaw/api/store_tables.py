@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import SETTINGS, run_metrics
+from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.api.arguments import listed
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST

@@ -1,6 +1,6 @@
 """The time of a whole job: its training with start-up, evaluation, checkpoints, and its end."""
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -22,14 +22,12 @@ _MUCH = 0.05
 WholeJob = tuple[Quantity | None, tuple[str, ...]]
 
 
-def whole_jobs(
-    job: ComparableRuns, group: pd.Series, amounts: Amounts, absent: Collection[str]
-) -> Iterator[WholeJob]:
+def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Iterator[WholeJob]:
     """Yield, for each setting, the time of a whole job and the parts that were not measured.
 
     The interval is that of one job on another day and other nodes: the mean's is widened by how
-    single runs vary, sessions and nodes with them. ``group`` numbers the settings; ``absent`` is
-    that of ``variation``. The time is None where the training has no known length.
+    single runs vary, sessions and nodes with them. ``group`` numbers the settings. The time is None
+    where the training has no known length.
     """
     rows, size = job.rows, int(group.max()) + 1
     if job.unit in ("sample", "step"):
@@ -44,11 +42,9 @@ def whole_jobs(
     ends = {end: [getattr(of, end, None) for of in needed] for end in ("mean", "low", "high")}
     amount = pd.DataFrame(ends, index=rows.index).astype(float)
     whole_s = amount.apply(lambda epochs: rows[TIME] * epochs + _beside_s(parts, epochs))
-    varied = variation(whole_s["mean"], group, rows, absent)
+    varied = variation(whole_s["mean"], group, rows)
     own_s = special.ndtri((1 + LEVEL) / 2) * np.sqrt(varied.variances.sum())
     factors = np.exp(np.hypot(varied.half, own_s))
-    if not varied.repeated and "imported" in set(rows["launcher"]):
-        factors = factors * np.nan
     first = parts.assign(most=amount["mean"]).groupby(group).first()
     means = whole_s.groupby(group).mean().to_numpy()
     settings = zip(means, factors, first.to_dict("records"), strict=True)
