@@ -14,13 +14,18 @@ ENERGIES = (
     "energy_j", "energy_per_epoch_j", "energy_per_sample_j", "energy_per_step_j",
     "energy_delay_js", "energy_delay2_js2", "energy_per_gpu_hour_j",
 )  # fmt: skip
-#: Quantities above 0, and the power of a run's time to which they are proportional.
+#: Quantities above 0, and the power of a run's time to which they are proportional. Those after a
+#: quantity of ``_VARYING``, up to the next, are it or its inverse times a constant of the setting.
 _ABOVE_0 = {
     "time_s": 1, "epoch_time_s": 1, "time_per_sample_s": 1, "step_time_s": 1, "samples_per_s": -1,
     "gpu_hours": 1, "gpu_hours_per_epoch": 1, "samples_per_gpu_hour": -1, "steps_per_gpu_hour": -1,
     **dict.fromkeys(ENERGIES, 1), "energy_delay_js": 2, "energy_delay2_js2": 3,
     "energy_per_gpu_hour_j": 0, "power_per_gpu_w": 0, "sm_clock_mean_mhz": 0,
 }  # fmt: skip
+_VARYING = (
+    "time_s", "energy_j", "energy_delay_js", "energy_delay2_js2", "energy_per_gpu_hour_j",
+    "power_per_gpu_w", "sm_clock_mean_mhz",
+)  # fmt: skip
 _SHARES = (
     "sm_util_mean", "sm_util_cv", "mem_util_mean", "mem_util_cv", "power_throttle_share",
     "data_wait_share", "communication_share", "rank_wait_share",
@@ -91,17 +96,18 @@ def _elsewhere(
         slow_log = rows["slow_log"].groupby(number).mean().to_numpy()
         own = {}
         for name, power in _ABOVE_0.items():
-            quantity = values.loc[rows.index, name]
-            varied = variation(quantity, number, places.assign(slow_log=power * rows["slow_log"]))
+            if name in _VARYING:
+                shown = places.assign(slow_log=power * rows["slow_log"])
+                varied = variation(values.loc[rows.index, name], number, shown)
             own[name, "low"] = -varied.half - np.maximum(power * slow_log, 0.0)
             own[name, "high"] = varied.half - np.minimum(power * slow_log, 0.0)
             if name == "time_s":
                 from_ = np.where(np.bincount(codes) > 1, "repeats", "other settings")
                 if not varied.repeated:
                     from_ = np.full(len(settings), "public data")
-                shown = [from_, *(np.full(len(settings), at) for at in varied.origins[1:])]
+                columns = [from_, *(np.full(len(settings), at) for at in varied.origins[1:])]
                 frame = pd.DataFrame(
-                    dict(zip(_ORIGINS, shown, strict=True)), index=settings, dtype=object
+                    dict(zip(_ORIGINS, columns, strict=True)), index=settings, dtype=object
                 )
                 frame[~np.isfinite(varied.half)] = None
                 origins.append(frame)
