@@ -113,8 +113,8 @@ def _elsewhere(
                 origins.append(frame)
         ends.append(pd.DataFrame(own, index=settings))
     if not ends:
-        columns = pd.MultiIndex.from_product([_ABOVE_0, ("low", "high")])
-        return pd.DataFrame(columns=columns, dtype=float), pd.DataFrame(columns=_ORIGINS)
+        none = pd.MultiIndex.from_product([_ABOVE_0, ("low", "high")])
+        return pd.DataFrame(columns=none, dtype=float), pd.DataFrame(columns=_ORIGINS)
     return pd.concat(ends).sort_index(), pd.concat(origins).sort_index()
 
 

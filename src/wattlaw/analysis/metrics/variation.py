@@ -4,8 +4,9 @@ A session is a day (UTC). The logarithm of a run's time or energy is that of its
 deviation of its set of nodes, of its session there, and of the run.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -34,6 +35,10 @@ _MOST_PLACES = 10_000_000
 _SIZE = ["gpus", "nodes"]
 #: Runs that are alike in these columns are taken to vary alike.
 JOB = ("workload", "hardware", "launcher")
+
+
+#: A ratio with its 95 % interval.
+Ratio = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -71,12 +76,12 @@ class Variation:
         lasting = [float(sums @ sums) for sums in shared] * self.variances[1:]
         parts = np.array([*parts[is_own], parts[~is_own].sum(), *lasting])
         freedoms = np.array([*freedoms[is_own], *self.freedoms])
-        variance = float(parts.sum()) if np.isfinite(self.half).any() else np.nan
-        with np.errstate(invalid="ignore"):
-            freedom = float(parts.sum() ** 2 / (parts**2 / freedoms).sum())
-        return Mean(float(weight @ runs["log"]), variance, freedom)
+        value, variance = float(weight @ runs["log"]), float(parts.sum())
+        if not np.isfinite(self.half).any():
+            return Mean(value, np.nan, 0)
+        return Mean(value, variance, float(variance**2 / (parts**2 / freedoms).sum()))
 
-    def ratio(self, first: pd.Index, other: pd.Index) -> tuple[float, float, float]:
+    def ratio(self, first: "pd.Index[Any]", other: "pd.Index[Any]") -> Ratio:
         """Return the ratio of the geometric means of two sets of runs, with its 95 % interval.
 
         It reaches to the ratio without what a slow node adds. Missing if a set has no value.
@@ -91,9 +96,8 @@ class Variation:
         mean = self.contrast(weights)
         slower = float((weights * self.runs["slow_log"]).sum())
         low, high = mean.interval
-        ends = (mean.value, low - max(slower, 0.0), high - min(slower, 0.0))
-        value, low, high = np.exp(ends).tolist()
-        return value, low, high
+        ends = np.exp([mean.value, low - max(slower, 0.0), high - min(slower, 0.0)]).tolist()
+        return ends[0], ends[1], ends[2]
 
 
 def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Variation:
@@ -165,6 +169,22 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     return Variation(
         np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs, of_run
     )
+
+
+def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Variation]]:
+    """Yield how quantities vary in each group of ``JOB``, by the index of runs.
+
+    Energies of a setting that count different things show nothing.
+    """
+    settings = [name for name in SETTINGS if name in table]
+    jobs = [name for name in JOB if name in table]
+    for _, rows in with_slow_nodes(table).groupby(jobs, dropna=False):
+        setting = group_numbers(rows, settings)
+        alike = rows["energy_is"].groupby(setting).transform("nunique") <= 1
+        yield {
+            name: variation(rows[name].where(alike | ("energy" not in name)), setting, rows)
+            for name in names
+        }
 
 
 def _absent(rows: pd.DataFrame) -> set[str]:
