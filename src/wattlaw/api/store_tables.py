@@ -30,8 +30,8 @@ _SETTINGS = (
     "power_limit_w", "clock_limit_mhz", "unit",
 )  # fmt: skip
 _MEANS = (
-    "n", "time_s", "time_s_low", "time_s_high", "energy_j", "energy_j_low", "energy_j_high",
-    "energy_is", "samples_per_s", "gpu_hours", "power_per_gpu_w", "sm_util_mean", "metric",
+    "n", "time_s", "time_s_low", "time_s_high", "interval_from", "sessions_from", "nodes_from",
+    "energy_j", "energy_j_low", "energy_j_high", "energy_is", "samples_per_s", "gpu_hours", "power_per_gpu_w", "sm_util_mean", "metric",
 )  # fmt: skip
 
 
@@ -78,6 +78,8 @@ class StoreTables:
     def settings(self) -> pd.DataFrame:
         """A row per setting: means of the repeats, of time and energy with 95 % intervals.
 
+        Intervals are of the mean on other days and nodes. ``interval_from``, ``sessions_from`` and
+        ``nodes_from`` say what shows how runs, days and nodes vary: repeats, or public data.
         Other settings have a column where rows differ in them. ``table("settings")`` has all
         columns: more quantities, and the standard deviation and interval of each.
         """
