@@ -31,7 +31,8 @@ _SETTINGS = (
 )  # fmt: skip
 _MEANS = (
     "n", "time_s", "time_s_low", "time_s_high", "interval_from", "sessions_from", "nodes_from",
-    "energy_j", "energy_j_low", "energy_j_high", "energy_is", "samples_per_s", "gpu_hours", "power_per_gpu_w", "sm_util_mean", "metric",
+    "energy_j", "energy_j_low", "energy_j_high", "energy_is", "samples_per_s", "gpu_hours",
+    "power_per_gpu_w", "sm_util_mean", "metric",
 )  # fmt: skip
 
 

@@ -72,14 +72,24 @@ class Variation:
         by_setting = np.bincount(runs["setting"], weight**2, minlength=self.of_run.shape[1])
         is_own = self.of_run[1] != self.freedoms[0]
         parts, freedoms = by_setting * self.of_run[0], self.of_run[1]
-        shared = [np.bincount(runs[name], weight) for name in ("session", "nodes")]
-        lasting = [float(sums @ sums) for sums in shared] * self.variances[1:]
-        parts = np.array([*parts[is_own], parts[~is_own].sum(), *lasting])
+        parts = np.array([*parts[is_own], parts[~is_own].sum(), *self._shared(weight)])
         freedoms = np.array([*freedoms[is_own], *self.freedoms])
         value, variance = float(weight @ runs["log"]), float(parts.sum())
         if not np.isfinite(self.half).any():
             return Mean(value, np.nan, 0)
         return Mean(value, variance, float(variance**2 / (parts**2 / freedoms).sum()))
+
+    def beyond_repeats(self, weights: pd.Series) -> Mean:
+        """Return the part of ``contrast`` that repeats in one place cannot show; its value is 0."""
+        weight = weights.reindex(self.runs.index, fill_value=0.0).to_numpy(float)
+        parts = self._shared(weight)
+        if not (variance := float(parts.sum())) > 0:
+            return Mean(0.0, 0.0, 1)
+        return Mean(0.0, variance, float(variance**2 / (parts**2 / self.freedoms[1:]).sum()))
+
+    def _shared(self, weight: Floats) -> Floats:
+        sums = [np.bincount(self.runs[name], weight) for name in ("session", "nodes")]
+        return np.array([own @ own for own in sums]) * self.variances[1:]
 
     def ratio(self, first: "pd.Index[Any]", other: "pd.Index[Any]") -> Ratio:
         """Return the ratio of the geometric means of two sets of runs, with its 95 % interval.
