@@ -11,8 +11,17 @@ from wattlaw.analysis.laws.limit_effects import limit_effects, without_limits
 
 def rows(**columns: object) -> pd.DataFrame:
     table = pd.DataFrame(columns)
-    settings = {"workload": "w", "gpus": 2, "clock_limit_mhz": np.nan, "energy_is": "gpu, counter",
-                "hosts": "n1", "session": 1, "launcher": "slurm", "nodes": 1}  # fmt: skip
+    settings = {
+        "workload": "w",
+        "gpus": 2,
+        "clock_limit_mhz": np.nan,
+        "energy_is": "gpu, counter",
+        "hosts": "n1",
+        "session": 1,
+        "slow_log": 0.0,
+        "launcher": "slurm",
+        "nodes": 1,
+    }
     return table.assign(**{name: v for name, v in settings.items() if name not in table})
 
 

@@ -107,3 +107,15 @@ def test_intervals_contain_the_time_on_other_nodes_and_decisions_name_the_slow_o
         assert ("slow-node" in codes[0]) == ("slow-node" in codes[1]) == any(of_slow[-18:])
     assert np.mean(is_in) >= 0.95  # 0.38 by repeats alone
     assert 0.1 < np.mean(of_slow) < 0.5
+
+
+def test_the_model_predicts_settings_that_ran_on_a_slow_node_without_what_it_adds():
+    found, truth = comparable(1)
+    (model,) = jobs_of(found.rows, "job")
+    on_slow = {item.setting: item.slow_log for item in model.observations if item.slow_log}
+    ((named,), _) = slow_nodes(found.rows)
+    assert 0 < len(on_slow) < len(set(model.settings))
+    assert [*on_slow.values()] == pytest.approx([np.log1p(named.slower)] * len(on_slow))
+    times_s = np.median(model.amounts([*on_slow])[0], axis=0)
+    true_s = [truth[at.gpus, int(at.local_batch), at.power_limit_w] for at in on_slow]
+    assert np.log(times_s / true_s) == pytest.approx(0, abs=0.05)
