@@ -158,8 +158,8 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     of_settings, freedom_of = (
         np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
     )
-    # A setting with enough repeats shows its own variance of a run.
-    has_enough = own_freedom > _ENOUGH_FREEDOM
+    # A setting with enough repeats shows its own variance of a run, unless they are identical.
+    has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
     freedom_of[0, has_enough] = own_freedom[has_enough]
     parts = np.array(shares) * of_settings
