@@ -11,9 +11,9 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
-from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics

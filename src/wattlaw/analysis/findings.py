@@ -19,7 +19,7 @@ from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
-from wattlaw.analysis.metrics.groups import aggregate, groups, join_energy_kinds
+from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import (
     HOUR_S,
     measured_windows,
@@ -28,7 +28,8 @@ from wattlaw.analysis.metrics.metrics import (
     with_sampled_utilisation,
 )
 from wattlaw.analysis.metrics.result import Caution, plain
-from wattlaw.analysis.metrics.variation import slow_nodes
+from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
+from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
 from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
@@ -156,7 +157,7 @@ def analyse(
     advice answers, with its decision; ``energy_scope`` is that of ``metrics.run_metrics``.
     """
     table = run_metrics(runs, epochs, energy_scope)
-    table = with_sampled_utilisation(table, statistics)
+    table = with_slow_nodes(with_sampled_utilisation(table, statistics))
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])

@@ -26,9 +26,10 @@ from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.groups import aggregate, group_numbers
+from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
+from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.analysis.metrics.variation import shared_deviations, variation
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import quantiles
@@ -38,7 +39,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
-from wattlaw.study.sources import origin_of, source_of
+from wattlaw.study.sources import source_of
 
 #: Runs that differ in these columns inform different models.
 _SEPARATE = ["hardware", "launcher", "threads_per_worker", "power_profile"]
@@ -232,16 +233,9 @@ def options_of_runs(
         slow_log=by_group["slow_log"].mean(),
     )
     runs = [own.to_numpy(float) for _, own in by_group[quantities]]
-    launcher, absent = job.rows["launcher"].iloc[0], set[str]()
-    if origin_of(launcher) == "simulated":
-        absent = {"session", "nodes"}
-    elif launcher == "local" and job.rows["nodes"].max() == job.rows["hosts"].nunique() == 1:
-        absent = {"nodes"}  # the next run is on this machine, too
-    whole = list(whole_jobs(job, group, amounts, absent))
-    varied = [variation(job.rows[name], group, job.rows, absent) for name in quantities]
+    whole = list(whole_jobs(job, group, amounts))
+    varied = [variation(job.rows[name], group, job.rows) for name in quantities]
     shared = [shared_deviations(own, varied) for _, own in job.rows.groupby(group)]
-    repeated = varied[0].repeated
-    is_known = repeated > 0 or "imported" not in set(job.rows["launcher"])
     shown, options = tuple(varying_columns(job.rows)), []
     for number, row in enumerate(rows.to_dict("records")):
         values = {str(name): plain(value) for name, value in row.items()}
@@ -254,14 +248,8 @@ def options_of_runs(
             dataset_fraction=values["dataset_fraction"] or 1.0,
         )
         time_s, energy_j = (
-            Quantity.of(mean, mean / factor * np.exp(-row["slow_log"]), mean * factor)
-            for mean, factor in (
-                (row[name], np.exp(own.half[number]) if is_known else np.nan)
-                for name, own in zip(quantities, varied, strict=True)
-            )
+            Quantity.of(*(row[name + end] for end in ("", "_low", "_high"))) for name in quantities
         )
-        interval_from = "repeats" if repeats > 1 else "other settings"
-        interval_from = interval_from if repeated else "public data"
         if amount is None or time_s is None:
             continue
         options.append(
@@ -272,7 +260,7 @@ def options_of_runs(
                 energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
                 repeats=repeats, runs=runs[number], shared=shared[number],
                 slow_log=values["slow_log"], energy_is=job.energy_is if energy_j else None,
-                interval_from=interval_from if is_known else None,
+                interval_from=values["interval_from"],
                 footprint=footprint, epochs_trained=values["epochs_trained"],
                 eval_time_s=values["eval_time_s"], whole_job_s=whole[number].time_s,
                 whole_job_without=whole[number].without, beside_j=whole[number].beside_j,

@@ -1,6 +1,6 @@
 """The time of a whole job: its training with start-up, evaluation, checkpoints, and its end."""
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -32,14 +32,11 @@ class WholeJob:
     parts: Mapping[str, float]  # the means of ``PARTS``
 
 
-def whole_jobs(
-    job: ComparableRuns, group: pd.Series, amounts: Amounts, absent: Collection[str]
-) -> Iterator[WholeJob]:
+def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Iterator[WholeJob]:
     """Yield the whole job of each setting.
 
     The interval is that of one job on another day and other nodes: the mean's is widened by how
-    single runs vary, sessions and nodes with them. ``group`` numbers the settings; ``absent`` is
-    that of ``variation``.
+    single runs vary, sessions and nodes with them. ``group`` numbers the settings.
     """
     if job.unit in ("sample", "step") and all(item.mean == 1 for item in amounts.values()):
         yield from [WholeJob(None, 0.0, BESIDE_TRAINING, {})] * (int(group.max()) + 1)
@@ -51,11 +48,9 @@ def whole_jobs(
     ends = {end: [getattr(of, end, None) for of in needed] for end in ("mean", "low", "high")}
     amount = pd.DataFrame(ends, index=rows.index).astype(float)
     whole_s = amount.apply(lambda epochs: rows[TIME] * epochs + beside_training(parts, epochs)[0])
-    varied = variation(whole_s["mean"], group, rows, absent)
+    varied = variation(whole_s["mean"], group, rows)
     own_s = special.ndtri((1 + LEVEL) / 2) * np.sqrt(varied.variances.sum())
     factors = np.exp(np.hypot(varied.half, own_s))
-    if not varied.repeated and "imported" in set(rows["launcher"]):
-        factors = factors * np.nan
     energy_j = pd.Series(beside_training(parts, amount["mean"])[1], rows.index)
     beside_j = energy_j.groupby(group).mean()
     means, by_setting = whole_s.groupby(group).mean(), parts.groupby(group).mean()

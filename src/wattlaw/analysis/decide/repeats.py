@@ -60,5 +60,5 @@ def _repeated(observations: Sequence[Observation]) -> list[list[float]]:
     by_setting: dict[object, list[float]] = {}
     for item in observations:
         key = item.setting, item.epoch_steps
-        by_setting.setdefault(key, []).append(float(np.log(item.step_time_s)))
+        by_setting.setdefault(key, []).append(float(np.log(item.healthy_step_s)))
     return [times for times in by_setting.values() if len(times) > 1]

@@ -63,7 +63,7 @@ class Posterior:
         """
         seen = [item.setting for item in self.observations]
         fitted, _, _ = self._steps(seen, self.observations)
-        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
         by_setting: dict[Setting, list[float]] = {}
         for setting, value in zip(seen, np.median(missed, axis=0).tolist(), strict=True):
             by_setting.setdefault(setting, []).append(value)
@@ -114,7 +114,7 @@ class Posterior:
             Layout.of_observations(self.observations, self.reference),
             Layout.of(settings, self.reference),
         )
-        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
         # What an allocation of nodes adds counts as an error of the model: a training is in one
         # allocation too. What a session shares does not.
         misfit = max(self.misfit, model_error.TIME_ERROR)
@@ -129,7 +129,7 @@ class Posterior:
         errors = errors + beyond.draw_errors(
             *layouts, misfit / model_error.TIME_ERROR, self.draws, self.seed
         )
-        seen_s = np.array([item.step_time_s for item in self.observations])
+        seen_s = np.array([item.healthy_step_s for item in self.observations])
         least_s = beyond.saturated_s(
             layouts[0], seen_s, layouts[1], self.growth, self.draws, self.seed
         )
@@ -211,7 +211,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     data = _Data.of(observations, reference)
     target = partial(_log_likelihood, data, names, transformation)
     guess = {}
-    times = np.array([item.step_time_s for item in observations])
+    times = np.array([item.healthy_step_s for item in observations])
     growth = beyond.growth(layout, times)
     if growth[0] > _GROWTH:
         # Storage that all share may be what takes the step of the most GPUs.
@@ -296,7 +296,7 @@ class _Data:
         observations = [item for items in by_session.values() for item in items]
         layout = Layout.of_observations(observations, reference)
         powers = np.array([item.power_per_gpu_w or np.nan for item in observations])
-        times = np.array([item.step_time_s for item in observations])
+        times = np.array([item.healthy_step_s for item in observations])
         parts = np.array([[getattr(item, name) for item in observations] for name in PARTS], float)
         return cls(
             layout,
