@@ -24,9 +24,8 @@ args = parser.parse_args()
 torch.set_num_threads(1)
 torch.manual_seed(0)
 dist.init_process_group("gloo")
-mesh = init_device_mesh(
-    "cpu", (dist.get_world_size() // args.tp, args.tp), mesh_dim_names=("dp", "tp")
-)
+sizes = dist.get_world_size() // args.tp, args.tp
+mesh = init_device_mesh("cpu", sizes, mesh_dim_names=("dp", "tp"))
 copies = mesh["dp"]
 model = torch.nn.Sequential(torch.nn.Linear(16, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
 if args.tp > 1:

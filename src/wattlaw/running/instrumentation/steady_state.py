@@ -198,7 +198,8 @@ def _samples(ranks: Sequence[ProcessSteps], first: ProcessSteps) -> Floats:
     if len({*copies} - {None}) != first.dp or None in copies:
         return unknown
     of_copies = [table[[copy == one for one in copies]].max(0) for copy in {*copies}]
-    return np.sum(of_copies, axis=0)
+    total: Floats = np.sum(of_copies, axis=0)
+    return total
 
 
 def _are_of_one_job(process: ProcessSteps, first: ProcessSteps) -> bool:

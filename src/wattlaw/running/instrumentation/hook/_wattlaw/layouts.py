@@ -25,8 +25,8 @@ _STRATEGIES = {
     "HYBRID_SHARD": "hsdp", "_HYBRID_SHARD_ZERO2": "hsdp",
 }  # fmt: skip
 _STAGES = ("none", "zero1", "zero2", "zero3")
-#: What the classes in use have shown; it survives a fork. ``data`` is the ranks that share gradients,
-#: the number of this one among them, and the dimensions of their mesh.
+#: What the classes in use have shown; it survives a fork. ``data`` is how many ranks share
+#: gradients, the number of this one among them, and the dimensions of their mesh.
 _seen: dict[str, Any] = {}
 #: Named meshes: for each dimension its kind, its size and the place of this rank.
 _meshes: list[tuple[tuple[str | None, int, int], ...]] = []
@@ -55,7 +55,7 @@ def add_fsdp1(fsdp: Any) -> None:
 
 
 def add_fsdp2(group: Any) -> None:
-    """Add a group of parameters; one that is gathered again for the backward pass shows ``fsdp``."""
+    """Add a group of parameters; ``fsdp`` gathers them again for the backward pass."""
     info = group.mesh_info
     copies, shards = (
         getattr(info, f"{what}_mesh_size", None) or 1 for what in ("replicate", "shard")

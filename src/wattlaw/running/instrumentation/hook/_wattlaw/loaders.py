@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import Any
 
+_INTEGERS = ("torch.int64", "torch.int32")
 #: Module and name of the function of accelerate that reads each batch one ahead.
 _READS_AHEAD = ("accelerate.data_loader", "__iter__")
 
@@ -162,9 +163,7 @@ def _tokens(data: Any) -> tuple[int, int]:
     tensors = [part for part in _parts(data) if hasattr(part, "is_floating_point")]
     if any(tensor.is_floating_point() for tensor in tensors):
         return 0, 0
-    matrices = (
-        t for t in tensors if t.dim() == 2 and str(t.dtype) in ("torch.int64", "torch.int32")
-    )
+    matrices = (t for t in tensors if t.dim() == 2 and str(t.dtype) in _INTEGERS)
     rows, length = next((tuple(t.shape) for t in matrices), (0, 0))
     return rows * length, rows
 
