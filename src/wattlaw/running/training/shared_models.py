@@ -71,9 +71,7 @@ def new_model(workload: Workload, setting: Setting, ranks: Ranks) -> nn.Module:
 
 def _share(model: Any, setting: Setting, ranks: Ranks) -> None:
     copies = ranks.world // setting.tp
-    mesh = init_device_mesh(
-        ranks.device.type, (copies, setting.tp), mesh_dim_names=("dp", "tp")
-    )
+    mesh = init_device_mesh(ranks.device.type, (copies, setting.tp), mesh_dim_names=("dp", "tp"))
     of_model, of_layer = model.tensor_plans(sequence_parallel=setting.sequence_parallel)
 
     def share(module: nn.Module, plan: Any) -> None:

@@ -77,8 +77,8 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw.common import registry
         from wattlaw.running.training import flops
-        from wattlaw.running.training.loop import Training
         from wattlaw.running.training.layout_checks import check_layout
+        from wattlaw.running.training.loop import Training
         from wattlaw.running.training.ranks import process_group
         from wattlaw.running.training.shared_models import is_shared, new_model
         from wattlaw.store.live import open_windows

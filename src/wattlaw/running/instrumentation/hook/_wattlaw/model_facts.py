@@ -219,4 +219,13 @@ def see_deepspeed(module: Any, recorder: Any) -> None:
         _seen.add("deepspeed")
         layouts.add_deepspeed(engine)
 
-    _after_init(module.DeepSpeedEngine, recorder, see)
+    engine = module.DeepSpeedEngine
+    _after_init(engine, recorder, see)
+    original = engine._take_model_step
+
+    @functools.wraps(original)
+    def _take_model_step(self: Any, *arguments: Any, **named: Any) -> Any:
+        with recorder.one_step():  # ZeRO's optimizers step for each group of parameters
+            return original(self, *arguments, **named)
+
+    engine._take_model_step = _take_model_step

@@ -7,6 +7,7 @@ within a step.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -14,7 +15,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import layouts, loaders, model_facts
@@ -84,6 +85,18 @@ class _Recorder:
         self.parameters: dict[str, Any] = {}
         self.loaded = loaders.LoadedSamples()
         self.waits = GradientWaits(self)
+        self.held: list[Any] | None = None  # optimizers that have stepped within one step
+
+    @contextlib.contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Count the steps of optimizers in the block, such as of each group, as one step."""
+        self.held = held = []
+        try:
+            yield
+        finally:
+            self.held = None
+            if held:
+                _after_step(held[-1], (), {})
 
     def fail(self, part: str, error: BaseException) -> None:
         if part not in self.off:
@@ -370,7 +383,9 @@ def end() -> None:
 
 
 def _after_step(optimizer: Any, _arguments: Any, _named: Any) -> None:
-    if "steps" not in recorder.off:
+    if recorder.held is not None:
+        recorder.held.append(optimizer)
+    elif "steps" not in recorder.off:
         try:
             recorder.step(optimizer)
         except Exception as error:
