@@ -68,7 +68,7 @@ class OtherSetting(Result):
 
 @dataclass(frozen=True)
 class Plan(Result):
-    setting: Setting | None = None  # of the least expected regret; None before a run
+    setting: Setting | None = None  # None before a run
     expected_regret: float | None = None
     probability: float | None = None  # that its regret is within the tolerance
     meets: float | None = None  # the probability that it meets all constraints
@@ -136,7 +136,8 @@ def plan(
     steps = max((item.steps for item in candidates), default=0.0)
     spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
-    best = int(means.argmin())
+    # A setting that rather misses a bound is never certain, so that the doubt is about the others.
+    best = int(np.lexsort((means, meets < LIKELY))[0])
     is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
     is_right &= (meets >= LIKELY) & (not first)
     if is_right.any():
