@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from public_data import public_csv
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
-from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, plan
+from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, Belief, plan
 from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
@@ -256,6 +256,16 @@ class TestPlan:
         ]
         found = plan(Question("energy", max_slowdown=0.1, tolerance=0.05), [], seen)
         assert (found.setting, found.stopped_because) == (seen[1].setting, NOTHING_LEFT)
+
+    def test_odds_are_higher_than_draws_say(self):
+        seen, rest = observed(*GRID[:6]), left(*GRID[:6])
+        question = Question("gpu_hours", tolerance=0.02)
+        found = plan(question, rest, seen)
+        settings = [*(item.setting for item in rest), *GRID[:6]]
+        belief = Belief.of(fit_with_repeats(seen, 0), settings)
+        shares = (belief.regrets(question, settings) <= question.tolerance).mean(0)
+        share = shares[settings.index(found.setting)]
+        assert found.probability / (1 - found.probability) == pytest.approx(2 * share / (1 - share))
 
     def test_what_a_decision_refers_to_is_measured_first(self):
         """Runs on 1 to 4 GPUs say nothing of what happens on 32."""
