@@ -33,7 +33,10 @@ def test_nodes_alone_place_evenly_and_order_does_not_matter():
         ({"gpus": 4, "local_batch": -1}, "local_batch"),
         ({"gpus": 4, "power_limit_w": float("nan")}, "power_limit_w"),
         ({"gpus": 4, "clock_limit_mhz": "x"}, "clock_limit_mhz"),
-        ({"gpus": 4, "tensor_parallel": 0}, "tensor_parallel"),
+        ({"gpus": 4, "tp": 0}, "tp"),
+        ({"gpus": 6, "tp": 2, "pp": 2}, "tp x pp x cp"),
+        ({"gpus": 8, "tp": 2, "ep": 8}, "ep"),
+        ({"gpus": 4, "sharding": "full"}, "sharding"),
         ({"gpus": 4, "precision": "fp7"}, "precision"),
         ({"gpus": 4, "power_profile": "fast"}, "power_profile"),
         ({"gpus": 4, "dataset_fraction": 1.5}, "dataset_fraction"),
@@ -50,8 +53,16 @@ def test_results_name_a_setting_and_leave_out_a_layout_that_is_none():
         "gradient_accumulation": 1, "precision": "fp32", "power_limit_w": None,
         "clock_limit_mhz": None,
     }  # fmt: skip
-    assert Setting(8, pipeline_parallel=2).to_dict()["pipeline_parallel"] == 2
+    assert Setting(8, pp=2).to_dict()["pp"] == 2
     assert Setting(8).global_batch is None
+
+
+@given(st.integers(1, 8), st.integers(1, 8), st.integers(1, 3), st.integers(1, 64))
+def test_copies_of_a_model_share_the_batch(tp, pp, dp, micro):
+    gpus = tp * pp * dp
+    local = micro * 4 / (tp * pp)  # of four micro-batches for each copy
+    setting = Setting(gpus, local_batch=local, gradient_accumulation=4, tp=tp, pp=pp)
+    assert (setting.dp, setting.micro_batch, setting.global_batch) == (dp, micro, 4 * dp * micro)
 
 
 @given(
@@ -63,12 +74,12 @@ def test_results_name_a_setting_and_leave_out_a_layout_that_is_none():
         power_limit_w=st.none() | st.floats(1, 1000),
         dataset_fraction=st.floats(0.01, 1),
         emulated_gpus=st.none() | st.integers(100, 200),
-        sharding=st.none() | st.just("full"),
+        sharding=st.sampled_from(["none", "zero1"]),
     )
 )
 def test_a_record_gives_the_same_setting(setting):
     record = setting.to_record()
-    assert record.keys() - RECORDED == ({"sharding"} if setting.sharding else set())
+    assert record.keys() - RECORDED == ({"sharding"} if setting.sharding != "none" else set())
     assert Setting.of_record(json.loads(json.dumps(record))) == setting
 
 

@@ -17,6 +17,12 @@ PowerProfile = Literal[
     "low-latency-inference", "training", "inference", "max-q-2", "max-q-3",
     "low-priority-background",
 ]  # fmt: skip
+#: Which states the copies of a model share: zero1 those of the optimizer, zero2 gradients, too, and
+#: zero3 parameters, too. fsdp is zero3 as torch does it, hsdp does it among the GPUs of a node.
+Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
+Checkpointing = Literal["none", "selective", "full"]
+SHARDINGS: tuple[str, ...] = get_args(Sharding)
+CHECKPOINTINGS: tuple[str, ...] = get_args(Checkpointing)
 POWER_PROFILES: tuple[str, ...] = get_args(PowerProfile)
 Word = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]
 

@@ -10,7 +10,16 @@ from typing import Any, Self, get_args
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import short_repr
-from wattlaw.study.base_model import MAX_COUNT, POWER_PROFILES, PowerProfile, Precision
+from wattlaw.study.base_model import (
+    CHECKPOINTINGS,
+    MAX_COUNT,
+    POWER_PROFILES,
+    SHARDINGS,
+    Checkpointing,
+    PowerProfile,
+    Precision,
+    Sharding,
+)
 
 #: What the record of a run always names, and the columns of its setting.
 RECORDED = (
@@ -23,13 +32,15 @@ _SHOWN = (
     "precision", "power_limit_w", "clock_limit_mhz",
 )  # fmt: skip
 _COUNTS = (
-    "gpus", "nodes", "gradient_accumulation", "emulated_gpus", "tensor_parallel",
-    "pipeline_parallel", "context_parallel", "expert_parallel",
+    "gpus", "nodes", "gradient_accumulation", "emulated_gpus", "tp", "pp", "cp", "ep",
+    "virtual_stages",
 )  # fmt: skip
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
     "power_profile": POWER_PROFILES,
+    "sharding": SHARDINGS,
+    "checkpointing": CHECKPOINTINGS,
 }
 
 
@@ -39,8 +50,9 @@ class Setting:
 
     With ``nodes`` alone, the GPUs are placed as evenly as possible; ``packed`` returns a setting
     with the fewest nodes. Without a local batch, times are those of a constant amount of work per
-    GPU. The defaults of the parallel layout are those of a data-parallel job. ``BadInput`` if a
-    value is out of its range, or nodes and GPUs per node contradict each other.
+    GPU. The defaults of the parallel layout are those of a data-parallel job: the model is copied
+    ``dp = gpus / (tp pp cp)`` times. ``BadInput`` if a value is out of its range, sizes of the
+    layout do not divide, or nodes and GPUs per node contradict each other.
 
     A default is part of the identity of every run (see ``identity``) and must never change.
     """
@@ -48,20 +60,22 @@ class Setting:
     gpus: int
     nodes: int | None = None
     gpus_per_node: tuple[int, ...] | None = None  # on each node, such as ``(4, 4)`` or ``(1, 3)``
-    local_batch: float | None = None  # samples that each GPU processes in an optimizer step
-    gradient_accumulation: int = 1  # parts in which a GPU processes its local batch
+    local_batch: float | None = None  # samples of an optimizer step for each GPU
+    gradient_accumulation: int = 1  # micro-batches of an optimizer step
     precision: Precision | None = "fp32"
     power_limit_w: float | None = None  # of each GPU
     clock_limit_mhz: float | None = None  # of each GPU
     power_profile: PowerProfile | None = None
     dataset_fraction: float = 1.0  # of the data set, in an epoch
     emulated_gpus: int | None = None  # of a job whose local batch these GPUs train
-    tensor_parallel: int = 1
-    pipeline_parallel: int = 1
-    context_parallel: int = 1
-    expert_parallel: int = 1
-    sharding: str | None = None  # of parameters and optimizer between ranks, such as ``"full"``
-    activation_checkpointing: bool = False
+    tp: int = 1  # GPUs that share each layer: tensor parallel
+    pp: int = 1  # stages of the pipeline
+    cp: int = 1  # GPUs that share each sequence: context parallel
+    ep: int = 1  # GPUs that share the experts, among the copies of the model
+    virtual_stages: int = 1  # of each stage of the pipeline (interleaved schedule)
+    sharding: Sharding = "none"  # of optimizer, gradients and parameters between copies
+    checkpointing: Checkpointing = "none"  # activations that the backward pass computes again
+    sequence_parallel: bool = False  # activations between layers are shared by the tp GPUs
     #: Versions by name. They are facts: two runs of one setting may differ in them.
     software: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
@@ -90,7 +104,19 @@ class Setting:
         if not _in_range(share, 1):
             raise BadInput(f"dataset_fraction: given {share!r}; allowed: a number > 0 and <= 1")
         _set(self, "dataset_fraction", float(share))
+        self._check_layout()
         self._place()
+
+    def _check_layout(self) -> None:
+        if type(self.sequence_parallel) is not bool:
+            given = self.sequence_parallel
+            raise BadInput(f"sequence_parallel: given {given!r}; allowed: true or false")
+        if self.gpus % self.model_gpus:
+            text = f"tp x pp x cp: given {self.tp} x {self.pp} x {self.cp} for {self.gpus} GPUs"
+            raise BadInput(f"{text}; allowed: sizes whose product divides them")
+        if (self.dp * self.cp) % self.ep:
+            copies = self.dp * self.cp
+            raise BadInput(f"ep: given {self.ep}; allowed: a size that divides dp x cp, {copies}")
 
     def _place(self) -> None:
         if self.gpus_per_node is not None:
@@ -152,12 +178,24 @@ class Setting:
 
     @property
     def global_batch(self) -> float | None:
-        return None if self.local_batch is None else self.local_batch * self.gpus
+        return None if self.local_batch is None else _whole(self.local_batch * self.gpus)
+
+    @property
+    def model_gpus(self) -> int:
+        """Return the GPUs that share one copy of the model."""
+        return self.tp * self.pp * self.cp
+
+    @property
+    def dp(self) -> int:
+        """Return the copies of the model."""
+        return self.gpus // self.model_gpus
 
     @property
     def micro_batch(self) -> float | None:
-        """Return the samples that a GPU processes at once."""
-        return None if self.local_batch is None else self.local_batch / self.gradient_accumulation
+        """Return the samples that a copy of the model processes at once."""
+        if self.local_batch is None:
+            return None
+        return _whole(self.local_batch * self.model_gpus / self.gradient_accumulation)
 
     @property
     def samples(self) -> float:
@@ -167,6 +205,12 @@ class Setting:
 
 _set = object.__setattr__
 _DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare}
+
+
+def _whole(samples: float) -> float:
+    """Return samples without the rounding of a share that is divided and multiplied again."""
+    whole = round(samples)
+    return type(samples)(whole) if abs(samples - whole) <= 1e-9 * whole else samples
 
 
 def _in_range(value: object, most: float = sys.float_info.max) -> bool:
