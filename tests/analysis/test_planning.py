@@ -257,15 +257,17 @@ class TestPlan:
         found = plan(Question("energy", max_slowdown=0.1, tolerance=0.05), [], seen)
         assert (found.setting, found.stopped_because) == (seen[1].setting, NOTHING_LEFT)
 
-    def test_odds_are_higher_than_draws_say(self):
-        seen, rest = observed(*GRID[:6]), left(*GRID[:6])
+    @pytest.mark.parametrize(("measured", "odds"), [(5, 1), (6, 2)])
+    def test_odds_are_higher_than_draws_say_where_enough_was_measured(self, measured, odds):
+        seen, rest = observed(*GRID[:measured]), left(*GRID[:measured])
         question = Question("gpu_hours", tolerance=0.02)
         found = plan(question, rest, seen)
-        settings = [*(item.setting for item in rest), *GRID[:6]]
+        settings = [*(item.setting for item in rest), *GRID[:measured]]
         belief = Belief.of(fit_with_repeats(seen, 0), settings)
         shares = (belief.regrets(question, settings) <= question.tolerance).mean(0)
         share = shares[settings.index(found.setting)]
-        assert found.probability / (1 - found.probability) == pytest.approx(2 * share / (1 - share))
+        stated = found.probability / (1 - found.probability)
+        assert stated == pytest.approx(odds * share / (1 - share))
 
     def test_what_a_decision_refers_to_is_measured_first(self):
         """Runs on 1 to 4 GPUs say nothing of what happens on 32."""

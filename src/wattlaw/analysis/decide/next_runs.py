@@ -27,8 +27,9 @@ _LEADERS = 10
 #: A run takes effort beside its GPU-hours, which counts as this share of those of all runs.
 _EFFORT = 0.001
 #: Draws say too rarely that a setting is right: in decisions on truths that choose sizes, the odds
-#: were 2.9 times theirs (2.1 to 4.1, 90 %; benchmarks/decision_odds.py). The lower end counts.
-_ODDS = 2.0
+#: were 2.9 times theirs (2.1 to 4.1, 90 %; benchmarks/decision_odds.py). The lower end counts, from
+#: as many measured settings on as those decisions had.
+_ODDS, _MEASURED = 2.0, 6
 #: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
@@ -134,7 +135,8 @@ def plan(
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
     shares = (regret <= question.tolerance).mean(0)
-    probabilities = _ODDS * shares / (1 - shares + _ODDS * shares)
+    odds = _ODDS if len(set(seen)) >= _MEASURED else 1.0
+    probabilities = odds * shares / (1 - shares + odds * shares)
     hours = belief.gpu_hours(candidates)
     able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
     steps = max((item.steps for item in candidates), default=0.0)
