@@ -28,6 +28,9 @@ def check_layout(spec: RunSpec) -> None:
     if not catalogue.entry(name).shares_layers:
         text = f"tp, sharding and checkpointing: given for {name}"
         raise BadInput(f"{text}; allowed: for gpt, {_OWN}")
+    if spec.local_batch is None:
+        text = f"global_batch: given {spec.global_batch} for {setting.gpus} GPUs"
+        raise BadInput(f"{text}; allowed: a multiple of them, {_OWN}")
     if setting.tp > 1 or setting.sharding != "none":
         _check_shared(spec, catalogue.validated(spec.workload))
 
