@@ -4,7 +4,10 @@ The server has one core and the training the other one. The training runs alone 
 server in turns; the ratio of their step times is the slow-down. Then a store of 100,000 runs is
 opened.
 
-Usage: python benchmarks/dashboard.py [--seconds 60] [--viewers 50] [--pairs 6]
+With --paint it measures instead, in a headless browser, the time from the address to the frame that
+has the runs of a store, beside that of an empty page.
+
+Usage: python benchmarks/dashboard.py [--seconds 60] [--viewers 50] [--pairs 6] [--paint STORE]
 """
 
 import argparse
@@ -14,6 +17,7 @@ import os
 import re
 import shutil
 import socket
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -25,6 +29,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import yaml
+from playwright.sync_api import sync_playwright
 from scipy import stats
 
 from common import write_results
@@ -47,7 +52,12 @@ def main() -> None:
     parser.add_argument("--viewers", type=int, default=50)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--large", type=Path, help="a store of run folders, instead of making one")
+    parser.add_argument("--paint", type=Path, metavar="STORE", help="measure the first paint only")
     arguments = parser.parse_args()
+    if arguments.paint:
+        painted = _first_paint(arguments.paint) | {"load_average": os.getloadavg()}
+        write_results("dashboard-paint", f"cpu{os.cpu_count()}", painted)
+        return
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         alone, beside, shares, events = [], [], [], []
@@ -172,6 +182,37 @@ def _open_large(existing: Path | None, folder: Path) -> dict[str, float]:
             connection.getresponse().read()
             seconds[f"{name}_s"] = time.monotonic() - begin_s
     return seconds
+
+
+#: In a page: a promise of the milliseconds from the address to the frame after that with a run.
+_PAINTED = """window.painted = new Promise((done) => {
+  const look = () => requestAnimationFrame(document.querySelector("#part-runs td")
+    ? () => done(performance.now()) : look);
+  look();
+})"""
+_EMPTY = "data:text/html,<!DOCTYPE html><div id=part-runs><table><tr><td>run</table></div>"
+
+
+def _first_paint(store: Path, times: int = 15) -> dict[str, float]:
+    """Open a store at once after the server's start, and then in turns with an empty page."""
+    with _server(store) as (_, url), sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox"]
+        )
+        view = browser.new_page(viewport={"width": 1300, "height": 900})
+        view.add_init_script(_PAINTED)
+
+        def painted_s(address: str) -> float:
+            view.goto(address, wait_until="commit")
+            return float(view.evaluate("window.painted")) / 1000
+
+        first_s, overview = painted_s(url), view.url
+        both = [(painted_s(overview), painted_s(_EMPTY)) for _ in range(times)]
+    runs_s, empty_s = map(statistics.median, zip(*both, strict=True))
+    return {
+        "first_s": first_s, "runs_s": runs_s, "slowest_s": max(both)[0], "empty_s": empty_s,
+        "ratio": statistics.median(runs / empty for runs, empty in both),
+    }  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -62,10 +62,10 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 #: The slowest files first, so that none of them is the last one that a single process runs.
 SLOW = (
     "time_and_space", "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
-    "gpu_acceptance", "pythons", "instrumentation", "measure_steps",
+    "gpu_acceptance", "pythons", "instrumentation", "measure",
     "workloads", "campaign", "killed_owners", "preemption", "failing_ranks", "figures",
-    "workload_files", "training", "report", "commands", "simulated_launcher", "attempts",
-    "measure", "readme", "track", "sampler", "molecules", "vision", "advice",
+    "training", "report", "commands", "simulated_launcher", "attempts",
+    "readme", "track", "sampler", "molecules", "vision", "advice",
     "image_files",
     "command_line", "limit_comparison", "claims", "site_limits", "full_disk",
     "cancel", "import_isolation", "hostile_limits", "damaged_stores",

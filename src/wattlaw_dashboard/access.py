@@ -33,7 +33,7 @@ _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 #: The style of the report is in its page.
 _POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' '{style_hash()}'; "
-    "img-src 'self' data:; connect-src 'self'; form-action 'none'; base-uri 'none'; "
+    "img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; "
     "frame-ancestors 'none'"
 )
 _HEADERS = (

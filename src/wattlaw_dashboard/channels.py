@@ -20,8 +20,8 @@ PROBLEM = "problem"
 #: The shortest time between two states, and a quiet time after which a comment shows that the
 #: connection is alive.
 PERIOD_S, _ALIVE_S = 1.0, 10.0
-#: Computing takes at most this share of the time of a core.
-_SHARE = 0.1
+#: Reading and computing take at most this share of the time of a core.
+SHARE = 0.1
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Channel:
                 text = escape(replace_invisible(one_line(error)))
                 self._parts = {**self._parts, PROBLEM: text}
             now_s = time.monotonic()
-            self._due_s = now_s + max(PERIOD_S, (now_s - begin_s) / _SHARE)
+            self._due_s = now_s + max(PERIOD_S, (now_s - begin_s) / SHARE)
             return self._parts
 
     async def events(self) -> AsyncIterator[str]:

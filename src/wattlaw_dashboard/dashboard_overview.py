@@ -1,14 +1,17 @@
-"""The state of stores at one moment: progress, what runs, what failed and why, what it used."""
+"""The state of stores at one moment: its runs by setting, status and source, and what ended."""
 
+import heapq
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput, WattlawError, one_line
@@ -17,130 +20,199 @@ from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.planning import count_statuses
-from wattlaw.running.run_status import TITLE_COLUMNS, StatusPoller, run_title
+from wattlaw.running.run_status import LIMITS, TITLE_COLUMNS, StatusPoller, run_title
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, origins_label, source_of
-from wattlaw_dashboard.tails import RunTail
+from wattlaw_dashboard.tails import RunTail, Totals, Written
 
-#: Rows of a table of runs.
-MOST_ROWS = 50
+#: What runs are filtered and grouped by.
+FIELDS = {
+    "workload": "workload", "gpus": "GPUs", "nodes": "nodes", "batch": "global batch", "cap": "cap",
+    "status": "status", "source": "source",
+}  # fmt: skip
+#: Rows of a table of runs, or of groups.
+MOST_ROWS = 100
 #: The end of a log that is shown, in bytes, and its lines.
 _LOG_BYTES, _LOG_LINES = 16_384, 40
 #: Ended runs from which the rate of a study is taken.
 _RECENT = 20
 _HOUR_S = 3600.0
-#: Sources of runs that used GPUs, here or elsewhere.
-_USE_GPUS = (MEASURED, "imported")
-#: Active runs whose samples are kept while no page shows them.
+#: Sources of runs whose GPU-time is from their start to their end; others have a virtual clock.
+ON_A_CLOCK = (MEASURED, "imported")
+#: Active runs whose samples are shown, or kept while no page shows them.
 _MOST_TAILS = 64
 #: Reasons of skipped runs that are shown.
 _MOST_REASONS = 5
-_FAILED = ("failed", "damaged", "interrupted")
-_COLUMNS = ["run_id", "status", *TITLE_COLUMNS, "started_at", "finished_at", "attempts"]
+ACTIVE, FAILED = ("running", "queued"), ("failed", "damaged", "interrupted")
+_ENDED = ("done", "failed", "skipped")
+_COLUMNS = [
+    "run_id", "status", "launcher", "global_batch", "started_at", "finished_at", "attempts",
+    *TITLE_COLUMNS,
+]  # fmt: skip
+_OLDEST = datetime.min.replace(tzinfo=UTC)
+_cap_label = cache(lambda *limits: group_label(dict(zip(LIMITS, limits, strict=True))) or "none")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class RunRow:
-    """A run of a table: where it is, its title, its state and why, and when it began and ended."""
+    """A run: where it is, its fields as text by the names of ``FIELDS``, and its state and why."""
 
     store: int
     run_id: str
-    title: str
-    state: str
+    fields: dict[str, str]
+    record: dict[str, Any]  # ``_COLUMNS``; empty if it cannot be read
     reason: str | None = None
-    started_at: datetime | None = None
-    finished_at: datetime | None = None
-    attempt: int = 0
+    is_not_needed: bool = False  # a decision does without it
+
+    @property
+    def title(self) -> str:
+        return run_title(self.run_id, self.record) if self.record else self.run_id
+
+    @property
+    def status(self) -> str:
+        return self.fields["status"]
+
+    @property
+    def source(self) -> str:
+        return self.fields["source"]
+
+    @property
+    def finished_at(self) -> datetime | None:
+        return self.record.get("finished_at")
+
+    @property
+    def hours(self) -> float:
+        """The GPU-hours of the last attempt if it has ended, on a real clock."""
+        if self.finished_at is None or self.source not in ON_A_CLOCK:
+            return 0.0
+        time = self.finished_at - (self.record["started_at"] or self.finished_at)
+        return float(self.record["gpus"] * max(0.0, time.total_seconds()) / _HOUR_S)
 
 
 @dataclass
-class Overview:
-    """The state of stores, summed up over them."""
+class Total:
+    """Runs of one source, and of one group: values of different sources are never added up."""
 
-    stores: tuple[str, ...]
-    states: Counter[str] = field(default_factory=Counter)  # runs by status
-    running: list[RunRow] = field(default_factory=list)  # or queued
-    failed: list[RunRow] = field(default_factory=list)  # or damaged; the last first, not all
-    ended: list[RunRow] = field(default_factory=list)  # done; the last first, not all
-    decisions: list[str] = field(default_factory=list)  # sentences
-    notes: list[str] = field(default_factory=list)  # on what could not be read
-    #: Of the last attempt of runs that ended, by their source: measured or imported, never added
-    #: up. Simulated and replayed runs use no GPUs.
-    gpu_hours: dict[str, float] = field(default_factory=dict)
-    runs_per_s: float = 0.0  # that ended lately
-    not_needed: int = 0  # planned runs that a decision does without
-    launchers: Counter[str] = field(default_factory=Counter)
-    skip_reasons: Counter[str] = field(default_factory=Counter)
+    source: str
+    group: tuple[str, ...] = ()
+    rows: list[RunRow] = field(default_factory=list)
+
+    @property
+    def text(self) -> str:
+        return f"{len(self.rows):,} {self.source}"
 
     @property
     def counts(self) -> dict[str, int]:
         """The runs by status, in the order in which ``status`` lists them."""
-        return count_statuses(self.states.elements())
+        return count_statuses(row.status for row in self.rows)
 
     @property
-    def runs(self) -> int:
-        return self.states.total()
+    def not_needed(self) -> int:
+        return sum(row.is_not_needed for row in self.rows)
 
     @property
-    def ended_count(self) -> int:
-        return sum(self.states[state] for state in ("done", "failed", "skipped"))
+    def ended(self) -> int:
+        return sum(row.status in _ENDED for row in self.rows)
 
     @property
-    def failed_count(self) -> int:
-        return sum(self.states[state] for state in _FAILED)
-
-    @property
-    def active(self) -> list[RunRow]:
-        """The running runs; a queued one has the samples of its last attempt at most."""
-        return [row for row in self.running if row.state == "running"]
+    def hours(self) -> float:
+        return sum(row.hours for row in self.rows)
 
     @property
     def left_s(self) -> float | None:
         """The time until no run is left at the rate of the last runs, None if it is unknown."""
-        left = sum(self.states[name] for name in ("planned", "running", "queued")) - self.not_needed
-        return left / self.runs_per_s if left and self.runs_per_s and self.running else None
+        counts = self.counts
+        left = sum(counts.get(each, 0) for each in ("planned", *ACTIVE)) - self.not_needed
+        times = (row.finished_at for row in self.rows if row.status != "skipped")
+        newest = heapq.nlargest(_RECENT, filter(None, times))
+        span_s = time.time() - newest[-1].timestamp() if newest else 0.0
+        if left and len(newest) > 1 and span_s > 0 and any(name in counts for name in ACTIVE):
+            return left * span_s / (len(newest) - 1)
+        return None
+
+
+def totals(rows: Iterable[RunRow], by: Sequence[str] = ()) -> list[Total]:
+    """Return the rows by the texts of fields and by their source, in natural order."""
+    found: dict[tuple[str, ...], Total] = {}
+    for row in rows:
+        key = (*(row.fields[name] for name in by), row.source)
+        (found.get(key) or found.setdefault(key, Total(row.source, key[:-1]))).rows.append(row)
+    return [found[key] for key in sorted(found, key=lambda key: [*map(natural, key)])]
+
+
+def natural(text: str) -> tuple[float, str]:
+    """Return what sorts texts by the number that they begin with."""
+    number = text.partition(" ")[0]
+    return float(number) if number.isdecimal() else 0.0, text
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The runs that a page shows, by the texts of fields, and the fields that group them."""
+
+    values: tuple[tuple[str, str], ...] = ()
+    by: tuple[str, ...] = ("workload",)
+
+    @classmethod
+    def of(cls, query: Iterable[tuple[str, str]]) -> "Chosen":
+        """Read the query of an address; what it does not know is left out."""
+        pairs = list(query)
+        values = {name: text[:200] for name, text in pairs if name in FIELDS and text}
+        by = tuple(name for name in FIELDS if ("by", name) in pairs and name != "source")
+        return cls(tuple(values.items()), by or cls.by)
+
+    @property
+    def query(self) -> str:
+        by = () if self.by == Chosen.by else self.by
+        return urlencode([*self.values, *(("by", name) for name in by)])
+
+    def of_group(self, total: Total) -> "Chosen":
+        group = dict(zip((*self.by, "source"), (*total.group, total.source), strict=True))
+        return Chosen(tuple((dict(self.values) | group).items()), self.by)
+
+    def rows(self, rows: Iterable[RunRow]) -> list[RunRow]:
+        return [row for row in rows if all(row.fields[name] == text for name, text in self.values)]
+
+
+@dataclass
+class Overview:
+    """The state of stores: a row for each run, and sentences."""
+
+    rows: list[RunRow] = field(default_factory=list)
+    decisions: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # on what could not be read
 
     @property
     def origin(self) -> str:
         """``simulated`` or ``replayed`` if no run is measured, else empty."""
-        return origins_label(sorted(self.launchers))
+        return origins_label({*filter(None, (row.record.get("launcher") for row in self.rows))})
 
     @property
-    def sources(self) -> dict[str, int]:
-        """The runs by source if there are several sources, else nothing."""
-        counts: Counter[str] = Counter()
-        for launcher, count in self.launchers.items():
-            counts[source_of(launcher)] += count
-        return dict(counts) if len(counts) > 1 else {}
-
-    @property
-    def skipped(self) -> list[str]:
-        most = self.skip_reasons.most_common(_MOST_REASONS)
-        return [f"{plural(count, 'run')} skipped: {reason}" for reason, count in most]
+    def skipped(self) -> Iterator[str]:
+        skipped = (row for row in self.rows if row.status == "skipped")
+        counts = Counter((row.source, row.reason or "without a reason") for row in skipped)
+        for (source, reason), count in counts.most_common(_MOST_REASONS):
+            yield f"{plural(count, f'{source} run')} skipped: {reason}"
 
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         store = Store.existing(path)
         status = poller.status(store)
-        reasons = {run.run_id: (run.state, run.reason) for run in status.not_done}
-        table = store.snapshot().runs
-        self.states.update(status.states)
         self.notes += status.errors
-        self.not_needed += sum(run.is_not_needed for run in status.not_done)
+        not_done = {run.run_id: run for run in status.not_done}
+        for record in store.snapshot().runs.select(_COLUMNS).to_pylist():
+            run_id, run = record["run_id"], not_done.get(record["run_id"])
+            texts = [record["workload"], record["gpus"], record["nodes"]]
+            texts += [record["global_batch"] or "unknown", _cap_label(*map(record.get, LIMITS))]
+            texts += [run.state if run else record["status"], source_of(record["launcher"])]
+            fields = dict(zip(FIELDS, map(str, texts), strict=True))
+            why = (run.reason, run.is_not_needed) if run else ()
+            self.rows.append(RunRow(index, run_id, fields, record, *why))
         for run in status.not_done:
-            if run.state == "skipped":
-                self.skip_reasons[run.reason or "without a reason"] += 1
-            elif run.title is None:  # its record cannot be read
-                self.failed.append(RunRow(index, run.run_id, run.run_id, run.state, run.reason))
-        self.launchers.update(table["launcher"].drop_null().to_pylist())
-        for states, shown in ((("running", "queued"), self.running), (_FAILED, self.failed)):
-            wanted = [run_id for run_id, (state, _) in reasons.items() if state in states]
-            chosen = table.filter(pc.is_in(table["run_id"], pa.array(wanted, "string")))
-            shown.extend(_rows(chosen, index, reasons))
-        done = table.filter(pc.equal(table["status"], "done"))
-        newest = done.sort_by([("finished_at", "descending")]).slice(0, MOST_ROWS)
-        self.ended += _rows(newest, index, reasons)
-        self._add_times(table)
+            if run.title is None:  # its record cannot be read
+                fields = dict.fromkeys(FIELDS, "unknown") | {"status": run.state}
+                self.rows.append(RunRow(index, run.run_id, fields, {}, run.reason))
         try:
             decision = stored_decision(path)
         except BadInput as error:
@@ -148,47 +220,31 @@ class Overview:
         else:
             self.decisions += [] if decision is None else [decision_text(decision)]
 
-    def _add_times(self, table: pa.Table) -> None:
-        """Add the GPU-hours of runs that ended, and the rate of those that ended lately."""
-        frame = table.select(["gpus", "started_at", "finished_at", "launcher"]).to_pandas()
-        seconds = (frame["finished_at"] - frame["started_at"]).dt.total_seconds()
-        hours = (frame["gpus"] * seconds.clip(lower=0) / _HOUR_S).dropna()
-        by_source = hours.groupby(frame["launcher"].map(source_of)).sum()
-        for name in by_source.index.intersection(_USE_GPUS, sort=False):
-            self.gpu_hours[name] = self.gpu_hours.get(name, 0.0) + float(by_source[name])
-        ran = table.filter(pc.not_equal(table["status"], "skipped"))
-        newest = sorted(ran["finished_at"].drop_null().to_pylist())[-_RECENT:]
-        span_s = time.time() - newest[0].timestamp() if newest else 0.0
-        if len(newest) > 1 and span_s > 0:
-            self.runs_per_s += (len(newest) - 1) / span_s
-
 
 def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
     """Return the state of stores and of schedulers' queues; an unreadable store is a note."""
-    overview = Overview(tuple(map(str, paths)))
+    overview = Overview()
     for index, path in enumerate(paths):
         try:
             overview.add(index, path, poller)
         except (WattlawError, OSError, pa.ArrowException) as error:
             overview.notes.append(one_line(error))
-    overview.running.sort(key=lambda row: row.state != "running")
-    oldest = datetime.min.replace(tzinfo=UTC)
-    for rows in (overview.failed, overview.ended):
-        rows.sort(key=lambda row: row.finished_at or oldest, reverse=True)
-    for rows in (overview.running, overview.failed, overview.ended):
-        del rows[MOST_ROWS:]
     return overview
 
 
-def _rows(table: pa.Table, store: int, reasons: dict[str, tuple[str, str | None]]) -> list[RunRow]:
-    rows = []
-    for row in table.select(_COLUMNS).to_pylist():
-        run_id = row["run_id"]
-        state, reason = reasons.get(run_id, (row["status"], None))
-        title = run_title(run_id, row)
-        times = row["started_at"], row["finished_at"]
-        rows.append(RunRow(store, run_id, title, state, reason, *times, row["attempts"] or 0))
-    return rows
+def newest(rows: Iterable[RunRow], most: int = MOST_ROWS) -> list[RunRow]:
+    """Return the first rows of a table: what runs, what is queued, what changed last, the rest."""
+
+    def place(row: RunRow) -> tuple[bool, bool, datetime]:
+        changed_at = row.finished_at or row.record.get("started_at") or _OLDEST
+        return row.status == "running", row.status == "queued", changed_at
+
+    return heapq.nlargest(most, rows, key=place)
+
+
+def active(rows: Iterable[RunRow]) -> list[RunRow]:
+    """Return the running runs; a queued one has the samples of its last attempt at most."""
+    return [row for row in rows if row.status == "running"][:_MOST_TAILS]
 
 
 class RunTails:
@@ -198,17 +254,21 @@ class RunTails:
         self._paths = paths
         self._tails: dict[tuple[int, str, int], RunTail] = {}
 
-    def poll(self, rows: Sequence[RunRow]) -> list[RunTail]:
+    def poll(self, rows: Sequence[RunRow]) -> Written:
         """Read what runs have written since the last call; of many, forget the other runs."""
         tails = {}
         for row in rows:
-            key = row.store, row.run_id, row.attempt
+            key = row.store, row.run_id, row.record.get("attempts") or 0
             folder = Store(self._paths[row.store]).folder(row.run_id)
-            tails[key] = self._tails.get(key) or RunTail(folder, row.attempt)
+            tails[key] = self._tails.get(key) or RunTail(folder, key[2])
             tails[key].poll()
         others = self._tails if len(self._tails | tails) <= _MOST_TAILS else {}
         self._tails = others | tails
-        return list(tails.values())
+        devices = [device for tail in tails.values() for device in tail.devices.values()]
+        sums = Totals()
+        for tail in tails.values():
+            sums.update(tail.totals)
+        return devices, sums, [mark for tail in tails.values() for mark in tail.marks]
 
 
 def log_tail(folder: RunFolder) -> str:

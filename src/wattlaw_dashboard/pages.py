@@ -2,44 +2,71 @@
 
 import threading
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import datetime
 from functools import lru_cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Generic, TypeVar
 
+import pandas as pd
 import pyarrow as pa
 
+from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
+from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
 from wattlaw.report.rendering import environment
+from wattlaw.report.sections import Answer
+from wattlaw.report.tables import Table
+from wattlaw.report.topics import verdict
+from wattlaw.running.planning import count_statuses
 from wattlaw.running.run_status import StatusPoller
-from wattlaw.store.record import RunRecord
+from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.sources import MEASURED, source_of
-from wattlaw_dashboard.channels import PROBLEM, Parts
-from wattlaw_dashboard.dashboard_overview import RunRow, RunTails, log_tail, read_overview
-from wattlaw_dashboard.tails import Device, Mark, Totals, ended_run
+from wattlaw.study.sources import source_of
+from wattlaw_dashboard.channels import PERIOD_S, PROBLEM, SHARE, Parts
+from wattlaw_dashboard.dashboard_overview import (
+    FAILED,
+    FIELDS,
+    MOST_ROWS,
+    ON_A_CLOCK,
+    Chosen,
+    RunRow,
+    RunTails,
+    Total,
+    active,
+    log_tail,
+    natural,
+    newest,
+    read_overview,
+    totals,
+)
+from wattlaw_dashboard.tails import Totals, Written, ended_run
 from wattlaw_dashboard.timeline import timelines
 
 T = TypeVar("T")
 
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
-#: The longest id of a run.
-_MAX_ID = 64
 #: Energies of windows, with what they are of. Outer scopes contain inner ones.
 _ENERGIES = {
-    "gpu_energy_j": "GPUs", "cpu_energy_j": "processors", "dram_energy_j": "memory",
-    "module_energy_j": "modules", "node_energy_j": "nodes",
+    "gpu_energy_j": "energy of GPUs", "cpu_energy_j": "energy of processors",
+    "dram_energy_j": "energy of memory", "module_energy_j": "energy of modules",
+    "node_energy_j": "energy of nodes",
 }  # fmt: skip
+_TIME = "time of GPUs or workers"
+_EVERYTHING = Chosen()
+_USED = (_TIME, *_ENERGIES.values(), *(f"estimated {name}" for name in _ENERGIES.values()))
 #: The headings of the parts; the summary has its own.
 _HEADINGS = {
-    "live": "Devices", "running": "Running", "failed": "Failures", "ended": "Done",
-    "windows": "Windows", "log": "Log",
+    "answer": "What to run", "filter": "Runs by setting", "runs": "Runs", "failed": "Failures",
+    "live": "Devices", "windows": "Windows", "log": "Log",
 }  # fmt: skip
 
 
@@ -68,6 +95,18 @@ class Refreshed(Generic[T]):
             self._lock.release()
 
 
+@dataclass(frozen=True)
+class Reading:
+    """What takes long to read of the done runs: the advice, and what each run used."""
+
+    advice: tuple[Advice, ...] = ()
+    refusals: tuple[tuple[str, str], ...] = ()  # workload, reason
+    used: dict[str, dict[str, float]] = field(default_factory=dict)  # by run id and name
+    worker: str = "GPU"
+    problem: str = ""
+    read_at: datetime = field(default_factory=now)
+
+
 @dataclass
 class Pages:
     """The pages of stores; reading happens in threads."""
@@ -75,66 +114,79 @@ class Pages:
     paths: tuple[Path, ...]
     _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _due_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._tails = RunTails(self.paths)
         #: Tables of a done run do not change.
         self._ended = lru_cache(maxsize=8)(lambda path, _: ended_run(RunFolder(path)))
-        self._energies = Refreshed(partial(read_energies, self.paths))
+        self._reading = Refreshed(partial(read_results, self.paths))
         self._report = Refreshed(partial(read_report, self.paths))
 
     def report(self) -> str | None:
         """Return the report as a page; None until it has been read for the first time."""
         return self._report.get()
 
-    def overview(self) -> Parts:
+    def overview(self, chosen: Chosen = _EVERYTHING) -> Parts:
         with self._lock:
-            state = read_overview(self.paths, self._poller)
-            tails = self._tails.poll(state.active)
-        devices = [device for tail in tails for device in tail.devices.values()]
-        marks = [mark for tail in tails for mark in tail.marks]
-        totals = Totals()
-        for tail in tails:
-            totals.update(tail.totals)
-        failed = [
+            if time.monotonic() >= self._due_s:  # all choices share it
+                begin_s = time.monotonic()
+                self._state = read_overview(self.paths, self._poller)
+                end_s = time.monotonic()
+                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / SHARE)
+            state = self._state
+            rows = chosen.rows(state.rows)
+            running = active(rows)
+            written = self._tails.poll(running)
+        reading = self._reading.get()
+        failed = [row for row in rows if row.status in FAILED]
+        logs = [
             (row, log_tail(Store(self.paths[row.store]).folder(row.run_id)))
-            for row in state.failed[:10]
+            for row in newest(failed, 10)
         ]
-        return {
-            "summary": _render("summary", state=state, energies=self._energies.get() or {}),
-            "live": _render("live", charts=timelines(devices, totals, marks), running=tails),
-            "running": _render("runs", rows=state.running, kind="running"),
-            "failed": _render("failed", rows=failed, more=max(0, state.failed_count - 10)),
-            "ended": _render("runs", rows=state.ended, kind="ended"),
-        }
+        groups = totals(rows, chosen.by)
+        of_groups = _used(groups[:MOST_ROWS], reading)
+        shown: dict[str, dict[str, Any]] = {
+            "answer": {"reading": reading, "blocks": _answer(reading, chosen)},
+            "summary": {"of": _used(totals(state.rows), reading), "paths": self.paths},
+            "filter": {"choices": _choices(state.rows, chosen)},
+            "groups": {
+                "of": of_groups, "groups": len(groups),
+                "names": [name for name in _USED if any(name in used for _, used in of_groups)],
+                "statuses": count_statuses(row.status for row in rows),
+            },
+            "live": {"charts": timelines(*written), "running": running},
+            "failed": {"rows": logs, "of": totals(failed), "count": len(failed)},
+            "runs": {"rows": newest(rows), "of": totals(rows), "count": len(rows)},
+        }  # fmt: skip
+        common = {"state": state, "chosen": chosen, "fields": FIELDS}
+        return {name: _render(name, **common, **values) for name, values in shown.items()}
 
     def run(self, store: int, run_id: str) -> Parts:
         """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
         folder, record = self._record(store, run_id)
-        devices: Sequence[Device] = ()
-        marks: Sequence[Mark] = ()
-        totals, note = Totals(), None
+        written: Written = [], Totals(), []
+        note = None
         try:
             if record.status == "done":
-                devices, totals, marks = self._ended(folder.path, record.finished_at)
+                written = self._ended(folder.path, record.finished_at)
             else:
-                row = RunRow(store, run_id, "", record.state, attempt=record.attempts)
                 with self._lock:
-                    (tail,) = self._tails.poll([row])
-                devices, totals, marks = list(tail.devices.values()), tail.totals, tail.marks
+                    row = RunRow(store, run_id, {}, {"attempts": record.attempts})
+                    written = self._tails.poll([row])
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
-        newest = sorted(marks, key=lambda mark: -mark.end_s)[:50]
+        last = sorted(written[2], key=lambda mark: -mark.end_s)[:50]
         return {
             "facts": _render("facts", record=record, state=folder.state(record), note=note),
-            "live": _render("live", charts=timelines(devices, totals, marks), running=()),
-            "windows": _render("windows", marks=newest),
+            "live": _render("live", charts=timelines(*written), running=()),
+            "windows": _render("windows", marks=last),
             "log": _render("log", text=log_tail(folder)),
         }
 
     def _record(self, store: int, run_id: str) -> tuple[RunFolder, RunRecord]:
         # Letters and digits only, so that the id cannot lead out of the store.
-        is_id = run_id.isascii() and run_id.isalnum() and len(run_id) <= _MAX_ID
+        is_id = run_id.isascii() and run_id.isalnum() and len(run_id) <= 64
         if is_id and 0 <= store < len(self.paths):
             folder = Store.existing(self.paths[store]).folder(run_id)
             record = folder.read()
@@ -143,26 +195,70 @@ class Pages:
         raise NoSuchRun("there is no such run")
 
 
-def read_energies(paths: Sequence[Path]) -> dict[str, float] | str:
-    """Return the energy of all windows of the done runs in J, by what it is of; or why not.
+def _answer(reading: Reading | None, chosen: Chosen) -> list[Answer | Table | str]:
+    """Return what the report begins with, of the chosen workload."""
+    if reading is None or reading.problem:
+        return []
+    workload = dict(chosen.values).get("workload")
+    advice = [each for each in reading.advice if workload in (None, each.workload)]
+    refusals = [each for each in reading.refusals if workload in (None, each[0])]
+    table = verdict.table(advice) if len(advice) > 1 else None
+    return [*verdict.answers(advice, refusals), *([table] if table else [])]
 
-    Energies of different sources are never added up, and impossible ones are left out.
-    """
+
+def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, dict[str, str]]]:
+    """Add what the runs used, as text by its name: the time of workers, then energies."""
+    shown, read = [], reading or Reading()
+    for total in found:
+        sums = Counter[str]({_TIME: total.hours} if total.hours else {})
+        for row in total.rows:
+            sums.update(read.used.get(row.run_id, {}))
+        time_of = partial(fmt.work_text, worker=read.worker)
+        texts = {
+            name: (time_of if name == _TIME else fmt.energy_text)(sums[name])
+            for name in _USED if name in sums
+        }  # fmt: skip
+        shown.append((total, texts))
+    return shown
+
+
+def _choices(rows: Sequence[RunRow], chosen: Chosen) -> dict[str, list[str]]:
+    """Return the texts of each field in which runs differ, and those that are chosen."""
+    texts = {name: {row.fields[name] for row in rows} for name in FIELDS}
+    for name, text in chosen.values:
+        texts[name] |= {text}
+    return {name: sorted(each, key=natural) for name, each in texts.items() if len(each) > 1}
+
+
+def read_results(paths: Sequence[Path]) -> Reading:
+    read_at = now()
     try:
         results = open_results(*paths)
-        epochs = results.epochs
-        sources = epochs["run_id"].map(results.runs.set_index("run_id")["launcher"].map(source_of))
-        energies: dict[str, float] = {}
-        for column, name in _ENERGIES.items():
-            of_node = "node_" if name == "nodes" else ""
-            known = epochs[column].notna() & (epochs[f"{of_node}energy_verdict"] != "implausible")
-            is_estimated = epochs[f"{of_node}energy_source"] == "estimated"
-            labels = sources.where(~is_estimated, sources.replace(MEASURED, "") + " estimated")
-            sums = epochs.loc[known, column].groupby(labels[known].str.strip()).sum()
-            energies |= {f"{name} ({label})": float(sum_j) for label, sum_j in sums.items()}
-        return energies
+        advice, refusals = results.advice_on_each()
+        used = _used_by_run(results.runs, results.epochs)
+        return Reading(advice, refusals, used, worker_noun(results.metrics), read_at=read_at)
     except Exception as error:  # the page says so, and the next reading may succeed
-        return f"the energies cannot be read: {one_line(error)}"
+        return Reading(problem=f"the results cannot be read: {one_line(error)}")
+
+
+def _used_by_run(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, dict[str, float]]:
+    """Return the energies of all windows of each done run in J, by name, without impossible ones;
+    and its GPU-hours if its record has times of another clock."""
+    used: dict[str, dict[str, float]] = defaultdict(dict)
+    by_id = runs.set_index("run_id")
+    virtual = epochs[~epochs["run_id"].map(by_id["launcher"].map(source_of)).isin(ON_A_CLOCK)]
+    # The windows of the hosts of a run are at the same time.
+    seconds = virtual.groupby(["run_id", "host"])["duration_s"].sum().groupby("run_id").max()
+    for run_id, hours in (seconds * by_id["gpus"] / HOUR_S).dropna().items():
+        used[str(run_id)][_TIME] = float(hours)
+    for column, name in _ENERGIES.items():
+        of_node = "node_" if name == "energy of nodes" else ""
+        known = epochs[column].notna() & (epochs[f"{of_node}energy_verdict"] != "implausible")
+        is_estimated = epochs[f"{of_node}energy_source"] == "estimated"
+        for label, chosen in ((name, ~is_estimated), (f"estimated {name}", is_estimated)):
+            for run_id, sum_j in epochs[known & chosen].groupby("run_id")[column].sum().items():
+                used[str(run_id)][label] = float(sum_j)
+    return used
 
 
 def read_report(paths: Sequence[Path]) -> str:

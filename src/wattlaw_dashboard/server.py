@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from importlib import resources
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import uvicorn
@@ -23,6 +24,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from wattlaw.common.errors import NoSuchRun, NotAvailable
 from wattlaw_dashboard.access import Guard, Tokens, private_folder
 from wattlaw_dashboard.channels import PROBLEM, Channel, Parts
+from wattlaw_dashboard.dashboard_overview import Chosen
 from wattlaw_dashboard.pages import Pages, page, results_page
 
 _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "text/css"}
@@ -70,7 +72,9 @@ class Application:
 
     async def _opened(self, request: Request) -> tuple[Channel, Parts]:
         """Return the channel of a page, which all its viewers share, and the parts of now."""
-        path, compute = "", self._pages.overview
+        chosen = Chosen.of(request.query_params.multi_items())
+        path = f"?{chosen.query}" if chosen.query else ""
+        compute = partial(self._pages.overview, chosen)
         if request.path_params:
             store, run_id = request.path_params["store"], request.path_params["run_id"]
             if not (store.isascii() and store.isdecimal() and len(store) < 5):
@@ -159,5 +163,7 @@ def serve(pages: Pages, listening: socket.socket, tokens: Tokens | None) -> None
     server = uvicorn.Server(config)
     # uvicorn sends itself the signal again when it has ended: the caller then removes its files.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # The first page is there when the browser is.
+    Thread(target=pages.overview, daemon=True).start()
     with suppress(KeyboardInterrupt):
         asyncio.run(server.serve(sockets=[listening]))

@@ -130,6 +130,10 @@ class Mark:
         )  # fmt: skip
 
 
+#: The devices, their totals and the windows of runs.
+Written = tuple[list[Device], Totals, list[Mark]]
+
+
 class RunTail:
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self._live = folder.live(attempt)
@@ -207,8 +211,8 @@ class _FileTail:
         return bool(newline)
 
 
-def ended_run(folder: RunFolder) -> tuple[list[Device], Totals, list[Mark]]:
-    """Return the devices, their totals and the windows of a run whose tables are written."""
+def ended_run(folder: RunFolder) -> Written:
+    """Return what a run has written whose tables are there."""
     import pyarrow.parquet as pq
 
     names = ["host", "device", "kind", "t_ns", "energy_j", "power_source", *SHOWN]

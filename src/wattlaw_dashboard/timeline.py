@@ -22,7 +22,8 @@ _TITLES = {
 
 @dataclass
 class Timeline:
-    """A chart for the template ``live.html.j2``: positions in pixels, as text, and labels."""
+    """A chart for the template ``live.html.j2``, as wide as the page: positions as text in units of
+    ``width`` and ``height``, and labels with theirs in percent."""
 
     title: str
     text: str  # for a screen reader
@@ -31,7 +32,7 @@ class Timeline:
     grid: list[tuple[str, str]] = field(default_factory=list)
     times: list[tuple[str, str]] = field(default_factory=list)
     limits: list[tuple[str, str]] = field(default_factory=list)
-    width, height, left, right, top, bottom = 720, 190, 56, 712, 8, 168
+    width, height = 1000, 160
 
 
 def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
@@ -81,13 +82,12 @@ def _chart(
     chart = Timeline(title, f"{title}, the last {_duration(span_s)}: {last}")
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
     top = 100.0 if unit == "%" else _ceiling(highest)
-    width = chart.right - chart.left
 
     def x(t_s: float) -> float:
-        return chart.left + width * min(1.0, max(0.0, 1 - (newest_s - t_s) / span_s))
+        return chart.width * min(1.0, max(0.0, 1 - (newest_s - t_s) / span_s))
 
     def y(value: float) -> str:
-        return f"{chart.top + (chart.bottom - chart.top) * (1 - min(1.0, value / top)):.1f}"
+        return f"{chart.height * (1 - min(1.0, value / top)):.1f}"
 
     for mark in marks:
         wide = f"{max(0.5, x(mark.end_s) - x(mark.start_s)):.1f}"
@@ -96,9 +96,9 @@ def _chart(
     chart.grid = [(y(top * share), number(top * share)) for share in (0.0, 0.5, 1.0)]
     chart.limits = [(y(limit), number(limit)) for limit in limits]
     for age_s in (span_s * part / 5 for part in range(5)):
-        label = f"-{_duration(age_s)}" if age_s else "last sample"
-        chart.times.append((f"{x(newest_s - age_s):.1f}", label))
-    gap = 10 * width * max(1, span_s / STEPS) / span_s
+        label = f"-{_duration(age_s)}" if age_s else "last"
+        chart.times.append((f"{100 * (1 - age_s / span_s):.1f}%", label))
+    gap = 10 * chart.width * max(1, span_s / STEPS) / span_s
     for i, (line, values) in enumerate(lines.items()):
         path, before = "", None
         for at, value in values.items():

@@ -1,6 +1,7 @@
 """``wattlaw top``."""
 
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -19,8 +20,18 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
-from wattlaw_dashboard.dashboard_overview import Overview, RunTails, read_overview
-from wattlaw_dashboard.tails import Device, RunTail
+from wattlaw_dashboard.channels import SHARE
+from wattlaw_dashboard.dashboard_overview import (
+    ACTIVE,
+    FAILED,
+    Overview,
+    RunTails,
+    active,
+    newest,
+    read_overview,
+    totals,
+)
+from wattlaw_dashboard.tails import Device
 
 #: Steps of a sparkline, and its seconds.
 _BARS, _SPARK_S = " ▁▂▃▄▅▆▇█", 40
@@ -31,8 +42,6 @@ _COLUMNS = {
     "power W": "power_w", "limit W": "power_limit_w", "use %": "sm_util",
     "clock MHz": "sm_clock_mhz", "°C": "temperature_c", "cores": "cpu_cores",
 }  # fmt: skip
-#: Reading a large store takes at most this share of the time.
-_SHARE = 0.1
 
 
 def top(
@@ -47,66 +56,52 @@ def top(
     If the output is no terminal, it prints the state once.
     """
     paths = [Store.existing(path).path for path in dict.fromkeys(stores or [Path("wattlaw-store")])]
-    console = Console()
-    view = _View(paths)
+    console, states = Console(), _states(paths)
     if once or not console.is_terminal:
-        console.print(view.state())
+        console.print(next(states))
         return 0
-    with Live(view.state(), console=console, screen=True, auto_refresh=False) as live:
+    with Live(next(states), console=console, screen=True, auto_refresh=False) as live:
         try:
             while True:
                 time.sleep(seconds)
-                live.update(view.state(), refresh=True)
+                live.update(next(states), refresh=True)
         except KeyboardInterrupt:
             return 0
 
 
-class _View:
-    def __init__(self, paths: list[Path]) -> None:
-        self._paths = paths
-        self._tails = RunTails(paths)
-        self._poller = StatusPoller()
-        self._read()
-
-    def _read(self) -> None:
+def _states(paths: list[Path]) -> Iterator[Group]:
+    tails, poller, due_s = RunTails(paths), StatusPoller(), 0.0
+    while True:
         begin_s = time.monotonic()
-        self._overview = read_overview(self._paths, self._poller)
-        self._due_s = begin_s + (time.monotonic() - begin_s) / _SHARE
-
-    def state(self) -> Group:
-        if time.monotonic() >= self._due_s:
-            self._read()
-        tails = self._tails.poll(self._overview.active)
-        return Group(*_summary(self._overview), _devices(tails), *_runs(self._overview))
+        if begin_s >= due_s:
+            overview = read_overview(paths, poller)
+            due_s = begin_s + (time.monotonic() - begin_s) / SHARE
+        running = active(overview.rows)
+        devices = _devices(tails.poll(running)[0], is_running=bool(running))
+        yield Group(*_summary(overview), devices, *_runs(overview))
 
 
 def _summary(overview: Overview) -> Iterator[Text | Padding]:
-    ended, runs = overview.ended_count, overview.runs
-    text = f"{ended:,} of {runs:,} runs ended"
-    if overview.not_needed:
-        text += f", {overview.not_needed:,} are not needed"
-    if overview.left_s is not None:
-        text += f", about {fmt.duration_text(overview.left_s)} left"
-    counts = ", ".join(f"{count:,} {name}" for name, count in overview.counts.items())
-    yield Text(f"{text}   ({counts or 'none yet'})")
-    yield Padding(
-        ProgressBar(total=max(1, runs - overview.not_needed), completed=ended, width=60), 0
-    )
+    for total in totals(overview.rows):
+        ended, runs = total.ended, len(total.rows)
+        text = f"{ended:,} of {runs:,} {total.source} runs ended"
+        if total.not_needed:
+            text += f", {total.not_needed:,} are not needed"
+        if total.left_s is not None:
+            text += f", about {fmt.duration_text(total.left_s)} left"
+        text += f"   ({', '.join(f'{count:,} {name}' for name, count in total.counts.items())})"
+        yield Text(text + (f", {fmt.work_text(total.hours)}" if total.hours else ""))
+        bar = ProgressBar(total=max(1, runs - total.not_needed), completed=ended, width=60)
+        yield Padding(bar, 0)
     if overview.origin:
         yield Text(f"All runs are {overview.origin}: nothing was measured here.")
-    if overview.sources:
-        counts = ", ".join(f"{count:,} {name}" for name, count in overview.sources.items())
-        yield Text(f"Runs by source: {counts}")
-    for name, hours in overview.gpu_hours.items():
-        yield Text(f"{fmt.work_text(hours)} of {name} runs")
     for line in (*overview.skipped, *overview.decisions, *overview.notes):
         yield Text(escape_invisible(line))
 
 
-def _devices(tails: list[RunTail]) -> Table | Text:
-    devices = [device for tail in tails for device in tail.devices.values()]
+def _devices(devices: list[Device], *, is_running: bool) -> Table | Text:
     if not devices:
-        return Text("No samples of running runs." if tails else "No run is running.")
+        return Text("No samples of running runs." if is_running else "No run is running.")
     table = Table(box=None, padding=(0, 1), header_style="bold")
     for heading in ("device", "host"):
         table.add_column(heading, overflow="fold")
@@ -136,19 +131,17 @@ def _marked(device: Device) -> str:
 
 
 def _runs(overview: Overview) -> Iterator[Table]:
-    counts = overview.counts
-    active = counts.get("running", 0) + counts.get("queued", 0)
-    for title, count, rows in (
-        ("running and queued", active, overview.running),
-        ("failures", overview.failed_count, overview.failed),
-        ("done", counts.get("done", 0), overview.ended),
-    ):
+    tables = {"running and queued": ACTIVE, "failures": FAILED, "done": ("done",)}
+    for title, states in tables.items():
+        rows = [row for row in overview.rows if row.status in states]
         if not rows:
             continue
+        counts = Counter(row.source for row in rows)
+        shown = ", ".join(f"{count:,} {source}" for source, count in counts.items())
         table = Table(box=None, padding=(0, 1), header_style="bold", title_justify="left")
-        table.add_column(f"{title} ({count:,})", overflow="fold")
+        table.add_column(f"{title} ({shown})", overflow="fold")
         table.add_column("state")
         table.add_column("reason", overflow="fold")
-        for row in rows[:_MOST_RUNS]:
-            table.add_row(*map(escape_invisible, (row.title, row.state, row.reason or "")))
+        for row in newest(rows, _MOST_RUNS):
+            table.add_row(*map(escape_invisible, (row.title, row.status, row.reason or "")))
         yield table

@@ -96,6 +96,26 @@ def test_the_pooled_change_is_the_geometric_mean_of_the_ratios():
     assert (pooled.n_a, pooled.n_b, pooled.interval) == (8, 9, REPEATS)
 
 
+def test_days_and_nodes_that_the_sides_do_not_share_widen_a_change():
+    def half(window: dict[str, object]) -> float:
+        low, high = compare(metrics(A), metrics(B, window=window)).pooled["time"].ratio_ci
+        return float(np.log(high / low) / 2)
+
+    later, elsewhere = {"start_ns": 10**17}, {"start_ns": 10**17, "host": "other"}
+    alike, shares = half({}), {"later": [0.01], "elsewhere": [0.01, 0.03]}
+    repeats = [(np.var(np.log(side[gpus]), ddof=1) / len(side[gpus]) / 9, len(side[gpus]) - 1)
+               for gpus in A for side in (A, B)]  # fmt: skip
+    for window, sds in zip((later, elsewhere), shares.values(), strict=True):
+        # Each side is one session, and one node; by public data they count for four.
+        own = 2 * np.square(sds)
+        lasting = own.sum(), own.sum() ** 2 / (own**2 / 4).sum()
+        parts = np.array([*repeats, lasting])
+        total = parts[:, 0].sum()
+        freedom = total**2 / (parts[:, 0] ** 2 / parts[:, 1]).sum()
+        assert half(window) == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(total))
+        assert half(window) > alike
+
+
 def test_without_repeats_only_the_settings_show_scatter():
     one = {gpus: values[:1] for gpus, values in A.items()}
     other = {gpus: values[:1] for gpus, values in B.items()}

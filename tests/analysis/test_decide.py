@@ -17,15 +17,6 @@ from wattlaw.common.errors import Refused
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.running.campaign import NOT_NEEDED
 
-SETTING = (
-    "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
-    "precision", "power_limit_w", "clock_limit_mhz",
-)  # fmt: skip
-FIELDS = (
-    "setting", "expected_regret", "probability", "tolerance", "gpu_hours_spent", "gpu_hours_grid",
-    "runs", "stopped_because",
-)  # fmt: skip
-
 
 def test_a_decision_needs_fewer_runs_than_the_grid(write_decide, tmp_path, capsys):
     store, lines = tmp_path / "store", []
@@ -36,8 +27,6 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write_decide, tmp_path, capsy
     assert outcome.stopped_because == "certain"
     assert UNKNOWN_QUALITY.text in outcome.warnings
     assert UNKNOWN_QUALITY.to_dict() in decision["warnings"]
-    assert set(FIELDS) <= set(decision)
-    assert set(decision["setting"]) == set(SETTING)
     done = [record for record in records(store).values() if record.status == "done"]
     measured = {record.spec.setting for record in done}
     assert len(decision["surprises"]) == len(measured) - 1  # the first one was not predicted
@@ -117,21 +106,13 @@ def test_an_interrupted_decision_continues_to_the_same_one(write_decide, tmp_pat
     } == {name for name, record in records(tmp_path / "whole").items() if record.status == "done"}
 
 
-@pytest.mark.parametrize(
-    ("at", "interrupted_by", "left"), [("decision: ", "SIGINT", 16), ("stops: certain", None, 0)]
-)
-def test_a_signal_while_runs_are_chosen(write_decide, tmp_path, at, interrupted_by, left):
-    lines = []
-
+def test_a_signal_while_runs_are_chosen(write_decide, tmp_path):
     def interrupt(line):
-        lines.append(line)
-        if at in line:
+        if "decision: " in line:
             os.kill(os.getpid(), signal.SIGINT)
 
     outcome = run(write_decide(QUESTION), tmp_path / "store", progress=interrupt)
-    assert at in lines[-1]  # a campaign that ends does not wait
-    assert (outcome.interrupted_by, outcome.left) == (interrupted_by, left)
-    assert outcome.done + outcome.not_needed == 16 - left
+    assert (outcome.interrupted_by, outcome.left) == ("SIGINT", 16)
 
 
 @pytest.mark.parametrize(("budget", "done"), [({"runs": 2}, 2), ({"gpu_hours": 0.0001}, 1)])
@@ -147,16 +128,13 @@ def test_measuring_ends_with_the_budget(write_decide, tmp_path, budget, done):
     assert ("budget-exceeded" in codes) == is_exceeded == ("gpu_hours" in budget)
 
 
-@pytest.mark.parametrize(("deadline", "is_missed"), [("1s", True), ("9h", False)])
-def test_a_deadline_that_no_setting_meets_is_said(
-    write_decide, tmp_path, capsys, deadline, is_missed
-):
-    study = write_decide(QUESTION | {"deadline": deadline, "epochs": 5, "budget": {"runs": 6}})
+def test_a_deadline_that_no_setting_meets_is_said(write_decide, tmp_path, capsys):
+    study = write_decide(QUESTION | {"deadline": "1s", "epochs": 5, "budget": {"runs": 6}})
     assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
     decision = json.loads((tmp_path / "store" / "decision.json").read_text())
-    codes = [item["code"] for item in decision["warnings"]]
-    assert ("constraints-missed" in codes, decision["meets"] < 0.5) == (is_missed, is_missed)
-    assert ("meets the constraints" in "".join(capsys.readouterr())) == is_missed
+    assert "constraints-missed" in [item["code"] for item in decision["warnings"]]
+    assert decision["meets"] < 0.5
+    assert "meets the constraints" in "".join(capsys.readouterr())
 
 
 def test_an_energy_budget_is_not_checked_without_energy(write_decide, tmp_path):
@@ -236,12 +214,7 @@ def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_
     assert outcome.results.decision["setting"]["global_batch"] in (64, 128)
 
 
-@pytest.mark.parametrize(
-    ("runs", "reason"), [(1, "budget spent"), (9, "no run reached the target")]
-)
-def test_why_measuring_ends_without_a_run_that_reached_the_target(
-    write_study, tmp_path, runs, reason
-):
+def test_measuring_ends_where_no_run_reached_the_target(write_study, tmp_path):
     study = write_study(
         workloads=[{"name": "resnet50"}],
         sweeps=[{"gpus": [1, 2], "global_batch": [64, 128]}],
@@ -250,10 +223,10 @@ def test_why_measuring_ends_without_a_run_that_reached_the_target(
             "kind": "simulated",
             "simulation": {"hardware": "kit-a100", "critical_batch": 256, "epochs_to_target": 50},
         },
-        decide={"minimize": "gpu_hours", "target": 0.9, "budget": {"runs": runs}},
+        decide={"minimize": "gpu_hours", "target": 0.9},
     )
     outcome = run(study, tmp_path / "store")
-    assert (outcome.done, outcome.stopped_because) == (min(runs, 2), reason)
+    assert (outcome.done, outcome.stopped_because) == (2, "no run reached the target")
 
 
 def test_without_decide_every_run_is_made_in_the_order_of_the_plan(write_decide, tmp_path):
@@ -269,10 +242,7 @@ def test_without_decide_every_run_is_made_in_the_order_of_the_plan(write_decide,
         plain.next_measurements(tmp_path / "store")
 
 
-OLD = {"setting": None, "expected_regret": None, "probability": None, "tolerance": 0.02}
-
-
-@pytest.mark.parametrize("content", [b"{", json.dumps(OLD).encode(), None])
+@pytest.mark.parametrize("content", [b"{", None])
 def test_a_damaged_decision_is_kept_under_another_name(write_decide, tmp_path, capsys, content):
     study, store = write_decide(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
     run(study, store)

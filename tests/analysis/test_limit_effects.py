@@ -4,13 +4,24 @@ import numpy as np
 import pandas as pd
 import pytest
 import statsmodels.formula.api as smf
+from scipy import stats
 
 from wattlaw.analysis.laws.limit_effects import limit_effects, without_limits
 
 
 def rows(**columns: object) -> pd.DataFrame:
     table = pd.DataFrame(columns)
-    settings = {"workload": "w", "gpus": 2, "clock_limit_mhz": np.nan, "energy_is": "gpu, counter"}
+    settings = {
+        "workload": "w",
+        "gpus": 2,
+        "clock_limit_mhz": np.nan,
+        "energy_is": "gpu, counter",
+        "hosts": "n1",
+        "session": 1,
+        "slow_log": 0.0,
+        "launcher": "slurm",
+        "nodes": 1,
+    }
     return table.assign(**{name: v for name, v in settings.items() if name not in table})
 
 
@@ -29,19 +40,35 @@ def test_ratios_of_a_hand_worked_pair():
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
-def test_without_repeats_that_differ_there_is_no_interval(repeats):
+def test_without_repeats_that_differ_the_interval_is_by_public_data(repeats):
     table = rows(power_limit_w=[250, 100], time_s=[1.0, 2], energy_j=[2.0, 1])
     found = limit_effects(pd.concat([table] * repeats))
     assert found["reference"].tolist() == [250, 250]
     capped = found.iloc[1]
-    ends = [
-        f"{name}_ratio_{end}" for name in ("time", "speed", "energy") for end in ("low", "high")
-    ]
-    assert capped[ends].isna().all()
+    # A run varies by 2 %; nodes and session are those of both limits.
+    half = stats.t.ppf(0.975, 2) * 0.02 * np.sqrt(2 / repeats)
+    assert capped["time_ratio_high"] == pytest.approx(2 * np.exp(half))
+    assert capped["energy_ratio_low"] == pytest.approx(0.5 * np.exp(-half))
     assert (capped["time_ratio"], capped["energy_ratio"]) == (2, 0.5)
+    imported = limit_effects(table.assign(launcher="imported")).iloc[1]
+    assert imported[["time_ratio_low", "energy_ratio_high"]].isna().all()
 
 
-def test_intervals_are_those_of_a_pooled_regression_on_logs():
+def test_what_two_limits_share_cancels_and_what_they_do_not_counts():
+    table = rows(power_limit_w=[250, 100], time_s=[1.0, 2], energy_j=[2.0, 1])
+    elsewhere, later = (table.assign(**{name: [1, 2]}) for name in ("hosts", "session"))
+
+    def half(made: pd.DataFrame) -> float:
+        found = limit_effects(made.astype({"hosts": str})).iloc[1]
+        return float(np.log(found["time_ratio_high"] / found["time_ratio"]))
+
+    for made, shares in ((later, [0.02, 0.01]), (elsewhere, [0.02, 0.01, 0.03])):
+        parts = 2 * np.square(shares)
+        freedom = parts.sum() ** 2 / (parts**2 / [2, 4, 4][: len(parts)]).sum()
+        assert half(made) == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum()))
+
+
+def test_intervals_are_those_of_a_regression_on_logs_with_a_prior_of_the_noise():
     dice = np.random.default_rng(1)
     limit = np.repeat([250.0, 200.0, 100.0], 4)
     time_s = 100 * (250 / limit) ** 0.3 * np.exp(dice.normal(0, 0.05, 12))
@@ -52,10 +79,14 @@ def test_intervals_are_those_of_a_pooled_regression_on_logs():
     for name, values in (("time", time_s), ("energy", energy_j)):
         data = pd.DataFrame({"y": np.log(values), "limit": limit})
         model = smf.ols("y ~ C(limit, Treatment(250.0))", data).fit()
+        noise = (2 * 0.02**2 + model.ssr) / (2 + model.df_resid)
+        half = stats.t.ppf(0.975, 11) * np.sqrt(noise / model.scale)
         for value in (200.0, 100.0):
-            low, high = model.conf_int().loc[f"C(limit, Treatment(250.0))[T.{value}]"]
-            assert found.loc[value, f"{name}_ratio_low"] == pytest.approx(np.exp(low))
-            assert found.loc[value, f"{name}_ratio_high"] == pytest.approx(np.exp(high))
+            label = f"C(limit, Treatment(250.0))[T.{value}]"
+            change, error = model.params[label], model.bse[label]
+            assert found.loc[value, f"{name}_ratio_low"] == pytest.approx(
+                np.exp(change - half * error)
+            )
     assert found.loc[100.0, "speed_ratio_low"] == pytest.approx(
         1 / found.loc[100.0, "time_ratio_high"]
     )

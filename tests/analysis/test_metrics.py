@@ -7,8 +7,8 @@ from scipy import stats
 
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.findings import analyse
-from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import direction, run_metrics, with_sampled_utilisation
+from wattlaw.analysis.metrics.setting_means import aggregate
 
 
 def one_run(*windows: dict[str, object]) -> pd.Series:
@@ -106,7 +106,7 @@ def test_a_run_that_diverged_at_its_end_has_no_earlier_quality():
     assert np.isnan(run["loss"])
 
 
-def test_repeats_become_mean_deviation_and_students_interval():
+def test_intervals_of_times_are_those_on_other_days_and_of_shares_those_of_repeats():
     runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
     times, waits = (9.0, 10.0, 11.0), {"data_wait_s": 0.0, "communication_s": 1.0}
     windows = [window_row(n, 1, duration_s=d, **waits, rank_wait_s=d - 9)
@@ -119,13 +119,23 @@ def test_repeats_become_mean_deviation_and_students_interval():
     above = stats.t.ppf(0.975, 2) * shares.std(ddof=1) / np.sqrt(3)
     assert cell["rank_wait_share_low"] == 0.0
     assert cell["rank_wait_share_high"] == pytest.approx(shares.mean() + above)
-    half = stats.t.ppf(0.975, 2) * np.log([9.0, 10.0, 11.0]).std(ddof=1) / np.sqrt(3)
+    # Of a run, pooled with 2 repeats of 2 %; and of a day by public data. There is one machine.
+    of_run = (2 * 0.02**2 + 2 * np.log([9.0, 10.0, 11.0]).var(ddof=1)) / 4
+    parts = np.array([of_run / 3, 0.01**2])
+    half = stats.t.ppf(0.975, parts.sum() ** 2 / (parts**2 / 4).sum()) * np.sqrt(parts.sum())
+    origins = ["interval_from", "sessions_from", "nodes_from"]
+    assert [cell[name] for name in origins] == ["repeats", "public data", None]
     assert (cell["n"], cell["epoch_time_s"], cell["epoch_time_s_sd"]) == (3, 10.0, 1.0)
     assert cell["epoch_time_s_low"] == pytest.approx(10 * np.exp(-half))
     assert cell["epoch_time_s_high"] == pytest.approx(10 * np.exp(half))
     assert np.isnan(cell["energy_per_epoch_j"])
     (cell,) = aggregate(table[:1]).to_dict("records")
+    half = stats.t.ppf(0.975, 0.0005**2 / (0.02**4 / 2 + 0.01**4 / 4)) * np.sqrt(0.0005)
+    assert cell["epoch_time_s_high"] == pytest.approx(9 * np.exp(half))
+    assert [cell[name] for name in origins] == ["public data", "public data", None]
+    (cell,) = aggregate(table[:1].assign(launcher="imported")).to_dict("records")
     assert np.isnan(cell["epoch_time_s_low"])
+    assert cell["interval_from"] is None
 
 
 def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():

@@ -26,6 +26,17 @@ def errors_of(seen, wanted, residuals, **options):
     return draw_errors(layouts, (seen, wanted), repeated, USUAL, dice, **options)
 
 
+def correlations(settings):
+    """Return those of errors by placement and by batch, and which settings are the same."""
+    gpus, nodes, load = (
+        np.exp(-((values[:, None] - values) ** 2) / 2)
+        for name, reach in (("gpus", 1.4), ("nodes", 1.4), ("local_batch", 0.7))
+        for values in [np.log([getattr(item, name) for item in settings]) / reach]
+    )
+    same = np.array([[item == other for other in settings] for item in settings])
+    return gpus * nodes, load, same
+
+
 def test_with_known_sizes_they_are_those_of_a_gaussian_process(monkeypatch):
     sizes = (2.0, 1.0, 0.5, 1.0)
     monkeypatch.setattr(model_error, "_SIZES", tuple(((size, 1.0),) for size in sizes))
@@ -34,16 +45,7 @@ def test_with_known_sizes_they_are_those_of_a_gaussian_process(monkeypatch):
     residuals = np.array([0.03, -0.02, 0.01])
     errors, noise = errors_of(seen, wanted, residuals)
 
-    every = [*seen, *wanted]
-    gpus = np.log([item.gpus for item in every]) / 1.4
-    nodes = np.log([item.nodes for item in every]) / 1.4
-    batch = np.log([item.local_batch for item in every]) / 0.7
-
-    def kernel(values):
-        return np.exp(-((values[:, None] - values) ** 2) / 2)
-
-    placement, load = kernel(gpus) * kernel(nodes), kernel(batch)
-    same = np.array([[item == other for other in every] for item in every])
+    placement, load, same = correlations([*seen, *wanted])
     repeats = 0.5 * USUAL
     own = (sizes[3] * USUAL) ** 2 - repeats**2
     covariance = own * same + USUAL**2 * (
@@ -89,16 +91,7 @@ def test_the_density_of_errors_is_that_of_a_mixture_of_normal_distributions():
     residuals = np.array([[0.0, 0.01, -0.02, 0.01], [0.1, 0.1, 0.09, 0.12]])
     found = Errors.of(Layout.of(seen, reference), USUAL).log_density(residuals)
 
-    gpus, nodes, batch = (
-        np.log([getattr(item, name) for item in seen]) / reach
-        for name, reach in (("gpus", 1.4), ("nodes", 1.4), ("local_batch", 0.7))
-    )
-
-    def kernel(values):
-        return np.exp(-((values[:, None] - values) ** 2) / 2)
-
-    placement, load = kernel(gpus) * kernel(nodes), kernel(batch)
-    same = np.array([[item == other for other in seen] for item in seen])
+    placement, load, same = correlations(seen)
     shape = placement + load + 0.25 * placement * load + 0.0625 * same
     noise = np.diag([(0.5 * USUAL) ** 2 / item.gpus for item in seen])
     parts = [

@@ -16,13 +16,6 @@ from wattlaw.analysis.laws.power_law import fit_power_law
 from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 
-KEYS = {
-    "group", "law", "n", "alpha", "alpha_ci", "beta", "beta_se", "beta_ci", "r2", "p_value",
-    "x_min", "x_max", "beta_se_repeats", "beta_ci_repeats",
-    "alpha_ci_repeats", "lack_of_fit_p", "trusted", "selected", "breakpoint",
-    "breakpoint_p", "no_breakpoint_reason", "reason", "unit", "nodes",
-}  # fmt: skip
-
 
 def random_table(seed: int) -> pd.DataFrame:
     dice = np.random.default_rng(seed)
@@ -168,7 +161,6 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     assert refused["law"] is None
     assert refused["beta"] is None
     assert refused["reason"].startswith("2 distinct values of n")
-    assert set(refused) == KEYS
 
 
 def test_each_series_gives_one_law(capsys):
@@ -179,7 +171,6 @@ def test_each_series_gives_one_law(capsys):
     assert len({tuple(law["group"].values()) for law in laws}) == len(laws) == 24
     assert output.err == ""
     for law in laws:
-        assert set(law) == KEYS
         assert law["selected"]["law"] in {"power", "log-normal", "amdahl", "usl", "communication"}
         if law["n"] == 4:
             reasons = [row["reason"] for row in law["selected"]["laws"]]
@@ -188,49 +179,11 @@ def test_each_series_gives_one_law(capsys):
             assert law["no_breakpoint_reason"].startswith("4 distinct worker counts")
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("empty.csv", "", 'no column "gpus"; allowed: none'),
-        ("words.csv", "gpus,t\n1,8\n2,x\n", 'words.csv: line 3: "t" is "x"; allowed: a number'),
-        ("bad.parquet", "PAR1", "not a table"),
-        ("same.csv", "gpus,t\n1,8\n2,4\n4,2\n", "x and y: both given 'gpus'"),
-    ],
-)
-def test_a_table_that_cannot_be_fitted_gives_a_line_with_the_place(
-    tmp_path, capsys, name, content, says
-):
-    path = tmp_path / name
-    path.write_text(content)
-    assert main(["fit", str(path), "--y", "gpus" if name == "same.csv" else "t"]) == 2
-    shown = capsys.readouterr()
-    assert len(shown.err.splitlines()) == 1
-    assert says in shown.err
-    assert shown.out == ""
-
-
-def test_the_table_says_which_law_is_taken_and_whether_it_bends(tmp_path, capsys, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "150")
-    x, y = shared((2, 4, 8, 16, 32, 64, 128, 256, 424), between=0, noise=0.03)
-    flat = np.maximum(x / 64, 1) ** 0.8
-    table = pd.concat(
-        [
-            pd.DataFrame({"s": "straight", "gpus": x, "t": y}),
-            pd.DataFrame({"s": "schnet", "gpus": x, "t": y * flat}),
-            pd.DataFrame({"s": "few", "gpus": [1, 2, 4], "t": [4.0, 2.1, 1.0]}),
-            pd.DataFrame({"s": "two", "gpus": [1, 2], "t": [4.0, 2.1]}),
-        ]
-    )
-    table.to_csv(tmp_path / "t.csv", index=False)
-    line = ["fit", str(tmp_path / "t.csv"), "--y", "t", "--by", "s"]
-    assert main(line) == 0
-    shown = capsys.readouterr()
-    assert "no law for s two: 2 distinct" in shown.err
-    assert main([*line, "--json"]) == 0
-    rows = {row["group"]["s"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["schnet"]["breakpoint"]["at"] == 64
-    assert rows["straight"]["no_breakpoint_reason"].startswith("no breakpoint detected (p = ")
-    assert rows["two"]["law"] is None
+def test_the_same_column_as_x_and_y_is_one_line(tmp_path, capsys):
+    (tmp_path / "t.csv").write_text("gpus,t\n1,8\n2,4\n4,2\n")
+    assert main(["fit", str(tmp_path / "t.csv"), "--y", "gpus"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "x and y: both given 'gpus'" in line
 
 
 def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):

@@ -1,7 +1,6 @@
 """Predictions of settings that were not measured: types, properties of the model, real data."""
 
 import importlib
-import json
 from dataclasses import replace
 
 import numpy as np
@@ -183,31 +182,6 @@ class TestPredictions:
             for row in predict(seen, wanted, seed=3)
         ]
         assert np.array(found) == pytest.approx(np.array(known), rel=1e-3)
-
-    def test_a_result_has_its_fields_and_units(self):
-        wanted = [packed(8, 16.0)]
-        seen = [replace(item, power_per_gpu_w=60.0) for item in ONE_NODE]
-        [row] = predict(
-            seen, wanted, samples_per_epoch=12_800, epochs=3, workload="net", hardware="T4",
-            baseline=packed(1),
-        )  # fmt: skip
-        found = json.loads(json.dumps(row.to_dict()))
-        assert (found["source"], found["ci_level"], found["global_batch"]) == (
-            "predicted",
-            0.9,
-            128,
-        )
-        assert found["time_per_sample_s"] == pytest.approx(found["step_time_s"] / 128)
-        assert found["epoch_time_s"] == pytest.approx(100 * found["step_time_s"])
-        assert found["train_time_s"] == pytest.approx(300 * found["step_time_s"])
-        for name in ("step_time_s", "power_per_gpu_w", "energy_per_sample_j", "train_time_s"):
-            low, high = found[f"{name}_ci"]
-            assert low < found[name] < high
-        joule = found["step_time_s"] * found["power_per_gpu_w"] * 8 / 128
-        assert found["energy_per_sample_j"] == pytest.approx(joule, rel=0.05)
-        assert set(found["components"]) == {"compute_s", "communication_s", "input_s", "waiting_s"}
-        assert 0 <= found["p_faster"] <= 1
-        assert found["extrapolates"] == ["gpus", "nodes", "local_batch"]
 
     def test_data_of_one_node_say_so_and_a_second_node_narrows_the_interval(self):
         [alone] = predict(ONE_NODE, [packed(32)])

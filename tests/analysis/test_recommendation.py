@@ -208,9 +208,8 @@ def test_a_limit_that_leaves_no_batch_of_known_quality_is_answered_by_the_neares
 
 @pytest.mark.parametrize(
     ("hardware", "worker"),
-    [("T4", "GPU"), ("NVIDIA A100-SXM4-40GB", "GPU"), ("4 x H100", "GPU"), ("RTX6000", "GPU"),
-     ("AMD Instinct MI300X", "GPU"), ("Xeon Gold 6248", "worker"), ("AMD EPYC 7V13", "worker"),
-     ("Intel Xeon E5-2690 v4", "worker"), (None, "worker")],
+    [("T4", "GPU"), ("4 x H100", "GPU"), ("AMD Instinct MI300X", "GPU"),
+     ("AMD EPYC 7V13", "worker"), (None, "worker")],
 )  # fmt: skip
 def test_the_name_of_a_gpu_makes_its_workers_gpus(hardware, worker):
     runs = pd.DataFrame({"hardware": [hardware], "sm_util_mean": None, "gpu_energy_j": None})

@@ -68,23 +68,6 @@ def test_time_to_target_is_epochs_times_seconds():
     assert (found["runs"] == 2).all()  # a repeat on other GPUs is the same learning
 
 
-def test_the_interval_of_the_product_covers_the_truth():
-    dice, tries = np.random.default_rng(0), 200
-    runs, windows = [], []
-    for study in range(tries):
-        for repeat in range(4):
-            run_id = f"{study:08}{repeat:08}"
-            reach = max(1, round(50 * math.exp(dice.normal(0, 0.2))))
-            runs.append(run_row(run_id, workload=f"w{study}", repeat=repeat))
-            time_s = 10 * math.exp(dice.normal(0, 0.1))
-            windows.append(window_row(run_id, 0, duration_s=time_s))
-            windows.append(window_row(run_id, reach - 1, phase="evaluate", metric=0.8))
-    made = frames(runs, windows)
-    found = time_to_target(run_metrics(*made), made[1], 0.7)
-    holds = (found["time_to_target_s_low"] <= 500) & (found["time_to_target_s_high"] >= 500)
-    assert len(found) == tries and 0.90 <= holds.mean() <= 0.99
-
-
 def test_a_batch_of_which_one_repeat_never_gets_there_has_no_time_but_a_reason():
     table, epochs = store(
         trained("a" * 16, rise(4)),
@@ -104,18 +87,6 @@ def test_a_setting_that_was_only_timed_takes_its_epochs_from_the_long_training()
     found = time_to_target(table, epochs, 0.7).set_index("gpus")
     assert found.loc[4, "time_to_target_s"] == pytest.approx(6 * 3.0)
     assert found.loc[4, "epochs_trained"] == 20
-
-
-def test_energies_that_count_different_things_have_no_energy_to_target():
-    one, two = trained("a" * 16, rise(4)), trained("b" * 16, rise(4), repeat=1)
-    for window in two[1]:
-        window["cpu_energy_j"] = 5.0
-    (alone,) = time_to_target(*store(one), 0.7).to_dict("records")
-    assert alone["time_to_target_s"] == pytest.approx(40)
-    assert math.isnan(alone["time_to_target_s_low"]) and math.isnan(alone["epochs_high"])
-    found = time_to_target(*store(one, two), 0.7)
-    assert math.isnan(found["energy_to_target_j"].item()) and found["energy_is"].isna().all()
-    assert found["time_to_target_s"].item() == pytest.approx(40)
 
 
 def of_batches(reach: dict[int, list[int]], counts: tuple[int, ...] = (1,), **row: object):

@@ -6,16 +6,14 @@ import pandas as pd
 import pytest
 
 from asking import advise
-from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
-from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.cli.main import main
+from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
@@ -258,18 +256,3 @@ def test_a_count_on_several_numbers_of_nodes_is_several_settings():
     assert members == {"1 node": {"a", "b"}, "2 nodes": {"c", "d", "e"},
                        "fewest nodes": {"a", "b", "e"}}  # fmt: skip
     assert of_global["series"].nunique() == 3
-
-
-def test_status_warns_of_copies(tmp_path, capsys):
-    store = write_store(
-        tmp_path, *frames([run_row("a" * 16, gpus=2, local_batch=32)], [window_row("a" * 16, 1)])
-    )
-    folder = store.folder("a" * 16)
-    done = folder.read()
-    assert done is not None
-    facts = done.facts.model_copy(update={"workers_cooperate": False})
-    folder.write(done.model_copy(update={"facts": facts}), durable=False)
-    assert main(["status", str(store.path), "--json"]) == 0
-    (warning,) = json.loads(capsys.readouterr().out)["warnings"]
-    assert warning["code"] == "workers-do-not-cooperate"
-    assert "DistributedDataParallel" in warning["text"]

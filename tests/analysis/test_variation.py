@@ -13,6 +13,10 @@ from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.variation import PRIOR, Variation, slow_nodes, variation
 from wattlaw.analysis.predict.job import jobs_of
+from wattlaw.study.question import Question
+
+#: What ``variation`` needs beside hosts and session.
+PLACED = {"slow_log": 0.0, "launcher": "slurm", "nodes": 1}
 
 
 def drawn(sds: tuple[float, float, float], shape: tuple[int, ...] = (60, 4, 3, 3)) -> Variation:
@@ -22,8 +26,8 @@ def drawn(sds: tuple[float, float, float], shape: tuple[int, ...] = (60, 4, 3, 3
         dice.normal(0, sd, (*shape[: 4 - at], *(1,) * at)) for at, sd in enumerate(sds)
     ) + np.zeros(shape)
     setting, hosts, session, _ = np.indices(shape).reshape(4, -1)
-    rows = pd.DataFrame({"hosts": hosts.astype(str), "session": session, "slow_log": 0.0})
-    return variation(pd.Series(np.exp(logs.ravel())), pd.Series(setting), rows)
+    rows = pd.DataFrame({"hosts": hosts.astype(str), "session": session})
+    return variation(pd.Series(np.exp(logs.ravel())), pd.Series(setting), rows.assign(**PLACED))
 
 
 @pytest.mark.parametrize("sds", [(0.02, 0.01, 0.03), (0.01, 0.06, 0.02), (0.1, 0.0, 0.05)])
@@ -47,7 +51,7 @@ def test_the_prior():
     kind = table["gpus_per_node"].map(lambda digits: "".join(sorted(digits)))
     logs = np.log(table["step_time_s"])
     logs -= logs.groupby([table["workload"], kind, table["local_batch"]]).transform("mean")
-    rows = table.assign(hosts=table["gpus_per_node"], session=0, slow_log=0.0)
+    rows = table.assign(hosts=table["gpus_per_node"], session=0, **PLACED)
     found = variation(np.exp(logs), table.groupby(["workload", kind]).ngroup(), rows)
     assert np.sqrt(found.variances[[0, 2]]) == pytest.approx([0.028, 0.032], abs=0.001)
 
@@ -57,10 +61,10 @@ def comparable(seed: int, **values: object) -> tuple[ComparableRuns, dict[object
     return comparable_runs(run_metrics(made.runs, made.epochs), "job"), truth
 
 
-@pytest.mark.parametrize("values", [{"repeats": 1}, {}, {"elsewhere": True}])
+@pytest.mark.parametrize("values", [{"repeats": 1}, {"elsewhere": True}])
 def test_a_slow_node_is_named_and_equal_ones_are_not(values):
     shares = []
-    for seed in range(8):
+    for seed in range(4):
         found, slow_log = slow_nodes(comparable(seed, **values)[0].rows)
         assert {name for item in found for name in item.names} <= {"n3"}
         if found:
@@ -69,7 +73,7 @@ def test_a_slow_node_is_named_and_equal_ones_are_not(values):
             assert found[0].peers == 7
             assert slow_log.max() == pytest.approx(np.log1p(found[0].slower))
         assert slow_nodes(comparable(seed, slow=0.0, **values)[0].rows)[0] == []
-    assert len(shares) >= 6
+    assert len(shares) >= 3
     assert np.mean(shares) == pytest.approx(0.25, abs=0.05)
 
 
@@ -92,7 +96,7 @@ def test_intervals_contain_the_time_on_other_nodes_and_decisions_name_the_slow_o
     for seed in range(8):
         job, truth = comparable(seed)
         made = placed(seed)[0]
-        options = options_of_runs(job, needed_epochs(job, made.epochs, 1, None)[0])
+        options = options_of_runs(job, needed_epochs(job, made.epochs, Question(epochs=1))[0])
         for item in options:
             local_batch, limit = int(item.setting.local_batch), item.setting.power_limit_w
             is_in.append(
@@ -104,3 +108,15 @@ def test_intervals_contain_the_time_on_other_nodes_and_decisions_name_the_slow_o
         assert ("slow-node" in codes[0]) == ("slow-node" in codes[1]) == any(of_slow[-18:])
     assert np.mean(is_in) >= 0.95  # 0.38 by repeats alone
     assert 0.1 < np.mean(of_slow) < 0.5
+
+
+def test_the_model_predicts_settings_that_ran_on_a_slow_node_without_what_it_adds():
+    found, truth = comparable(1)
+    (model,) = jobs_of(found.rows, "job")
+    on_slow = {item.setting: item.slow_log for item in model.observations if item.slow_log}
+    ((named,), _) = slow_nodes(found.rows)
+    assert 0 < len(on_slow) < len(set(model.settings))
+    assert [*on_slow.values()] == pytest.approx([np.log1p(named.slower)] * len(on_slow))
+    times_s = np.median(model.amounts([*on_slow])[0], axis=0)
+    true_s = [truth[at.gpus, int(at.local_batch), at.power_limit_w] for at in on_slow]
+    assert np.log(times_s / true_s) == pytest.approx(0, abs=0.05)

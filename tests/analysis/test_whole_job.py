@@ -1,15 +1,23 @@
 """The whole job: start-up, evaluation and checkpoints beside the training, by hand-worked cases."""
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 
 from asking import advise
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.option import PREDICTED, Quantity
+from wattlaw.analysis.advise.whole_job import with_whole_job
+from wattlaw.analysis.decide.regret import missed
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.metrics.run_overhead import Overheads, nearest
 from wattlaw.report.topics.advice_text import summary
 from wattlaw.study.launching import parse_time_limit, time_limit
+from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 BEGIN = datetime(2026, 5, 4, tzinfo=UTC)
 ALL = ["start-up", "evaluation", "checkpoints"]
@@ -127,10 +135,42 @@ def test_a_process_is_the_whole_job_and_a_step_has_none():
     assert (option.unit, option.whole_job_s, option.slurm_time) == ("step", None, None)
 
 
-def test_a_deadline_that_only_the_training_meets_is_warned_of():
-    run = run_of("a", ENDED_S), epochs_of("a")
-    late = advice(run, deadline_s=480)
-    assert late.recommended is not None
-    assert "whole-job-late" in {warning.code for warning in late.warnings}
-    in_time = advice(run, deadline_s=600)
-    assert "whole-job-late" not in {warning.code for warning in in_time.warnings}
+def test_bounds_are_those_of_the_whole_job():
+    runs = [(run_of(f"{i}", ENDED_S, repeat=i), epochs_of(f"{i}")) for i in range(3)]
+    for bound in ({"deadline_s": 480}, {"max_gpu_hours": 480 / 3600}):
+        missed = advice(*runs, **bound)  # the training takes 400 s, the job 490 s
+        assert missed.recommended is None
+        assert missed.nearest.job_time_s.mean == pytest.approx(ENDED_S)
+    met = advice(*runs, deadline_s=600)
+    assert met.recommended.job_time_s.high <= 600
+    barely = advice(*runs, deadline_s=491)
+    assert barely.recommended is not None
+    assert "only-the-mean-meets" in {warning.code for warning in barely.warnings}
+
+
+def test_a_predicted_setting_takes_what_the_nearest_one_has_beside_its_training():
+    measured = advice((run_of("a", ENDED_S), epochs_of("a"))).recommended
+    fast = Quantity(50.0, 45.0, 55.0)
+    setting = replace(measured.setting, gpus=4, nodes=None, gpus_per_node=None)
+    predicted = replace(measured, setting=setting, source=PREDICTED, time_s=fast, parts={})
+    found = with_whole_job(predicted, [measured])
+    assert found.whole_job_s.mean == pytest.approx(4 * 50 + ENDED_S - 400)
+    assert found.whole_job_s.low < 4 * 45 + 90 < 4 * 55 + 90 < found.whole_job_s.high
+    assert found.overhead_from == measured.label
+    without = with_whole_job(predicted, [replace(measured, whole_job_without=tuple(ALL))])
+    assert (without.job_time_s, without.overhead_from) == (without.train_time_s, None)
+    own = [Setting(2), Setting(8), Setting(8, precision="bf16")]
+    assert [nearest(Setting(gpus), own) for gpus in (1, 3, 16)] == [0, 0, 1]
+
+
+def test_a_decision_counts_what_jobs_take_beside_their_training():
+    rows = run_metrics(*frames([run_of("a", ENDED_S)], epochs_of("a")))
+    overheads = Overheads.of(rows, [Setting(2)])
+    time_s, energy_j = overheads.beside([Setting(2), Setting(4)], [4, 8])
+    assert time_s.tolist() == pytest.approx([90, 50 + 5 + 7 * 5 + 4 * 10])
+    assert energy_j.shape == (2,)
+    question = Question("energy", deadline_s=480.0, samples=4.0)
+    times = np.array([[100.0, 80.0]])  # of an epoch
+    beside = time_s, energy_j
+    shares = missed(question, [Setting(2), Setting(4)], times, None, beside)
+    assert shares[0].tolist() == pytest.approx([490 / 480 - 1, 0.0])

@@ -10,7 +10,7 @@ import pytest
 import typer
 
 import made_tables
-from conftest import records, wattlaw
+from conftest import wattlaw
 from made_stores import write_store
 from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
@@ -85,16 +85,6 @@ def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     shown = capsys.readouterr()
     assert len(shown.err.splitlines()) == 1
     assert shown.err.startswith("wattlaw: ")
-
-
-def test_a_finished_study_starts_no_run(study, store):
-    (done,) = [record.run_id for record in records(store).values() if record.status == "done"]
-    files = sorted((store / "runs" / done).iterdir())
-    before = [path.stat().st_mtime_ns for path in files]
-    again = wattlaw("run", study, "--store", store)
-    assert again.returncode == 0
-    assert "1 done, 0 failed, 1 skipped" in again.stdout
-    assert [path.stat().st_mtime_ns for path in files] == before
 
 
 def test_status_has_counts_and_reasons(store, capsys):

@@ -41,9 +41,3 @@ def test_a_copy_overwrites_nothing_unless_forced(tmp_path, capsys):
     assert script.read_text() == "mine"
     assert main(["examples", "copy", "own-script", str(tmp_path), "--force"]) == 0
     assert script.read_bytes() == (FOLDER / "own_script.py").read_bytes()
-
-
-def test_a_name_that_is_none_lists_the_names(capsys):
-    assert main(["examples", "copy", "../quickstart"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert all(name in line for name in NAMES)

@@ -1,19 +1,14 @@
 """The program for the first hour on a GPU, rehearsed with the fake driver; its page."""
 
 import json
-import multiprocessing
-import os
 import re
 import subprocess
 import sys
 import tomllib
-from pathlib import Path
 
-import psutil
 import pytest
 
 import paths
-from wattlaw.common import processes
 
 ROOT = paths.ROOT
 sys.path.append(str(ROOT / "benchmarks"))
@@ -86,40 +81,3 @@ def test_the_wheels_and_the_borrowed_machine_have_all_that_the_base_needs():
     on_the_machine = {"numpy", "pandas", "scipy", "pyarrow", "psutil", "pyyaml"}
     names = {need.split(">")[0].lower() for need in needs}
     assert names - wheels - {"vl-convert-python"} == on_the_machine
-
-
-#: A part that never ends, with a child in a session of its own that ignores SIGTERM.
-HANGS = """
-import subprocess, sys, time
-child = "import signal, time; signal.signal(15, signal.SIG_IGN); print(flush=True); time.sleep(99)"
-line = [sys.executable, "-c", child]
-process = subprocess.Popen(line, start_new_session=True, stdout=subprocess.PIPE)
-process.stdout.readline()
-open(sys.argv[1], "w").write(str(process.pid))
-time.sleep(600)
-"""
-
-
-def run_parts(folder: Path) -> None:
-    """Run three parts: one that hangs, one that fails, one that ends."""
-    processes.adopt_orphans(True)
-    program = gpu_acceptance.Acceptance(folder, {"rehearsal": True}, ["one", "two", "three"])
-    for name, limit_s, code in (
-        ("one", 3.0, HANGS),
-        ("two", 60.0, "raise SystemExit('broken')"),
-        ("three", 60.0, ""),
-    ):
-        line = [sys.executable, "-c", code, str(folder / "pid")]
-        program.run(name, limit_s, line, dict(os.environ))
-
-
-def test_a_part_that_hangs_or_fails_does_not_stop_the_next(tmp_path):
-    context = multiprocessing.get_context("spawn")  # it ends all of its descendants
-    process = context.Process(target=run_parts, args=(tmp_path,))
-    process.start()
-    process.join(120)
-    parts = json.loads((tmp_path / "results.json").read_text())["parts"]
-    assert [part["status"] for part in parts.values()] == ["unfinished", "failed", "done"]
-    assert "limit of 3 s" in parts["one"]["reason"]
-    assert "broken" in parts["two"]["reason"]
-    assert not psutil.pid_exists(int((tmp_path / "pid").read_text()))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from soak import fuzz_documents, fuzz_limits, fuzz_tables
+from soak import fuzz_files, fuzz_stores
 from soak.judge import of_output
 from soak.outcome import Outcome, table
 from soak.sandbox import REPOSITORY
@@ -49,6 +49,6 @@ def test_faults_of_an_output_are_listed(code: int, out: str, err: str, count: in
 
 
 def test_a_seed_makes_the_same_input_again(tmp_path: Path) -> None:
-    for make in (fuzz_documents.studies, fuzz_tables.tables, fuzz_limits.saved_limits):
+    for make in (fuzz_files.studies, fuzz_files.tables, fuzz_stores.saved_limits):
         first, second = (make(random.Random("7:3"), tmp_path) for _ in range(2))
         assert first == second

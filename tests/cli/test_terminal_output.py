@@ -238,11 +238,3 @@ def test_csv_cells_that_are_formulas_get_an_apostrophe_and_numbers_stay(tmp_path
     write_table(tmp_path / "t.jsonl", table)
     lines = (tmp_path / "t.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line)["=name"] for line in lines if line] == [*FORMULAS, *HARMLESS]
-
-
-def test_a_report_has_no_bidirectional_or_control_characters(store, tmp_path):
-    page = tmp_path / "report.html"
-    assert main(["report", str(store), "-o", str(page)]) == 0
-    text = page.read_text(encoding="utf-8")
-    assert "[red]x[/red]" in text
-    assert not hidden(text)

@@ -17,7 +17,6 @@ from imported import (
     verdicts,
     windows,
 )
-from public_data import misread_file
 from wattlaw.api.imports import read_import
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
@@ -101,14 +100,6 @@ def test_epochs_of_a_second_file_get_the_energy_of_the_log(tmp_path):
     assert [row["duration_s"] for row in windows(by_lines)] == [10.0] * 4
     by_steps = read_import([log, tmp_path / "train.log"], pattern=r"epoch (?P<step>\d+) done")
     assert [row["steps"] for row in windows(by_steps, "steps")] == [1] * 4
-
-
-def test_two_gpus_in_a_tick_are_never_one(capsys):
-    path = misread_file("smi_two_gpus_no_index.csv")
-    with pytest.raises(BadInput, match="index or uuid"):
-        read_import(path)
-    read = read_import(path, map="gpus=@2")
-    assert (gpus(read), joules(read)) == ([2], [pytest.approx(6002, rel=1e-3)])
 
 
 @pytest.mark.parametrize(
@@ -203,14 +194,6 @@ def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
     read = read_import(made(tmp_path, "gpu.csv", *lines, encoding=encoding))
     assert (gpus(read), verdicts(read)) == ([1], {"ok"})
     assert joules(read) == [pytest.approx(20 * 250.5, rel=1e-3)]
-
-
-def test_a_banner_and_repeated_headers_are_no_rows():
-    read = read_import(misread_file("amd_smi_watch_banner.csv"))
-    assert gpus(read) == [2]
-    for device, joules_of_it in (("0", 128.075), ("1", 129.505)):
-        alone = read_import(misread_file("amd_smi_watch_banner.csv"), devices=[device])
-        assert joules(alone) == [pytest.approx(joules_of_it, abs=1e-3)]
 
 
 DMON = (
@@ -321,16 +304,6 @@ def test_machines_that_write_one_file_at_the_same_time_are_not_one_gpu(tmp_path,
     named = {s: f"GPU-{'a' if s % 1 < 1e-6 else 'b'}, {row[3:]}" for s, row in both.items()}
     read = read_import(made(tmp_path, "gpu.csv", *smi(named, "uuid", POWER)))
     assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 19, rel=0.05)])
-
-
-def test_a_time_that_has_two_meanings_is_named_with_one_that_is_read(tmp_path, capsys):
-    log = smi(dict.fromkeys(range(20), "0, 300.00 W"), "index", POWER)
-    path = made(tmp_path, "gpu.csv", *(line.replace("2026/09/11", "09/11/2026") for line in log))
-    assert "no time such as 2026-01-31 12:00:00" in refusal(path, capsys)
-
-
-def test_an_empty_file_is_named_as_one(tmp_path, capsys):
-    assert "the file is empty" in refusal(made(tmp_path, "gpu.csv", " ", ""), capsys)
 
 
 def test_a_log_that_is_in_the_file_twice_counts_once(tmp_path):

@@ -217,17 +217,6 @@ def test_importing_again_changes_nothing_and_more_rows_add(tmp_path, home, capsy
     assert before.items() <= files(home).items()
 
 
-def test_times_of_a_step_compare_by_sample(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", "n,t,b,w", "1,0.5,8,100", "2,0.6,8,120")
-    assert bring(table, "gpus=n,step_time_s=t,local_batch=b,power_w=w", home) == 0
-    found = metrics(home)
-    assert found["unit"].tolist() == ["sample", "sample"]
-    assert found["time_s"].tolist() == pytest.approx([0.5 / 8, 0.6 / 16])
-    assert found["step_time_s"].tolist() == [0.5, 0.6]
-    assert found["energy_j"].tolist() == pytest.approx([100 * 0.5 / 8, 120 * 0.6 / 16])
-    assert found["epoch_time_s"].isna().all()
-
-
 def test_a_changed_value_is_rejected_and_nothing_is_counted_twice(tmp_path, home, capsys):
     """A row put right in the middle would number those after it anew."""
     table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "1,11", "2,6")

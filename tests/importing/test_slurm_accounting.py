@@ -234,13 +234,6 @@ def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
             read_import(a_file(tmp_path / "jobs.txt", text), format="slurm")
 
 
-@pytest.mark.parametrize("kind", ["txt", "json"])
-def test_steps_of_a_job_that_follow_each_other_add_up(kind):
-    assert energies_of(read_import(misread_file(f"sacct_sequential_steps.{kind}"))) == [
-        1_259_520_000.0
-    ]
-
-
 def test_an_energy_in_three_digits_is_read_and_marked():
     read = read_import(misread_file("sacct_consumedenergy.txt"))
     assert energies_of(read) == [4_580_000.0]

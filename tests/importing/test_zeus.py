@@ -2,17 +2,9 @@
 
 import pytest
 
-import import_samples as samples
-from imported import a_file, gpus, joules, left_out, made, metrics, refusal, windows
+from imported import gpus, joules, left_out, made, metrics, refusal, windows
 from public_data import public_file
 from wattlaw.api.imports import Import, read_import
-
-
-def test_zeus_windows_named_epoch_are_epochs(tmp_path):
-    table = metrics(read_import(a_file(tmp_path / "z.csv", samples.zeus())), tmp_path)
-    assert table["epoch_time_s"].tolist() == [31.0]
-    assert table["energy_per_epoch_j"].tolist() == [12_102.0]
-    assert table["energy_is"].tolist() == ["gpu, counter, suspect"]
 
 
 def test_a_real_zeus_optimizer_gives_a_run_for_each_power_limit(tmp_path):

@@ -29,14 +29,6 @@ def test_a_counter_read_more_often_than_it_refreshes_has_no_steps():
         assert counter.estimate(start, start + S).energy_j == pytest.approx(100.0, rel=1e-6)
 
 
-def test_an_estimate_may_be_constant_because_processes_may_be_idle():
-    t_ns = ticks(20, 10)
-    busy = np.clip((t_ns - T0) * 1e-9 - 10.0, 0.0, None)  # idle for ten seconds, then one core
-    counter = Counter(t_ns, 15.0 * busy)
-    assert counter.estimate(T0 + 2 * S, T0 + 8 * S).energy_j == 0.0
-    assert counter.estimate(T0 + 9 * S, T0 + 12 * S).energy_j == pytest.approx(30.0, rel=0.02)
-
-
 def test_power_is_not_interpolated_over_a_silence():
     t_ns = np.concatenate([ticks(4, 10), ticks(4, 10) + 10 * S])
     found = Power(t_ns, np.full(len(t_ns), 100.0)).estimate(T0, T0 + 14 * S)
@@ -119,26 +111,6 @@ def test_at_the_edges_of_a_window_a_counters_energy_is_divided_as_the_power_was(
     assert shaped.energy_j == pytest.approx(exact_j, abs=300 * 0.1 / 2 + 1e-6)  # half a period
     evenly = counter.estimate(start_ns, end_ns)
     assert abs(shaped.energy_j - exact_j) < abs(evenly.energy_j - exact_j)
-
-
-def test_power_of_a_part_only_does_not_divide_the_energy_of_a_counter():
-    t_ns = ticks(10, 1)
-    counter = Counter(t_ns, stepped(t_ns))
-    start, end = T0 + 5 * S, T0 + 5 * S + S // 2
-    silent = step_power(seconds=5.5)
-    assert silent.share(T0 + 5 * S, end, T0 + 6 * S) is None
-    assert counter.estimate(start, end, shape=silent) == counter.estimate(start, end)
-
-
-def test_the_end_without_power_does_not_change_the_share():
-    t_ns = ticks(9.96, 100)
-    power = Power(t_ns, np.full(len(t_ns), 100.0))
-    for share in (0.1, 0.5, 0.96, 0.98, 1.0):
-        end_ns = T0 + 9 * S + round(share * S)
-        assert power.share(T0 + 9 * S, end_ns, T0 + 10 * S) == pytest.approx(share)
-    counter = Counter(ticks(10, 1), 100.0 * np.arange(11.0))
-    part = counter.estimate(T0 + 8 * S + S // 2, T0 + 9 * S + S // 2, shape=power)
-    assert part.energy_j == pytest.approx(100.0)
 
 
 def test_the_end_of_a_recording_is_divided_by_the_last_known_power():

@@ -1,20 +1,25 @@
-"""Impossible energies: the real sampler with faulty boards, and synthetic samples."""
+"""Impossible energies: boards that say something wrong, synthetic samples, another unit."""
 
 import itertools
+import re
 import time
 from collections.abc import Sequence
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from test_nvidia_meter import LOST, UNKNOWN, opened
+from test_nvidia_meter import LOST, opened
 
-from fake_nvml import COUNTER_ABSENT, SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
-from recording import HOST, Recording, record
+from fake_nvml import SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
+from recording import HOST, record
+from wattlaw.api.imports import read_import
+from wattlaw.measure.devices.meter import Sample
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.requests import Limits, report_applied_limits
 from wattlaw.measure.telemetry import plausibility
+from wattlaw.measure.telemetry.plausibility import MAX_DEVICE_W, energy_fault, power_fault
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
@@ -48,108 +53,19 @@ def readings(seconds: float = 20, hz: float = 10, **columns: object) -> list[Row
     return rows
 
 
-# Recordings by the real sampler of boards that say something wrong from a moment on.
-
-FINE, THOUSANDFOLD, ZERO, STUCK, JUMPS, SENTINELS, HEALS, TINY = range(8)
-MACHINES = {"polled": 0, "buffered": 1}
-BAD_S, SECONDS = 1.5, 5.4
-
-
-@pytest.fixture(scope="module")
-def recordings(tmp_path_factory) -> dict[str, Recording]:
-    folder = tmp_path_factory.mktemp("wrong")
-    absent = {ZERO, STUCK, TINY}
-    boards = {
-        name: FakeGpus.create(
-            folder / f"{name}.boards",
-            8,
-            buffers=buffers,
-            period_s=[1.0] * 4 + [0.0] * 4,
-            counter_mode=[COUNTER_ABSENT if place in absent else 0 for place in range(8)],
-        )
-        for name, buffers in MACHINES.items()
-    }
-
-    def script() -> None:
-        now_ns = time.time_ns()
-        bad_ns, good_ns = now_ns + round(BAD_S * S), now_ns + round((BAD_S + 0.8) * S)
-        for made in boards.values():
-            made[JUMPS].fault_ns = bad_ns
-            for what in ("power", "counter"):
-                made.lie(THOUSANDFOLD, what, "scales", 1000)
-            made.lie(ZERO, "power", "sets", 0)
-            made.lie(STUCK, "power", "freezes", from_ns=now_ns)
-            made.lie(JUMPS, "counter", "adds", 10**12, from_ns=bad_ns)
-            made.lie(SENTINELS, "power", "sets", 2**32 - 1, from_ns=bad_ns, to_ns=good_ns)
-            made.lie(SENTINELS, "counter", "sets", 2**64 - 1, from_ns=bad_ns, to_ns=good_ns)
-            for what in ("sm_util", "mem_util", "sm_clock", "mem_clock", "temperature", "limit"):
-                made.lie(SENTINELS, what, "sets", 2**32 - 1, from_ns=bad_ns)
-            for what in ("memory", "reasons", "violation"):
-                made.lie(SENTINELS, what, "sets", 2**64 - 1, from_ns=bad_ns)
-            made.fault("nvmlDeviceGetFieldValues", HEALS, UNKNOWN, from_ns=bad_ns, to_ns=good_ns)
-            made.lie(TINY, "power", "scales", 0.001)
-
-    folders = {folder / name: made for name, made in boards.items()}
-    return dict(zip(boards, record(folders, SECONDS, begun=script), strict=True))
-
-
-@pytest.fixture(params=MACHINES)
-def recording(recordings, request) -> Recording:
-    return recordings[request.param]
-
-
-def rows_of(recording: Recording, board: int, length_s: float = 3.0) -> list[Row]:
-    """Return windows of the wrong time."""
-    first_ns = int(recording.of(board)["t_ns"].to_numpy().min()) + S
-    return recording.windows(board, [first_ns + n * S // 5 for n in range(6)], length_s)
-
-
-def test_a_sound_board_is_ok_and_knows_its_maximum_limit(recording):
-    assert recording.facts(FINE)["max_power_limit_w"] == 400.0
-    assert {row["energy_verdict"] for row in rows_of(recording, FINE)} == {"ok"}
-
-
-@pytest.mark.parametrize("board", [THOUSANDFOLD, ZERO, TINY, STUCK])
-def test_impossible_power_is_implausible_and_keeps_its_value(recording, board):
-    for row in rows_of(recording, board):
-        assert row["energy_verdict"] == "implausible"
-        assert row["gpu_energy_j"] is not None
-        assert recording.boards[board].uuid.decode() in row["energy_reason"]
-        assert (row["gpu_energy_j"] > 1e5) == (board == THOUSANDFOLD)
-
-
-def test_a_counter_that_jumps_ahead_is_not_used(recording):
-    jump_ns = recording.boards[JUMPS].fault_ns
-    rows = recording.windows(JUMPS, [jump_ns - n * S // 5 for n in range(1, 5)], 3.0)
-    assert {row["energy_verdict"] for row in rows} == {"suspect"}
-    for row in rows:
-        assert row["energy_source"] == "integral"
-        assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=1e-2)
-
-
-def test_sentinels_are_missing_values_and_the_energy_between_is_still_right(recording):
-    samples = recording.of(SENTINELS)
-    for column, most in (
-        ("power_w", 250.1), ("energy_j", 1e6), ("sm_util", 1), ("mem_util", 1),
-        ("sm_clock_mhz", 1410), ("mem_clock_mhz", 1215), ("temperature_c", 45),
-        ("mem_used_bytes", 2 << 30), ("power_limit_w", 400), ("throttle", 8),
-        ("power_throttle_s", 1),
-    ):  # fmt: skip
-        values = samples[column].drop_null().to_numpy()
-        assert len(values)
-        assert values.max() <= most
-    for row in rows_of(recording, SENTINELS):
-        assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=1e-2)
-
-
-def test_a_fault_that_heals_leaves_a_gap_and_the_rest_is_measured(recording):
-    t_ns = recording.of(HEALS)["t_ns"].to_numpy()
-    end_ns = int(t_ns.max())
-    (row,) = recording.windows(HEALS, [end_ns - 2 * S], 1.5)
-    assert row["energy_verdict"] == "ok"
-    for row in rows_of(recording, HEALS, 2.0):
-        if row["energy_verdict"] == "ok":
-            assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=0.05)
+@pytest.mark.parametrize("buffers", [0, 1])
+def test_sentinels_of_the_driver_are_missing_values(fake_gpus, buffers):
+    boards = fake_gpus(1, buffers=buffers)
+    meter = opened(boards)
+    assert any(sample.power_w for sample in meter.read(last=True))
+    for what in ("power", "sm_util", "mem_util", "sm_clock", "mem_clock", "temperature", "limit"):
+        boards.lie(0, what, "sets", 2**32 - 1)
+    for what in ("counter", "memory", "reasons", "violation"):
+        boards.lie(0, what, "sets", 2**64 - 1)
+    found = [sample for _ in range(3) for sample in meter.read(last=True)]
+    meter.close()
+    for name in Sample._fields[3:]:
+        assert {getattr(sample, name) for sample in found} <= {None, "measured"}, name
 
 
 # Boards that return, change their order, or are another one.
@@ -238,6 +154,7 @@ RAMP = {"energy_j": lambda s: 250.0 * s}
         ({"power_w": 0.0, **RAMP}, {}, "suspect"),
         ({"power_w": 0.0, "energy_j": 7.0}, {}, "implausible"),
         ({"power_w": None, "energy_j": lambda s: 250.0 * s + 1e9 * (s > 6)}, {}, "implausible"),
+        ({"power_w": 250.0, "energy_j": lambda s: 250.0 * s + 1e9 * (s > 6)}, {}, "suspect"),
         ({"power_w": None, "energy_j": lambda s: 1e-3 * s}, {}, "implausible"),
         ({"power_w": 2**32 / 1e3}, {}, "unavailable"),
         ({"power_w": float("nan")}, {}, "unavailable"),
@@ -393,3 +310,40 @@ def test_an_ineffective_clock_lock_gives_a_note(mhz, count):
     assert len([*_not_enforced([limit], windows_of((5, 4)), samples)]) == count
     assert [*_not_enforced([limit], windows_of((25, 4)), samples)] == []
     assert [*_not_enforced([limit], windows_of(), samples)] == []
+
+
+def a_file(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("field", "right", "wrong"),
+    [
+        ("power_w", 1600.0, 1_600_000.0),  # of all four GPUs
+        ("power_limit_w", 400.0, 400_000.0),
+        ("gpu_energy_j", 16_000.0, 16_000_000.0),
+        ("cpu_energy_j", 3000.0, 3_000_000.0),
+        ("node_energy_j", 30_000.0, 30_000_000.0),
+    ],
+)
+def test_a_row_in_another_unit_is_left_out_with_the_reason(field, right, wrong, tmp_path):
+    lines = [f"4,10,{right}", f"4,10.5,{wrong}", f"4,11,{right}"]
+    path = a_file(tmp_path / "t.csv", "gpus,t,x", *lines)
+    (file,), runs = (
+        (read := read_import(path, map=f"gpus=gpus,epoch_time_s=t,{field}=x")).files,
+        read.runs,
+    )
+    assert [run.windows[0]["duration_s"] for run in runs] == [10.0, 11.0]
+    (reason,) = file.rejected
+    expected = "gpu_energy_j" if field == "power_w" else field
+    assert re.match(f"line 3: {expected}.* mW", reason)
+
+
+@pytest.mark.parametrize("kind", MAX_DEVICE_W)
+def test_no_device_that_exists_is_above_its_bound(kind):
+    greatest_w = {"gpu": 1400.0, "cpu": 500.0, "dram": 400.0, "module": 2700.0, "node": 14_000.0}
+    assert power_fault("x", kind, 8 * greatest_w[kind], 8, 1) is None
+    assert energy_fault({f"{kind}_energy_j": 80 * greatest_w[kind]}, 10.0, 8, 1) is None
+    assert "mW" in (power_fault("x", kind, 8000 * greatest_w[kind], 8, 1) or "")
+    assert energy_fault({f"{kind}_energy_j": 1e9}, None, 1, 1) is None

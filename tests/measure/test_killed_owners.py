@@ -14,7 +14,7 @@ import psutil
 import pynvml
 import pytest
 
-from conftest import SIMULATED_DEVICES, started, wait_for
+from conftest import started, wait_for
 from limiting import (
     CAP,
     FAKE_BIN,
@@ -43,15 +43,6 @@ Start = Callable[..., Place]
 @pytest.fixture
 def start(tmp_path, fake_gpus, monkeypatch):
     yield from places(tmp_path, fake_gpus, monkeypatch)
-
-
-def test_the_limits_of_a_killed_process_are_restored(start: Start) -> None:
-    place = start(2, limit_mw=[217_500, 203_251])
-    with place.owner(150) as owner:
-        assert place.limits_w == [150, 150]
-        kill_group(owner)
-        place.wait_until_clean()
-    assert place.limits_w == [217.5, 203.251]
 
 
 @pytest.mark.parametrize("how", [kill_tree, subprocess.Popen.terminate])
@@ -99,19 +90,6 @@ def test_a_terminated_command_restores_limits_and_passes_its_exit_code(
         assert process.wait(20) == code
     assert place.limits_w == [217.5]
     assert place.is_clean()
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_signal_before_the_command_starts_restores_limits(
-    start: Start, number: signal.Signals
-) -> None:
-    place = start()
-    with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
-        wait_for(lambda: place.limits_w == [150], "the cap")
-        process.send_signal(number)
-        assert process.wait(20) != 0
-        place.wait_until_clean()
-    assert place.limits_w == [217.5]
 
 
 def test_previous_limits_are_on_disk_before_the_driver_is_called(start: Start) -> None:
@@ -219,22 +197,6 @@ def test_a_forked_child_that_lives_on_does_not_hide_the_death_of_its_owner(start
 
 def family(process: Child) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
-
-
-def test_a_relative_path_in_the_environment_means_the_same_to_the_watchdog(
-    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = start()
-    devices = [{"id": "SIM-0", "idle_w": 50.0, "max_w": 300.0}]
-    (tmp_path / "devices.json").write_text(json.dumps(devices))
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("WATTLAW_SIMULATED", "devices.json")
-    monkeypatch.setenv("PYTHONPATH", str(SIMULATED_DEVICES))
-    with place.owner(150, ["SIM-0"]) as owner:
-        kill(owner)
-        limits = tmp_path / "devices.json.limits"
-        wait_for(lambda: json.loads(limits.read_text()) == {"SIM-0": 300}, "the limit", 20)
-        wait_for(lambda: not place.folder.lock_owner("SIM-0"), "the lock")
 
 
 def test_a_pending_nvidia_smi_does_not_undo_the_restore(

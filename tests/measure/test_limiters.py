@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import pynvml
 import pytest
 
 from conftest import wait_for
@@ -185,15 +184,10 @@ def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way: Way) -> None:
             assert (state.device, state.power_limit_w) == (first, pytest.approx(watts, abs=1e-6))
             assert state.enforced_w == pytest.approx(watts, abs=1e-6)
             assert limiter.read(second).power_limit_w == way.before_w
-
-
-def test_a_limit_stays_when_the_limiter_is_closed_and_closing_twice_does_no_harm(way: Way) -> None:
+        limiter.set_power_limit(second, 150)
+        limiter.close()  # a second time at the end of the block, which does no harm
     with way.opened() as limiter:
-        device = limiter.devices()[1]
-        limiter.set_power_limit(device, 150)
-        limiter.close()
-    with way.opened() as limiter:
-        assert limiter.read(device).power_limit_w == 150
+        assert limiter.read(second).power_limit_w == 150
 
 
 def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
@@ -301,23 +295,6 @@ def test_a_radeon_keeps_clocks_so_they_are_not_limited_and_its_power_is(
         assert gpu.limit_uw == 150_000_000
 
 
-@pytest.mark.parametrize("name", AMD)
-def test_both_gpus_of_a_board_have_its_limit(
-    name: str, amd_machine: Callable[..., AmdMachine]
-) -> None:
-    machine = amd_machine("MI250X", 4)
-    ids = [gpu.id for gpu in machine.gpus]
-    with contextlib.closing(registry.load(GROUP, name).open()) as limiter:
-        assert [limiter.read(one).limited_with for one in ids] == [
-            (ids[1],), (ids[0],), (ids[3],), (ids[2],)
-        ]  # fmt: skip
-        with pytest.raises(NotAvailable, match="outside 1 to 260 W"):
-            limiter.set_power_limit(ids[0], 0)  # power1_cap_min is 0
-        limiter.set_power_limit(ids[1], 150)
-        assert [limiter.read(one).power_limit_w for one in ids] == [150, 150, 217, 217]
-        assert [gpu.limit_uw for gpu in machine.gpus] == [150_000_000, 0, 217_000_000, 0]
-
-
 @pytest.mark.parametrize("way", NVIDIA, indirect=True)
 def test_a_clock_is_locked_and_unlocked(way: Way) -> None:
     with way.opened() as limiter:
@@ -350,40 +327,12 @@ def test_a_lost_device_is_not_available_and_the_other_is(way: Way) -> None:
         assert limiter.devices() == [second]
 
 
-@pytest.mark.parametrize("way", NVIDIA, indirect=True)
-def test_a_board_without_clock_locks_has_none_to_take_away(way: Way) -> None:
-    code = pynvml.NVML_ERROR_NOT_SUPPORTED
-    way.boards.fault("nvmlDeviceSetGpuLockedClocks", code=code)
-    way.boards.fault("nvmlDeviceResetGpuLockedClocks", code=code)
-    with way.opened() as limiter:
-        device = limiter.devices()[0]
-        with pytest.raises(NotAvailable, match="Not Supported"):
-            limiter.lock_clock(device, 900)
-        limiter.unlock_clock(device)
-
-
-def test_without_sudo_the_sudo_limiter_is_not_available(
-    boards: FakeGpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
-    with pytest.raises(NotAvailable, match="sudo not found"):
-        registry.load(GROUP, "nvidia-smi").open()
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        "sudo: Ein Passwort ist notwendig",
-        "Sorry, user ada is not allowed to execute '/usr/bin/nvidia-smi' as root on node7.",
-        "ada is not in the sudoers file.",
-    ],
-)
 def test_a_refusal_of_sudo_is_recognised_in_any_language(
-    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sudo = tmp_path / "bin" / "sudo"
     sudo.parent.mkdir()
-    sudo.write_text(f'#!/bin/sh\necho "{words}" >&2\nexit 1\n')
+    sudo.write_text('#!/bin/sh\necho "sudo: Ein Passwort ist notwendig" >&2\nexit 1\n')
     sudo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
     with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:

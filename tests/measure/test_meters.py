@@ -71,22 +71,10 @@ def nvidia(request: pytest.FixtureRequest, buffers: int) -> Bench:
     return Bench(found, Target(1), 3, lambda: time.sleep(0.05), lose, hide)
 
 
-def rapl(request: pytest.FixtureRequest) -> Bench:
-    folder = request.getfixturevalue("tmp_path")
-    patch = request.getfixturevalue("monkeypatch")
-    tree = Powercap(folder / "sys/class/powercap")
-    tree.set("intel-rapl:0", RANGE_UJ - 250_000_000)  # it starts again at 0 on the way
-    patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "sys"))
-
-    def lose() -> None:
-        for file in tree.root.glob("*/energy_uj"):
-            file.unlink()
-
-    def hide() -> None:
-        patch.setenv("WATTLAW_SYSFS_ROOT", str(folder / "nothing"))
-
-    found = registry.load(GROUP, "rapl")
-    return Bench(found, Target(1), 4, lambda: tree.advance(1.0), lose, hide)
+def packages(root: Path) -> Powercap:
+    made = Powercap(root / "class/powercap")
+    made.set("intel-rapl:0", RANGE_UJ - 250_000_000)  # it starts again at 0 on the way
+    return made
 
 
 def tree(
@@ -137,7 +125,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "host, estimated": lambda request: host(request, 15.0),
     "nvidia, polled": lambda request: nvidia(request, 0),
     "nvidia, buffered": lambda request: nvidia(request, 1),
-    "rapl": rapl,
+    "rapl": lambda request: tree(request, "rapl", 4, packages),
     "intel, i915": lambda request: tree(request, "intel", 3, lambda root: IntelCards(root, 3)),
     "intel, xe": lambda request: tree(
         request, "intel", 2, lambda root: IntelCards(root, 2, driver="xe")

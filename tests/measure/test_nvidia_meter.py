@@ -5,17 +5,14 @@ to. The energies are compared with exact integrals of what the boards drew.
 import itertools
 import time
 
-import pyarrow as pa
 import pynvml
 import pytest
 
 from fake_nvml import COUNTER_ABSENT, COUNTER_BACK, COUNTER_RESTARTS, COUNTER_STILL, FakeGpus
-from recording import HOST, Recording, errors, record
+from recording import Recording, errors, record
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.meter import Sample, Target
 from wattlaw.measure.devices.nvidia.nvidia_meter import NvidiaMeter
-from wattlaw.measure.telemetry.window_energy import energy_of_windows
-from wattlaw.store.schema import SAMPLES, WINDOWS
 
 S = 1_000_000_000
 UNKNOWN = pynvml.NVML_ERROR_UNKNOWN
@@ -200,22 +197,6 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_
     meter.close()
 
 
-@pytest.mark.parametrize("buffers", [0, 1])
-def test_a_lost_board_has_a_reason_and_other_boards_continue(fake_gpus, buffers):
-    boards = fake_gpus(2, gpm=1, buffers=buffers)
-    meter = opened(boards)
-    assert of(boards, 0, meter.read(last=True))
-    boards[0].lost_ns = time.time_ns()
-    for _ in range(2):
-        samples = meter.read(last=True)
-        assert of(boards, 0, samples) == []
-        assert of(boards, 1, samples)
-    (problem,) = meter.problems()
-    assert problem.startswith(f"{boards[0].uuid.decode()}: lost: ")
-    assert len(meter.devices()) == 2
-    meter.close()
-
-
 def test_a_board_that_cannot_be_opened_has_a_reason_and_others_are_measured(fake_gpus):
     boards = fake_gpus(3)
     boards.fault("nvmlDeviceGetFieldValues", board=1, code=LOST)
@@ -392,33 +373,6 @@ def test_a_board_without_a_counter_is_integrated_and_not_zero(recording):
     assert max(errors(rows, "gpu_energy_j")) < 1e-3
 
 
-def test_a_window_has_its_limit_and_the_share_of_time_at_it(recording):
-    for board, limit_w, share in ((CAPPED, 200.0, 1.0), (CONSTANT, 400.0, 0.0)):
-        for row in recording.random_windows(board, 2.5, 10):
-            assert row["power_limit_mean_w"] == limit_w
-            assert row["power_throttle_share"] == pytest.approx(share, abs=0.01)
-
-
-def test_eight_boards_are_each_counted_once_and_add_up(recording, machine_name):
-    boards, samples = recording.boards, recording.samples
-    start_ns = boards[STILL].fault_ns - round((2.0 + READ_S[machine_name]) * S)
-    window = {"host": HOST, "start_ns": start_ns, "duration_s": 2.0}
-    table = energy_of_windows(pa.Table.from_pylist([window], schema=WINDOWS), samples)
-    (row,) = table.to_pylist()
-    each_j = [boards.energy_j(place, start_ns, start_ns + 2 * S) for place in range(8)]
-    true_j, waves_j = sum(each_j), each_j[SQUARE] + each_j[SLOW_SQUARE]
-    most_j = 1e-3 * (true_j - waves_j) + 0.02 * waves_j  # as found of each of them above
-    assert most_j < 40  # far from one board more or less
-    assert row["gpu_energy_j"] == pytest.approx(true_j, abs=most_j)
-    assert true_j == pytest.approx(
-        2 * (250 + 200 + 155 + 155 + 250 + BACK_W[machine_name] + 250 + 250)
-    )
-    assert row["energy_source"] == "integral"  # one board has no counter
-    assert row["gpu_energy_counter_j"] is None
-    uuids = [boards[place].uuid.decode() for place in range(8)]
-    assert [device.id for device in recording.report.devices if device.kind == "gpu"] == uuids
-
-
 def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
     boards = fake_gpus(1, buffers=1)
     meter = opened(boards)
@@ -448,15 +402,6 @@ def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buf
     samples = meter.read(last=True)
     assert {round(share, 9) for share in told(samples, "sm_util")} == {0.95}
     assert told(samples, "power_w") == told(samples, "energy_j") == []
-    window = {"host": HOST, "start_ns": samples[0].t_ns, "duration_s": 0.1}
-    rows = [sample._asdict() | {"host": HOST} for sample in samples]
-    (row,) = energy_of_windows(
-        pa.Table.from_pylist([window], schema=WINDOWS),
-        pa.Table.from_pylist(rows, schema=SAMPLES),
-        {(HOST, boards[0].uuid.decode()): facts | {"kind": "gpu"}},
-    ).to_pylist()
-    assert (row["gpu_energy_j"], row["energy_verdict"]) == (None, "unavailable")
-    assert "vGPU" in row["energy_reason"]
     meter.close()
 
 
@@ -528,14 +473,4 @@ def test_a_module_that_only_repeats_its_gpu_is_none(fake_gpus, capability, power
     assert {sample.kind for sample in samples} == {"gpu"}
     assert told(samples, "energy_j")
     assert {sample.device for sample in samples} == set(boards.ids)
-    meter.close()
-
-
-def test_a_module_that_may_have_several_gpus_is_not_added_up(fake_gpus):
-    boards = fake_gpus(2, capability=100, module_mw=150_000, module_counter=1)
-    meter = opened(boards)
-    assert [device.kind for device in meter.devices()] == ["gpu", "gpu"]
-    assert [facts["energy_counter"] for facts in facts_of(meter)] == [None, None]
-    assert [facts["power_scopes"] for facts in facts_of(meter)] == ["gpu,module"] * 2
-    assert told(meter.read(last=True), "energy_j") == []
     meter.close()

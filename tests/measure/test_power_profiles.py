@@ -12,7 +12,6 @@ from conftest import records, study_of, wait_for, wattlaw
 from limiting import Place, child, kill_group, places
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable, NotPermitted
-from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.guard import acquire
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.study.base_model import POWER_PROFILES
@@ -70,16 +69,6 @@ def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
     assert ids == {name: number for number, name in enumerate(POWER_PROFILES)}
 
 
-def test_a_board_lists_what_it_offers_and_a_board_without_profiles_lists_none(offering) -> None:
-    place = offering(2, profiles=[OFFERS["profiles"], 0])
-    limiter = NvidiaLimiter.open()
-    offering, plain = (limiter.read(device) for device in place.devices)
-    assert offering.power_profiles == ("max-q", "network", "training", "profile-40")
-    assert offering.requested_profiles == offering.enforced_profiles == ("network", "profile-40")
-    assert plain.power_profiles == plain.requested_profiles == ()
-    limiter.close()
-
-
 def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(offering) -> None:
     place = offering(2)
     lease = acquire(place.devices)
@@ -132,12 +121,6 @@ def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, 
     assert place.is_clean()
 
 
-def test_amd_gpus_have_no_profiles(amd_machine) -> None:
-    (device, *_) = amd_machine().ids
-    with acquire([device]) as lease, pytest.raises(NotAvailable, match="power profile max-q"):
-        lease.apply(PROFILE)
-
-
 def test_runs_with_profiles_are_measured_and_advised(
     offering, write_study, tmp_path, capsys
 ) -> None:
@@ -158,37 +141,3 @@ def test_runs_with_profiles_are_measured_and_advised(
     assert advice["baseline"]["power_profile"] == "max-q"
     options = [advice["recommended"], *advice["pareto"]]
     assert {option["power_profile"] for option in options} <= {None, "max-q"}
-
-
-@pytest.mark.parametrize(
-    "launch",
-    [
-        {"kind": "simulated", "simulation": {"hardware": "mit-v100"}},
-        {"kind": "replay", "table": "table.csv"},
-    ],
-)
-def test_launchers_without_profiles_skip_their_runs(write_study, tmp_path, launch) -> None:
-    (tmp_path / "table.csv").write_text("gpus,global_batch,step_time_s\n1,32,0.1\n")
-    workloads = [{"name": "resnet50", "dataset_samples": 320}]
-    path = write_study(**study_with("max-q", None, workloads=workloads, launch=launch))
-    store = tmp_path / "store"
-    assert main(["run", str(path), "--store", str(store)]) == 0
-    by_profile = {r.spec.setting.power_profile: r for r in records(store).values()}
-    assert (by_profile[None].status, by_profile["max-q"].status) == ("done", "skipped")
-    assert "max-q" in by_profile["max-q"].reason
-
-
-def test_measure_and_limits_set_take_a_profile(offering, tmp_path, capsys) -> None:
-    place = offering(1)
-    line = ["measure", "--power-profile", "max-q", "-o", tmp_path / "store", "--", "sleep", "0.5"]
-    ended = wattlaw(*line)
-    assert ended.returncode == 0, ended.stderr
-    (record,) = records(tmp_path / "store").values()
-    assert record.spec.setting.power_profile == record.limits[0].power_profile == "max-q"
-    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert main(["limits", "set", "--power-profile=training"]) == 0
-    assert "power profile training" in capsys.readouterr().out
-    assert place.boards[0].requested_profiles == TRAINING
-    assert main(["limits", "restore"]) == 0
-    assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    assert main(["measure", "--power-profile", "turbo", "--", "true"]) == 2

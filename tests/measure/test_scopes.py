@@ -1,6 +1,5 @@
 """Scopes of energy: what a total counts, from the devices of a host to a run and its report."""
 
-import json
 import math
 from typing import Any
 
@@ -10,14 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conftest import wattlaw
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.common.scopes import KINDS, PARTS
+from wattlaw.common.scopes import PARTS
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.running.summary import WindowEnergy
 from wattlaw.store.schema import SAMPLES, WINDOWS
-from wattlaw.store.store import Store
 
 S = 1_000_000_000
 #: Watts of the parts of a machine; a module and a node draw what is in them.
@@ -98,20 +95,6 @@ def test_the_total_of_a_window_is_that_of_the_outermost_measured_scope(members, 
         assert (energy.source(scope), energy.verdict(scope)) == ("counter", "ok")
 
 
-def test_a_node_with_a_fault_does_not_spoil_the_devices_in_it():
-    row = row_of(GPU, device("node", 900.0, is_shared=True, **NODE))
-    assert (row["energy_verdict"], row["gpu_energy_j"]) == ("ok", pytest.approx(1600))
-    assert (row["node_energy_verdict"], row["node_energy_j"]) == ("partial", pytest.approx(3600))
-    assert "node-1: the node is shared" in row["energy_reason"]
-    row = row_of(device("gpu", 400.0, ticks=(0, 50)), WHOLE)
-    assert (row["energy_verdict"], row["node_energy_verdict"]) == ("partial", "ok")
-    assert row["energy_scope"] == "node"
-    row = row_of(GPU, device("node", 0.0))
-    assert (row["energy_verdict"], row["node_energy_verdict"]) == ("ok", "implausible")
-    row = row_of(GPU)
-    assert (row["node_energy_verdict"], row["node_energy_source"]) == (None, None)
-
-
 def test_a_fault_of_a_part_is_not_one_of_its_module_nor_the_reverse():
     lost_gpu = device("gpu", 400.0, ticks=(0, 50))
     row = row_of(lost_gpu, CPU, BOARD)
@@ -151,12 +134,6 @@ def test_processors_of_a_shared_node_are_partial_and_leave_the_gpus_ok(members, 
     assert all(f"the {kind} is shared: its energy includes" in reason for kind in shared)
     if verdict == "ok":
         assert [row[f"{kind}_energy_j"] for kind in shared] == [None] * len(shared)
-
-
-def test_an_accelerator_without_a_reading_makes_the_sum_of_complements_partial():
-    lost = device("gpu", 400.0, complements=True, failed="cannot be read", ticks=(0, 0))
-    row = row_of(device("gpu", 400.0, complements=True), lost)
-    assert (row["energy_verdict"], row["energy_reason"]) == ("partial", "gpu-1: cannot be read")
 
 
 def test_a_complement_takes_over_where_the_others_have_no_energy():
@@ -266,56 +243,3 @@ def test_a_run_counts_the_outermost_scope_that_all_its_windows_have(window, is_,
         rows = [ENERGY | one for one in ({}, window)]
         energy = WindowEnergy.of([{"dram_energy_j": None, **row} for row in rows])
         assert (energy.scope, energy.total_j) == (run["energy_scope"], 2 * energy_j)
-
-
-def test_a_slow_meter_of_the_node_gives_its_energy_and_not_the_total():
-    run = run_of({"energy_scope": "module"}, {"energy_scope": "module"})
-    assert (run["energy_is"], run["energy_j"]) == ("module, integral", 160.0)
-    assert (run["node_energy_j"], run["energy_per_node_without_gpu_j"]) == (240.0, 140.0)
-
-
-def test_a_node_that_is_shared_has_no_energy_of_a_node():
-    run = run_of({"energy_scope": "module", "node_energy_verdict": "partial"})
-    assert run[["node_energy_j", "energy_per_node_without_gpu_j"]].isna().all()
-
-
-GRACE_HOPPER: list[dict[str, Any]] = [
-    {"id": "hopper", "idle_w": 400, "max_w": 400, "source": "measured"},
-    {"id": "grace", "kind": "cpu", "idle_w": 150, "max_w": 150, "source": "measured",
-     "contains": ["dram"],
-     "facts": {"scope": "processor and memory", "power": "average", "age_s": 0.25}},
-    {"id": "memory", "kind": "dram", "idle_w": 30, "max_w": 30, "source": "measured"},
-    {"id": "board", "kind": "module", "idle_w": 600, "max_w": 600, "source": "measured",
-     "contains": ["gpu", "cpu", "dram"]},
-    {"id": "dcmi", "kind": "node", "idle_w": 820, "max_w": 820, "source": "measured",
-     "contains": list(NODE["contains"]), "facts": {"complements": True, "resolution_s": 0.5}},
-    {"id": "rack", "kind": "chassis", "idle_w": 9000, "max_w": 9000, "source": "measured",
-     "contains": ["node"]},
-]  # fmt: skip
-
-
-def test_a_recorded_run_has_the_energy_of_each_scope_once(tmp_path, monkeypatch):
-    (tmp_path / "devices.json").write_text(json.dumps(GRACE_HOPPER))
-    monkeypatch.setenv("WATTLAW_SIMULATED", str(tmp_path / "devices.json"))
-    done = wattlaw(
-        "measure", "-o", tmp_path / "s", "--json", tmp_path / "m.json", "--", "sleep", "3"
-    )
-    assert done.returncode == 0, done.stderr
-    shown = json.loads((tmp_path / "m.json").read_text())
-    seconds = shown["duration_s"]
-    joules = {kind: shown[f"{kind}_energy_j"] for kind in KINDS}
-    expected = {"node": 820, "module": 600, "gpu": 400, "cpu": 150}
-    assert joules.pop("dram") is None  # it is part of the processor's
-    assert {k: j / seconds for k, j in joules.items()} == pytest.approx(expected, rel=0.02)
-    assert (shown["energy_scope"], shown["energy_verdict"]) == ("module", "ok")
-    assert shown["energy_j"] / seconds == pytest.approx(600, rel=0.02)
-    store = Store(tmp_path / "s")
-    (row,) = store.arrow("epochs").to_pylist()
-    assert (row["energy_scope"], row["node_energy_verdict"]) == ("module", "ok")
-    assert "chassis" in store.arrow("telemetry")["kind"].to_pylist()
-    reports = {d.id: d for s in store.folder(row["run_id"]).read().samplers for d in s.devices}
-    assert reports["grace"].contains == ("dram",)
-    runs, epochs = (store.pandas(name) for name in ("runs", "epochs"))
-    (run,) = run_metrics(runs, epochs).to_dict("records")
-    assert run["energy_is"] == "module, counter"
-    assert run["energy_per_node_without_gpu_j"] == pytest.approx((820 - 400) * seconds, rel=0.03)

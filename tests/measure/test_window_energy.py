@@ -62,20 +62,6 @@ def test_a_window_without_an_energy_sample_has_no_energy_rather_than_zero():
     assert (row["cpu_cores_mean"], row["mem_used_max_bytes"]) == (1.5, 7)
 
 
-@pytest.mark.parametrize(
-    ("rows", "start_s"),
-    [
-        ([], 1),
-        (at_ten_watts(0, 10), 20),  # after the last sample
-        (at_ten_watts(0, 10, host="b"), 1),
-    ],
-)
-def test_without_samples_of_its_host_and_time_a_window_has_nothing(rows, start_s):
-    (row,) = energies(rows, (start_s, 1.0))
-    assert (row["cpu_energy_j"], row["energy_verdict"]) == (None, "unavailable")
-    assert row["cpu_cores_mean"] is None
-
-
 def test_boards_are_each_counted_once_and_add_up_both_ways():
     row = one_window(boards(11))  # device 10 is not device 1
     assert row["gpu_energy_j"] == pytest.approx(2.0 * 100 * 66)

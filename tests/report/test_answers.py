@@ -11,7 +11,7 @@ import pytest
 from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.advise.advice import Advice, runs_without_result
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -23,8 +23,8 @@ from wattlaw.report.topics import advice_text as text
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.study.setting import Setting
-from wattlaw_dashboard.dashboard_overview import read_overview
-from wattlaw_dashboard.pages import Pages, read_energies, read_report
+from wattlaw_dashboard.dashboard_overview import Chosen, read_overview, totals
+from wattlaw_dashboard.pages import Pages, _used, read_report, read_results
 from wattlaw_dashboard.tails import Device, Totals
 from wattlaw_dashboard.timeline import timelines
 
@@ -64,8 +64,7 @@ def tables_of(*parts: Rows) -> Tables:
 def advice_of(*parts: Rows, **asked: object) -> Advice:
     tables = tables_of(*parts)
     table = run_metrics(*tables)
-    unused = runs_without_result(tables[0], table["run_id"], "digits-cnn")
-    return advise(table, tables[1], "digits-cnn", unused=unused, **asked)
+    return advise(table, tables[1], "digits-cnn", stored=tables[0], **asked)
 
 
 def near(mean_s: float, share: float = 0.01) -> list[float]:
@@ -296,19 +295,21 @@ def energies_by_source(tmp_path: Path) -> Path:
 
 def test_the_dashboard_adds_no_energy_or_gpu_hours_of_different_sources(tmp_path):
     path = energies_by_source(tmp_path)
-    assert read_energies([path]) == {
-        "GPUs (measured)": 1000.0, "GPUs (estimated)": 2000.0, "GPUs (imported)": 4000.0,
-        "GPUs (imported estimated)": 8000.0, "GPUs (simulated)": 16000.0,
-        "GPUs (replayed)": 32000.0,
+    state, reading = read_overview([path], StatusPoller()), read_results([path])
+    of_sources = _used(totals(state.rows), reading)
+    assert {total.text: used for total, used in of_sources} == {
+        "3 measured": {
+            "time of GPUs or workers": "3 GPU-hours", "energy of GPUs": "1 kJ",
+            "estimated energy of GPUs": "2 kJ",
+        },
+        "2 imported": {
+            "time of GPUs or workers": "2 GPU-hours", "energy of GPUs": "4 kJ",
+            "estimated energy of GPUs": "8 kJ",
+        },
+        "1 simulated": {"time of GPUs or workers": "1 GPU-seconds", "energy of GPUs": "16 kJ"},
+        "1 replayed": {"time of GPUs or workers": "1 GPU-seconds", "energy of GPUs": "32 kJ"},
     }  # fmt: skip
-    state = read_overview([path], StatusPoller())
-    assert state.gpu_hours == {"measured": 3.0, "imported": 2.0}
-    assert state.sources == {"measured": 3, "imported": 2, "simulated": 1, "replayed": 1}
-    pages = Pages((path,))
-    pages._energies._value = read_energies([path])
-    page = pages.overview()["summary"]
-    for name in ("energy of GPUs (simulated)", "GPU time, imported runs", "1 simulated"):
-        assert name in page
+    assert [total.group for total in totals(state.rows, ("workload",))] == [("digits-cnn",)] * 4
 
 
 def test_the_report_totals_add_no_sources(tmp_path):
@@ -345,7 +346,9 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     ]
     tables = tables_of(*parts)
     path = write_store(tmp_path / "store", *tables).path
-    page = read_report([path])
+    page, pages = read_report([path]), Pages((path,))
+    pages._reading._value = read_results([path])
+    shown = [pages.overview(Chosen(values))["answer"] for values in ((), (("workload", "x"),))]
     for words in ("Run digits-cnn on 1 GPU", "allows a larger batch: 4 GPUs", "Left out: 6 runs"):
         assert words in page
     findings = analyse(*tables)
@@ -353,6 +356,8 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     (advice,) = findings.advice
     answer, changing, table = screen.blocks
     assert answer == text.answer(advice)
+    assert all(item.value.split(" (")[0] in shown[0] for item in answer.figures)
+    assert answer.headline in shown[0] and answer.headline not in shown[1]
     assert set(changing.items) >= {*text.what_changes(advice)}  # none of them is cut
     assert all(line in table.note for line in text.basis(advice))
 

@@ -1,18 +1,25 @@
 """What ``next``, ``advise`` and the report show of a decision."""
 
 import json
+from dataclasses import replace
+
+from pytest import approx
 
 from decide_studies import QUESTION
 from made_tables import study as made_study
+from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.analysis.findings import analyse
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
+from wattlaw.common import progress
 from wattlaw.report.core_sections import gallery
 from wattlaw.report.topics.decision_course import expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 SETTING = (
     "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
@@ -61,23 +68,6 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
         assert capsys.readouterr().err.startswith(f"wattlaw: {study}: a file")
 
 
-def test_advise_minimizes_the_goal(write_decide, tmp_path, capsys):
-    run(write_decide(None), tmp_path / "store")
-    opened = results.open(tmp_path / "store")
-    gpus = {
-        goal: opened.advise(minimize=goal, any_batch=True).recommended.gpus
-        for goal in ("time", "gpu_hours")
-    }
-    assert gpus == {"time": 8, "gpu_hours": 1}
-    rich = opened.advise(minimize="cost", price_per_gpu_hour=1)
-    assert rich.recommended.gpus == 1
-    assert opened.advise(minimize="carbon", grid="DE").recommended.gpus == 1
-    assert opened.advise(minimize="edp").recommended == opened.advise().recommended
-    for goal in ("cost", "carbon", "money"):
-        assert main(["advise", str(tmp_path / "store"), "--minimize", goal]) == 2
-        assert "minimize: given" in capsys.readouterr().err
-
-
 def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, monkeypatch):
     folder = tmp_path / "figures"
     few = tuple(figure for figure in gallery() if figure.name == "decision")
@@ -85,7 +75,6 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     run(write_decide(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
     opened = results.open(tmp_path / "store")
     (sentence,) = decision_sentences(opened._findings())
-    assert "1 GPU on 1 node, batch 32 each: within" in sentence
     assert "(after 3 runs)" in sentence
     shown = expected(opened._findings())
     assert len(shown.rows) == 2  # of three settings, the first was not predicted
@@ -95,10 +84,52 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     page = (tmp_path / "report.html").read_text()
     assert 'id="decision"' in page
     assert "3 runs" in page
-    before_decision = page.split('id="decision"')[0]
-    assert "Its setting is 1 GPU on 1 node, batch 32 each" in before_decision
 
     plain = analyse(*made_study(counts=(1, 2)))  # no decision
     assert not list(decision_sentences(plain))
     assert few[0].picture(plain) is None
     assert expected(plain) is None
+
+
+def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, monkeypatch):
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: ())
+    seen, token = [], progress.observer.set(lambda what, *_: seen.append(what))
+    run(write_decide({"minimize": "time", "max_global_batch": 64}), tmp_path / "store")
+    progress.observer.reset(token)
+    assert not [what for what in seen if what.startswith("Fitting")]  # a campaign shows its own
+    opened = results.open(tmp_path / "store")
+    decision, found = opened.decision, opened.advise()
+    assert (found.goal, found.decision.question["max_global_batch"]) == ("time", 64)
+    best = found.recommended
+    assert (best.gpus, best.global_batch) == (
+        decision["setting"]["gpus"], decision["setting"]["global_batch"],
+    )  # fmt: skip
+    assert best.global_batch <= 64
+    assert (found.probability, found.spread_from) == (decision["probability"], "decision")
+    assert opened._findings().advice[0].recommended == best
+    page = opened.report(tmp_path / "report.html").page.read_text()
+    assert page.count('class="answer"') == 1
+    assert "as the study asks" in page
+
+    asked = opened.advise(minimize="gpu_hours")
+    assert (asked.decision, asked.goal) == (None, "GPU-hours")
+    priced = opened.advise(price_per_gpu_hour=2)
+    assert (priced.decision, priced.recommended.setting) == (found.decision, best.setting)
+    assert priced.recommended.cost.mean == approx(2 * best.gpu_hours.mean)
+    longer = opened.advise(epochs=100)
+    assert (longer.decision, longer.recommended.setting) == (found.decision, best.setting)
+    assert longer.recommended.amount.mean == 100
+    larger = opened.advise(any_batch=True)
+    assert (larger.decision, larger.goal) == (None, "time")
+
+
+def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(write_decide, tmp_path):
+    run(write_decide({"minimize": "time", "max_global_batch": 64}), tmp_path / "store")
+    opened = results.open(tmp_path / "store")
+    decision, question = opened._decision_of("bert"), Question("time", max_global_batch=64)
+    for setting in (Setting(1, nodes=1, local_batch=8), Setting(8, nodes=1, local_batch=32)):
+        other = replace(decision, setting=setting)
+        found = advise(opened.metrics, opened.epochs, "bert", question, decision=other)
+        assert found.recommended.gpus == 4  # the fastest that ran
+        assert found.spread_from != "decision"
+        assert "decision-differs" in {warning.code for warning in found.warnings}

@@ -19,7 +19,7 @@ import pytest
 import vl_convert
 
 from made_stores import write_store
-from made_studies import MIT, Caps, kit, mit
+from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings, analyse
@@ -49,7 +49,7 @@ class Page(HTMLParser):
 
 @cache
 def mit_findings() -> Findings:
-    made = mit(models=FEW, counts=(2, 4, 8, 16, 32), caps=Caps(), repeats=2)
+    made = mit(models=FEW, counts=(2, 4, 8, 16, 32), repeats=2)
     return analyse(made.runs, made.epochs, joint=made.joint, reference=2)
 
 
@@ -201,6 +201,7 @@ def test_no_text_of_a_store_becomes_markup():
     }
     titles = [one.text for one in elements if one.tag.endswith("}title")]
     assert any("batch" in title for title in titles)
+    assert text.count('<span class="hover">') == 1  # only where a pointer shows something
     assert not {"style", "id", "href"} & {name for one in elements for name in one.attrib}
     names = {name for _, attributes in parsed.tags for name in attributes}
     assert not any(name.startswith("on") for name in names)

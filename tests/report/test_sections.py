@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from made_studies import MIT, Caps, kit, mit
+from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting
 from wattlaw.report import tables
-from wattlaw.report.core_sections import layout, sections
+from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import (
@@ -31,8 +31,6 @@ from wattlaw.report.topics.advice_text import answer, merge_warnings
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
 from wattlaw_papers import published as reference
-from wattlaw_papers.claims import check_claims
-from wattlaw_papers.claims.verdicts import NOT_DECIDABLE
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
 
@@ -40,7 +38,7 @@ COUNTS = (2, 4, 8, 16, 32, 64, 128)
 @cache
 def mit_findings() -> Findings:
     models = {name: MIT[name] for name in ("resnet50", "schnet", "dimenet")}
-    made = mit(models=models, counts=COUNTS, caps=Caps(), repeats=2)
+    made = mit(models=models, counts=COUNTS, repeats=2)
     return analyse(made.runs, made.epochs, reference=2)
 
 
@@ -143,10 +141,11 @@ def test_without_runs_there_are_no_tables():
     empty = analyse(study()[0].iloc[:0], study()[1].iloc[:0])
     makers = (
         scaling.exponents, scaling.speedups, measured.settings, energy.factors, caps.effects,
-        caps.comparisons, batch.means, verdict.table, energy.totals,
+        caps.comparisons, batch.means, energy.totals,
         data_quality.verdicts, data_quality.reasons,
     )  # fmt: skip
     assert [one.__name__ for one in makers if one(empty) is not None] == []
+    assert verdict.table(empty.advice) is None
 
 
 def test_a_long_table_keeps_the_rows_of_the_lowest_rank():
@@ -206,25 +205,6 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     assert data_quality.reasons(small_findings()) is None
 
 
-def test_sections_come_in_the_order_of_their_importance():
-    findings = mit_findings()
-    shown = sections(Content(findings, (), layout(None)))
-    expected = [name for name in layout(None).sections if name != "decision"]
-    assert [section.name for section in shown] == expected
-    assert shown[0].state == "screen"
-    assert {section.state for section in shown[1:]} == {"folded"}
-
-
-def test_claims_are_shown_if_one_is_decided_or_if_they_are_asked_for():
-    findings = analyse(*study(counts=(1, 2)))
-    found = check_claims(findings.stored, findings.epochs)
-    assert {claim.verdict for claim in found} == {NOT_DECIDABLE}
-    assert not sections(Content(findings, (), Layout(("claims",))))
-    wanted = Layout(("claims",), wanted=frozenset({"claims"}))
-    (shown,) = sections(Content(findings, (), wanted))
-    assert len(shown.blocks[0].rows) == sum(one.study == "mit-2022" for one in found)
-
-
 def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     single = small_findings()
     (screen,) = sections(Content(single, (), Layout(("advice",))))
@@ -272,29 +252,6 @@ def test_the_summary_has_no_value_that_was_not_measured():
     assert "kWh" not in text
     assert "energy −" not in text
     assert "nan" not in text.lower()
-
-
-def test_without_a_done_run_there_is_no_result():
-    findings = analyse(*frames([run_row("a", status="planned")], []))
-    names = [section.name for section in sections(Content(findings, (), layout(None)))]
-    assert names[0] == "advice"
-    assert not {"scaling", "energy", "caps", "batch"} & set(names)
-    assert "no result yet" in text_of(findings, "advice")
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"status": "failed"}, "3 failed of 27 runs: not in any result."),
-        ({"notes": ["the clock was locked"]}, "the clock was locked (3 runs)"),
-        ({"launcher": "simulated"}, "Some runs are simulated"),
-    ],
-)
-def test_caveats_are_in_the_summary(change, words):
-    runs, epochs = study()
-    for name, value in change.items():
-        runs[name] = [value if i < 3 else one for i, one in enumerate(runs[name])]
-    assert words in text_of(analyse(runs, epochs), "advice")
 
 
 def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():

@@ -12,7 +12,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.running.finish import failure_reason, finish, merged_windows, missing_windows
 from wattlaw.running.training import failures
 from wattlaw.store.live import open_windows, write_window
-from wattlaw.store.record import Interruption, RunRecord, Site, now
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
 from wattlaw.study.identity import run_id
@@ -186,17 +186,6 @@ def test_an_attempt_that_stopped_for_a_warning_is_not_the_runs_end(tmp_path):
     record = finish(record, run)
     assert record.status == "failed"
     assert record.reason.startswith("stopped after step 4 of epoch 0: warned")
-
-
-def test_the_record_keeps_what_was_there(tmp_path):
-    record, run = written(tmp_path, [[Part(0, 0, 4)], [Part(0, 4, W), *WHOLE[1:]]])
-    there = {
-        "interruptions": (Interruption(attempt=1, at=now(), reason="time limit"),),
-        "site": Site(scheduler="slurm", job_id="7"),
-    }
-    done = finish(record.model_copy(update=there), run)
-    assert done.status == "done", done.reason
-    assert (done.interruptions, done.site) == (there["interruptions"], there["site"])
 
 
 def test_the_reason_of_a_failure_is_that_of_the_host_that_was_not_its_consequence(tmp_path):

@@ -2,14 +2,10 @@
 
 import json
 import re
-from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-import torch
 import yaml
-from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import paths
 import wattlaw
@@ -20,7 +16,6 @@ from made_tables import frames, run_row, window_row
 from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.running.instrumentation.hook._wattlaw.loaders import LoadedSamples, count_samples
 from wattlaw.running.steps import batch_that_ran
 from wattlaw.store.store import Store
 from wattlaw.study.not_as_declared import OTHER_BATCH
@@ -53,95 +48,6 @@ VARIANTS = {
 )
 def test_the_batch_that_ran_is_that_of_usual_steps(steps_by_samples, declared, ran):
     assert batch_that_ran(steps_by_samples, declared) == ran
-
-
-class _Loops:
-    """Loops over loaders in this process, with the hook for loaders."""
-
-    def __init__(self) -> None:
-        self.problems: list[str] = []
-        self.loaded, self.steps = LoadedSamples(), 0
-        self.samples: list[int] = []
-
-    def fail(self, part: str, error: BaseException) -> None:
-        self.problems.append(f"{part}: {error}")
-
-    def step(self) -> None:
-        before, unknown = self.loaded.samples, self.loaded.unknown
-        self.loaded.step()
-        self.steps += 1
-        if self.loaded.unknown == unknown:
-            self.samples.append(self.loaded.samples - before)
-
-
-@pytest.fixture
-def loops(monkeypatch) -> _Loops:
-    module = torch.utils.data.dataloader
-    iterators = module._BaseDataLoaderIter
-    for name in ("_next_index", "__next__"):  # the hook replaces them
-        monkeypatch.setattr(iterators, name, getattr(iterators, name))
-    recorder = _Loops()
-    count_samples(module, recorder)
-    return recorder
-
-
-def rows(count: int) -> TensorDataset:
-    return TensorDataset(torch.zeros(count, 3))
-
-
-class _Stream(IterableDataset):
-    def __iter__(self) -> Iterator[torch.Tensor]:
-        return iter(torch.zeros(100, 3))
-
-
-LOADERS = {
-    "plain": lambda: DataLoader(rows(50), batch_size=8),
-    "streamed": lambda: DataLoader(_Stream(), batch_size=8),
-    "packed": lambda: DataLoader(
-        _Stream(), batch_size=8, collate_fn=lambda xs: torch.cat(xs)[None]
-    ),
-}
-
-
-def _each(loops: _Loops, name: str) -> None:
-    for _ in range(4):
-        for _ in LOADERS[name]():
-            loops.step()
-
-
-def _evaluated(loops: _Loops) -> None:
-    held_out = DataLoader(rows(500), batch_size=100)
-    for _ in range(4):
-        for number, _ in enumerate(DataLoader(rows(50), batch_size=8)):
-            loops.step()
-            for _ in zip(range(2 if number == 3 else 0), held_out, strict=False):
-                pass  # with gradients, and not to its end
-        for _ in held_out:
-            pass
-
-
-def _accumulated(loops: _Loops) -> None:
-    for _ in range(4):
-        for number, _ in enumerate(DataLoader(rows(100), batch_size=8), 1):
-            if number % 4 == 0:
-                loops.step()
-
-
-@pytest.mark.parametrize("loop", ["plain", "streamed", "packed", _evaluated, _accumulated])
-def test_the_samples_of_a_step_are_those_of_the_loader_that_trains(loop, loops):
-    _each(loops, loop) if isinstance(loop, str) else loop(loops)
-    counts, usual = Counter(loops.samples), 32 if loop is _accumulated else 8
-    assert not loops.problems
-    assert batch_that_ran(counts, usual) is None
-    assert batch_that_ran(counts, 3) == usual
-    assert loops.loaded.several_loaders <= loops.steps / 2
-
-
-def test_a_step_of_two_loaders_is_known_as_such(loops):
-    few, many = DataLoader(rows(64), batch_size=8), DataLoader(rows(448), batch_size=56)
-    for _ in zip(few, many, strict=True):
-        loops.step()
-    assert loops.loaded.several_loaders == loops.steps == 8
 
 
 @pytest.fixture(scope="module")
@@ -211,15 +117,6 @@ def test_run_status_and_fit_warn_of_each_workload_whose_batch_differs(trained, c
     ]
 
 
-def test_advice_is_about_the_batch_that_ran(trained, capsys):
-    for name in ("each-trains-all", "accumulated"):
-        assert main(["advise", str(trained[0]), "--workload", name, "--json"]) == 0
-        advice = json.loads(capsys.readouterr().out)
-        assert OTHER_BATCH in {item["code"] for item in advice["warnings"]}
-        batches = {item["global_batch"] for item in advice["pareto"]}
-        assert batches <= {8, 32, 64} and 16 not in batches
-
-
 def test_settings_that_ran_the_same_batch_are_repeats_of_one(tmp_path):
     runs, windows = [], []
     for number, declared in enumerate((64, 128, 256)):
@@ -231,33 +128,6 @@ def test_settings_that_ran_the_same_batch_are_repeats_of_one(tmp_path):
     write_store(path, *frames(runs, windows))
     advice = wattlaw.open(path).advise()
     assert [(item.global_batch, item.repeats) for item in advice.pareto] == [(64, 3)]
-
-
-@pytest.fixture
-def tracked(tmp_path) -> Callable[..., wattlaw.Track]:
-    def track(samples: list[int], **options: object) -> wattlaw.Track:
-        with wattlaw.track("x", tmp_path, quiet=True, **options) as run:
-            for count in samples:
-                run.step(samples=count)
-        return run
-
-    return track
-
-
-@pytest.mark.parametrize(
-    ("samples", "options", "ran"),
-    [
-        ([64] * 10, {"global_batch": 64}, None),
-        ([32] * 10, {"global_batch": 64, "gpus": 2}, 32),
-        ([None] * 10, {"global_batch": 64}, None),
-    ],
-)
-def test_a_tracked_run_has_the_batch_of_its_steps(samples, options, ran, tracked, tmp_path):
-    record = tracked(samples, **options).record
-    assert record.facts.global_batch == ran
-    assert any("batch" in note for note in record.notes) is (ran is not None)
-    (row,) = Store(tmp_path).pandas("runs").to_dict("records")
-    assert row["global_batch"] == (ran or options["global_batch"])
 
 
 def test_a_decision_counts_a_run_as_the_setting_that_ran(write_decide, tmp_path):

@@ -69,26 +69,6 @@ def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_pat
     )
 
 
-def test_lightnings_loss_is_the_mean_over_the_samples_of_the_epoch(tmp_path, trainers):
-    losses = []
-
-    class Noted(trainers.Regression):
-        def training_step(self, batch, index):
-            loss = super().training_step(batch, index)
-            losses.append(float(loss))
-            return loss
-
-    trainer = trainers.lightning.Trainer(
-        max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, accumulate_grad_batches=3,
-        callbacks=[trainers.ForLightning("lit", store=tmp_path, quiet=True)],
-    )  # fmt: skip
-    trainer.fit(Noted(), trainers.DataLoader(trainers.DATA, batch_size=16))
-    (window,) = rows(tmp_path, "train")  # 3 batches, then the last one alone
-    assert (window["steps"], window["samples"]) == (2, 64)
-    assert window["loss"] == pytest.approx(sum(losses) / 4)
-
-
 @pytest.mark.parametrize("library", ["lightning", "transformers"])
 def test_steps_are_measured_instead_of_epochs(tmp_path, library, trainers):
     options = {"store": tmp_path / "store", "steps": 5, "warmup_steps": 2, "quiet": True}

@@ -105,23 +105,6 @@ def test_runs_that_exceed_the_time_limit_are_stopped_with_that_reason(tmp_path, 
     assert not processes_of(store, "")
 
 
-def test_the_error_of_a_failing_rank_is_the_reason_and_other_runs_continue(tmp_path, write_study):
-    study = write_study(
-        workloads=[{"name": "broken"}, command("pass")],
-        sweeps=[{"gpus": [2, 64], "global_batch": [128], "power_limit_w": [None]}],
-        launch={"gpus_per_node": 4, "max_parallel": 2},
-    )
-    store = tmp_path / "store"
-    ended = wattlaw("run", study, "--store", store)
-    assert ended.returncode == 1
-    found = {(r.spec.workload.name, r.spec.setting.gpus): r for r in records(store).values()}
-    assert found["broken", 2].reason == "rank 1: ValueError: sample 7 is broken"
-    assert found["command", 2].status == "done"
-    assert {found[name, 64].status for name in ("broken", "command")} == {"skipped"}
-    assert "this machine has 4" in found["command", 64].reason
-    assert "wattlaw status" in ended.stdout
-
-
 def test_two_campaigns_on_one_store_share_the_runs_and_repeat_none(tmp_path, write_study):
     study = write_study(workloads=[command("time.sleep(2)")], repeats=2)
     store = tmp_path / "store"

@@ -116,24 +116,6 @@ def test_a_program_without_pytorch_is_measured_by_its_log(limited):
     assert "step 1000 " not in log
 
 
-def test_a_script_without_a_limit_is_a_run_with_steps(tmp_path):
-    workloads = [
-        command("whole", "plain.py", "--samples", "300"),
-        command("quiet", "plain.py", "--samples", "50", instrument="none"),
-    ]
-    path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
-    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    record, windows = run_of(tmp_path / "store", "whole")
-    counts = windows["phase"].value_counts()
-    assert counts["run"] == 1
-    assert windows[windows["phase"] == "steps"]["steps"].sum() >= 55  # of 60, but for pauses
-    assert record.facts.instrumented
-    record, windows = run_of(tmp_path / "store", "quiet")
-    assert windows["phase"].tolist() == ["run"]
-    assert (record.facts.instrumented, record.facts.parallelism) == (False, None)
-
-
 @pytest.mark.skipif(shutil.which("mpirun") is None, reason="needs mpirun")
 def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
     for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM"):

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
 from agents import HERE, PLUGIN, agent, record_of, several
 from conftest import environment, records, wattlaw
@@ -157,14 +156,6 @@ def test_a_rank_that_loses_another_node_has_not_failed_by_itself(two_nodes):
 )
 def test_errors_that_the_end_of_another_rank_causes(text, kind):
     assert failures.kind_of_error(text) == kind
-
-
-def test_an_allocation_that_fails_is_a_batch_that_does_not_fit():
-    with pytest.raises(RuntimeError) as caught:
-        torch.empty(2**60, dtype=torch.uint8)
-    reason = failures.reason_of(caught.value)
-    assert "out of memory: the local batch does not fit" in reason
-    assert "train.gradient_accumulation" in reason
 
 
 def test_a_rank_that_is_interrupted_has_no_error_of_its_own(tmp_path):

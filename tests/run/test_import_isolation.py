@@ -11,7 +11,7 @@ import yaml
 
 from conftest import PLUGIN, study_of
 from fake_nvml import FakeGpus
-from hostile import BEFORE_US, Hostile
+from hostile import Hostile
 from wattlaw.measure.limits.state_folder import VARIABLE
 from wattlaw.running.planning import git_commit
 from wattlaw.running.slurm.submission import write_script
@@ -76,20 +76,6 @@ def test_empty_and_relative_entries_of_pythonpath_are_not_for_our_processes(host
     assert "absent" in record.samplers[0].unavailable  # a meter of the plug-in: its entry counts
 
 
-def test_an_isolated_python_stays_so_and_finds_no_entry_point_of_a_hostile_folder(hostile):
-    python = [sys.executable, "-I", "-m", "wattlaw"]
-    path = str(hostile.folder)  # ignored by -I, here and in what is started
-    assert "evil" not in hostile.does(*python, "devices", "--json", PYTHONPATH=path)
-    hostile.does(*python, "measure", "-o", "store", "--", "true", PYTHONPATH=path)
-
-
-def test_the_command_as_a_module_drops_the_working_folder(hostile):
-    """What Python imports for ``-m`` itself comes before us; docs/command-line.md says so."""
-    for name in BEFORE_US:
-        (hostile.folder / f"{name}.py").unlink()
-    assert "evil" not in hostile.does(sys.executable, "-m", "wattlaw", "devices", "--json")
-
-
 def test_a_program_that_tracks_itself_is_sampled_and_stored_from_a_hostile_folder(
     hostile, tmp_path
 ):
@@ -142,41 +128,6 @@ def test_a_measured_command_has_exactly_the_environment_that_the_user_gave(proje
     line += [sys.executable, "../scripts/script.py", "told"]
     subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
     assert json.loads((project / "told").read_text()) == environment_of(given)
-
-
-def test_instrumentation_adds_a_folder_to_the_path_of_a_measured_command(project):
-    given = GIVEN[1]
-    line = [COMMAND, "measure", "-o", "store", "--", sys.executable, "../scripts/script.py", "told"]
-    subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
-    told = json.loads((project / "told").read_text())
-    assert told.pop("WATTLAW_STEPS").startswith(str(project))
-    hook, _, path = told.pop("PYTHONPATH").partition(os.pathsep)
-    assert (Path(hook) / "sitecustomize.py").is_file()
-    expected = environment_of(given)
-    assert path == expected.pop("PYTHONPATH", "")
-    assert told == expected
-
-
-def test_a_command_of_a_study_imports_as_usual_and_sees_what_the_user_gave(project):
-    given = GIVEN[1]
-    study = write_study(
-        project / "study.yaml",
-        workloads=[
-            {
-                "name": "mine",
-                "command": [sys.executable, "-m", "module", "told"],
-                "instrument": "none",
-            }
-        ],
-        sweeps=[{"gpus": [1], "global_batch": [8]}],
-        measure={"epochs": 1, "warmup_epochs": 0},
-        launch={"gpus_per_node": 1, "threads_per_worker": 1},
-    )
-    line = [COMMAND, "run", study, "--store", "store"]
-    subprocess.run(line, cwd=project, env=environment_of(given), check=True, capture_output=True)
-    told = json.loads((project / "told").read_text())
-    del told["PYTHONUNBUFFERED"]  # the launcher's, as torchrun's variables are
-    assert {name: value for name, value in told.items() if "PYTHON" in name} == given
 
 
 @pytest.mark.parametrize("given", GIVEN)

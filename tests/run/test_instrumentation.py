@@ -115,6 +115,33 @@ def path_with_hook(folder: Path, *more: Path) -> str:
     return instrumented_environment(before, folder / "steps")["PYTHONPATH"]
 
 
+#: Samples of a stream, of which a batch is one packed row, beside those of a second loader.
+PACKED = """
+import sys, torch
+from torch.utils.data import DataLoader, IterableDataset
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(torch.zeros(96, 3))
+
+packed = DataLoader(Stream(), batch_size=8, collate_fn=lambda rows: torch.cat(rows)[None])
+loaders = [packed, DataLoader(torch.zeros(96, 3), batch_size=8)][: int(sys.argv[1])]
+weights = torch.nn.Parameter(torch.ones(3))
+optimizer = torch.optim.SGD([weights], lr=0.1)
+for batches in zip(*loaders):
+    sum((batch.reshape(-1, 3) @ weights).sum() for batch in batches).backward()
+    optimizer.step()
+"""
+
+
+@pytest.mark.parametrize(("loaders", "batches"), [(1, {8: 11}), (2, {})])
+def test_a_packed_row_counts_its_samples_and_two_loaders_have_no_batch(tmp_path, loaders, batches):
+    run(tmp_path, "-c", PACKED, loaders)
+    (process,) = processes(tmp_path).values()
+    assert (process.steps, process.problems) == (12, ())
+    assert summarise([process]).steps_by_samples == batches
+
+
 def test_a_forked_process_has_a_recording_of_its_own(tmp_path):
     results, _ = run(tmp_path, SCRIPTS / "forks.py")
     expected = {result["pid"]: result["steps"] for result in results}
@@ -196,57 +223,3 @@ def test_a_part_of_the_hook_that_fails_says_so_and_the_rest_goes_on(tmp_path):
     (process,) = processes(tmp_path).values()
     assert process.steps == result["steps"]
     assert [problem.split(":")[0] for problem in process.problems] == ["loaders.count_samples"]
-
-
-ODD = """
-import threading, torch
-from torch.utils.data import DataLoader, TensorDataset
-
-class Raises(torch.optim.SGD):
-    def step(self, closure=None):
-        raise ZeroDivisionError
-
-def parameters():
-    return [torch.nn.Parameter(torch.ones(2))]
-
-def closure():
-    loss = (good.param_groups[0]["params"][0] ** 2).sum()
-    loss.backward()
-    return loss
-
-def step(optimizer, count):
-    for _ in range(count):
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                parameter.grad = torch.ones(2)
-        optimizer.step()
-
-if __name__ == "__main__":
-    good = torch.optim.LBFGS(parameters())
-    never = torch.optim.SGD(parameters(), lr=0.1)
-    step(torch.optim.SGD([{"params": []}], lr=0.1), 9)
-    try:
-        step(Raises(parameters(), lr=0.1), 1)
-    except ZeroDivisionError:
-        print("raised")
-    thread = threading.Thread(target=lambda: step(torch.optim.SGD(parameters(), lr=0.1), 3))
-    thread.start()
-    data = TensorDataset(torch.randn(14, 2))
-    context = "spawn"
-    for _ in DataLoader(data, batch_size=2, num_workers=1, multiprocessing_context=context):
-        good.step(closure)
-    thread.join()
-"""
-
-
-def test_odd_optimizers_and_workers_of_loaders_do_not_disturb_the_counted_ones(tmp_path):
-    (tmp_path / "odd.py").write_text(ODD)
-    _, output = run(tmp_path, tmp_path / "odd.py")
-    # Python's own tracker of semaphores may complain on a busy machine.
-    own = [line for line in output.splitlines() if "warn" not in line.lower()]
-    assert own == ["raised"]
-    (process,) = processes(tmp_path).values()  # the loader's worker records nothing
-    assert process.is_ended
-    assert process.steps in (7, 7 + 3)  # the thread's come before, unless the machine is busy
-    assert process.samples_per_step.sum() == 14
-    assert [problem.split(":")[0] for problem in process.problems] == ["optimizer 0"]

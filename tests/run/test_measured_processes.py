@@ -70,17 +70,6 @@ def test_a_signal_ends_all_processes_of_the_command(tmp_path, number):
     assert record.state == "interrupted"
 
 
-def test_a_shell_that_ends_at_once_leaves_nothing_behind(tmp_path):
-    """A shell that SIGTERM ends does not end what it has started."""
-    line = f"echo $$ > {tmp_path}/command; sleep 600 & echo $! > {tmp_path}/session; sleep 601; :"
-    (tmp_path / "orphan").write_text("999999999")
-    with started("measure", "-o", tmp_path / "s", "--", "sh", "-c", line) as process:
-        known = pids(tmp_path)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(20) == 143
-        assert living(known) == set()
-
-
 def test_what_ignores_sigterm_is_killed_after_the_grace_time(tmp_path):
     with started(*tree(tmp_path, "SIGTERM")) as process:
         known = pids(tmp_path)

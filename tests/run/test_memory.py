@@ -89,17 +89,6 @@ def test_a_run_that_does_not_fit_is_skipped_by_every_launcher(tmp_path, capsys, 
 
 
 @pytest.mark.parametrize(
-    ("board", "fix"), [("a100_1g.10gb", "precision bf16"), ("a100_1g.5gb", "more memory")]
-)
-def test_what_would_not_suffice_is_not_advised(tmp_path, board, fix):
-    path = write(tmp_path, 1, launch={"hardware": board})
-    known = load_study(path).forecast()
-    (told,) = [*known.skipped.values(), *known.warnings]
-    assert told.endswith(fix) or f"use {fix}" in told
-    assert "batch of at most" not in told
-
-
-@pytest.mark.parametrize(
     ("local_batch", "changes", "is_skipped", "is_warned"),
     [
         (2, {}, False, False),

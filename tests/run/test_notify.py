@@ -77,12 +77,6 @@ def test_limits_that_were_not_restored_and_a_decision_are_events(write_study, tm
     assert notifications.warnings == ()
 
 
-def test_a_command_that_fails_is_a_warning(write_study, tmp_path):
-    ran = command("run", write_study(**STUDY), "--store", tmp_path / "store", "--notify", "false")
-    assert ran.returncode == 1
-    assert "--notify: 3 call(s) failed" in ran.stdout
-
-
 def test_a_command_that_takes_too_long_is_killed_with_what_it_started(monkeypatch, tmp_path):
     monkeypatch.setattr(notify, "_TIMEOUT_S", 1.0)
     store, file = tmp_path / "store", tmp_path / "pid"

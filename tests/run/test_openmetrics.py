@@ -1,6 +1,5 @@
 """The OpenMetrics file of a campaign, read by Prometheus's own parsers."""
 
-import stat
 import threading
 import time
 from collections.abc import Iterator
@@ -12,11 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import parser as prometheus
 from prometheus_client.openmetrics import parser as openmetrics
-from test_store import umask
 
-import wattlaw
 from conftest import started, study_of, wait_for
-from conftest import wattlaw as command
 from made_stores import record, write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.cli.main import main
@@ -53,31 +49,6 @@ def read(path: Path) -> Samples:
 
 def by(samples: Samples, name: str, *labels: str) -> dict[tuple[str, ...], float]:
     return {tuple(own[label] for label in labels): value for own, value in samples.get(name, [])}
-
-
-def test_a_run_writes_its_totals_as_metrics(write_study, tmp_path):
-    path, store = tmp_path / "wattlaw.prom", tmp_path / "store"
-    with umask(0o077):
-        ran = command("run", write_study(**STUDY), "--store", store, "--openmetrics", path)
-    assert ran.returncode == 0, ran.stderr
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    assert path.read_text().endswith("# EOF\n")
-    assert [item.name for item in tmp_path.glob("*.prom*")] == ["wattlaw.prom"]
-    samples = read(path)
-    counts = {"done": 6, "failed": 0, "skipped": 0, "interrupted": 0, "active": 0, "planned": 0}
-    assert by(samples, "wattlaw_runs", "status") == {(k,): v for k, v in counts.items()}
-    labels = samples["wattlaw_runs"][0][0]
-    assert (labels["study"], labels["store"]) == ("test", str(store.resolve()))
-    epochs = wattlaw.open(store).epochs
-    for device in ("gpu", "cpu", "dram"):
-        energies = by(samples, "wattlaw_energy_joules_total", "device", "source")
-        expected = epochs[f"{device}_energy_j"].sum()
-        assert energies[device, "simulated"] == pytest.approx(expected)
-    assert "wattlaw_gpu_hours_total" not in samples  # a simulation uses none
-    last = by(samples, "wattlaw_last_step_time_seconds", "workload", "origin")
-    assert last.keys() == {("resnet50", "simulated")}
-    training = epochs[epochs["phase"] == "train"].sort_values("start_ns")
-    assert last["resnet50", "simulated"] in training.tail(2)["step_time_mean_s"].tolist()
 
 
 def test_an_unwritable_or_misnamed_file_is_refused_before_anything_runs(

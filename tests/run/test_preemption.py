@@ -97,47 +97,12 @@ def test_a_run_preempted_at_any_step_ends_with_the_same_result(
         assert mean == pytest.approx(row["loss"], rel=1e-12)
 
 
-def test_windows_of_an_interrupted_epoch_and_the_next_window_are_marked(uninterrupted, tmp_path):
-    marks = ("epoch", "phase", "interrupted", "from_step", "steps")
-
-    def marked(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-        return [tuple(row[name] for name in marks) for row in rows]
-
-    assert {row["interrupted"] for row in uninterrupted[0]} == {False}
-    assert {row["from_step"] for row in uninterrupted[0]} == {0}
-    assert marked(trained(digits(), tmp_path, 1, warned_at=4)) == [(0, "train", True, 0, 4)]
-    assert marked(trained(digits(), tmp_path, 2, warned_at=STEPS - 4)) == [(0, "train", True, 4, 2)]
-    assert marked(trained(digits(), tmp_path, 3, warned_at=2)) == [(0, "evaluate", True, 0, None)]
-    assert marked(trained(digits(), tmp_path, 4)) == [
-        (1, "train", True, 0, 6),
-        (1, "evaluate", False, 0, None),
-        (2, "train", False, 0, 6),
-        (2, "evaluate", False, 0, None),
-    ]
-
-
 def test_an_interrupted_epoch_continues_with_any_data_loading(tmp_path):
     spec = digits(2, gradient_accumulation=3, loader_workers=2)
     trained(spec, tmp_path / "uninterrupted")
     trained(spec, tmp_path / "cut", 1, warned_at=3)
     trained(spec, tmp_path / "cut", 2)
     assert are_equal(model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted"))
-
-
-def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
-    options = {
-        "blocks": [1, 1, 1, 1], "image_size": 32, "classes": 2, "lr": 0.003, "train_samples": 64,
-        "evaluation_samples": 16,
-    }  # fmt: skip
-    spec = spec_of("resnet50", options, gpus=2, epochs=1, save_model=True)
-    trained(spec, tmp_path / "uninterrupted")
-    trained(spec, tmp_path / "cut", 1, warned_at=3)
-    trained(spec, tmp_path / "cut", 2)
-    one, other = model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted")
-    statistics = [name for name in one if "running" in name]
-    assert statistics
-    for name in statistics:  # a mean of means is the mean but for its last digits
-        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,17 +1,21 @@
-"""The ranks of a run on one node: real processes, real signals."""
+"""The ranks of a run on one node: real processes, real signals, and how little they import."""
 
+import importlib.util
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
-from test_worker_imports import BLOCKER
+import pytest
+from test_training import run_here
 
-from conftest import records, wait_for, wattlaw
+from conftest import PLUGIN, records, study_of, wait_for, wattlaw
 from wattlaw.running.training import rank_processes
 from wattlaw.running.training.rank_processes import run_launcher, run_ranks
+from wattlaw.study.model import Study
 
 #: What torchrun gives one rank of two on a single node; torch's own documentation lists them.
 SAME = {
@@ -129,3 +133,64 @@ def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_s
     assert found.returncode == 0, found.stderr
     assert {record.status for record in records(tmp_path / "store").values()} == {"done"}
     assert "training.agent" in (tmp_path / "begun.txt").read_text()
+
+
+LIBRARIES = (
+    "pandas", "duckdb", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
+)  # fmt: skip
+ADD_ONS = (
+    "wattlaw_papers", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site", "wattlaw_formats",
+)  # fmt: skip
+BLOCKED = (*LIBRARIES, *ADD_ONS)
+
+#: Makes the libraries of the front end not be there, in every process that is started with it.
+BLOCKER = """
+import sys
+from importlib.machinery import PathFinder
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        if name.partition(".")[0] in {blocked!r}:
+            return None
+        return super().find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+with open({begun!r}, "a") as file:
+    file.write(f"{{sys.orig_argv}}\\n")
+"""
+
+
+@pytest.fixture
+def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Block the libraries in child processes; return the file to which these write that they are.
+
+    torch, pyarrow and scikit-learn look for some of them by themselves, and do without.
+    """
+    begun = tmp_path / "begun.txt"
+    (tmp_path / "path").mkdir()
+    code = BLOCKER.format(blocked=set(BLOCKED), begun=str(begun))
+    (tmp_path / "path" / "sitecustomize.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "path"), str(PLUGIN)]))
+    return begun
+
+
+def test_blocked_modules_cannot_be_imported(begun):
+    assert all(importlib.util.find_spec(name) for name in BLOCKED)
+    code = f"from importlib.util import find_spec; print([*map(find_spec, {BLOCKED!r})])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == f"{[None] * len(BLOCKED)}\n"
+    assert begun.exists()
+
+
+def test_a_real_run_is_done_where_the_libraries_of_the_front_end_are_not(begun, tmp_path):
+    study = study_of(
+        sweeps=[{"gpus": [2], "global_batch": [96]}],
+        measure={"epochs": 2, "warmup_epochs": 1, "assume_cpu_w": 15},
+        launch={"gpus_per_node": 2, "threads_per_worker": 1},
+    )
+    store = run_here(Study.model_validate_json(json.dumps(study)), tmp_path / "store")
+    (record,) = store.records()
+    assert record.status == "done"
+    assert (store.pandas("epochs").cpu_energy_j > 0).all()
+    processes = begun.read_text()
+    for part in ("running.training.agent", "measure.telemetry.sampler", "running.training.worker"):
+        assert f"'wattlaw.{part}'" in processes

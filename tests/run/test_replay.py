@@ -1,12 +1,10 @@
 """Replayed runs: the times and energies of a table, in a store like that of other runs."""
 
-import json
 from datetime import UTC, datetime
 
 import pandas as pd
 import pytest
 
-from conftest import records
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
@@ -95,19 +93,6 @@ def test_the_parts_of_a_step_are_those_of_the_table(replayed):
     assert shares.dropna().tolist() == pytest.approx([0.4])
 
 
-def test_a_setting_that_is_not_in_the_table_is_skipped_with_its_name(replayed, tmp_path):
-    replayed()
-    skipped = [record for record in records(tmp_path / "store").values() if record.reason]
-    assert {record.status for record in skipped} == {"skipped"}
-    reasons = sorted(record.reason for record in skipped)
-    table = tmp_path / "table.csv"
-    setting = "gpus 2, global batch 16, local batch 8"
-    assert reasons == [
-        f"{table}: no row for bert, T4, {setting}, 50 W, nodes 1",
-        f"{table}: no row for bert, T4, {setting}, nodes 1",
-    ]
-
-
 @pytest.mark.parametrize(
     "sweep",
     [
@@ -125,14 +110,6 @@ def test_each_part_of_a_setting_must_be_in_the_table(replayed, sweep):
     assert known.runs["status"].tolist() == ["done"]
     sweeps = [{"gpus": [1], "local_batch": [8]} | sweep]
     assert "skipped" in replayed(table, sweeps=sweeps).runs["status"].tolist()
-
-
-def test_an_unknown_value_fits_every_run(replayed):
-    table = "gpus,step_time_s\n1,0.25\n"
-    sweep = {"gpus": [1], "local_batch": [8, 16], "precision": ["fp32", "bf16"]}
-    metrics = replayed(table, sweeps=[sweep]).metrics
-    assert metrics["step_time_s"].tolist() == [0.25] * 4
-    assert metrics["energy_j"].isna().all()
 
 
 @pytest.mark.parametrize(
@@ -225,23 +202,6 @@ def test_options_of_workloads_select_rows_and_commands_are_replayed_without_thei
     assert len(runs[runs["status"] == "done"]) == 4
 
 
-def test_replayed_values_are_labelled_and_never_called_measured(replayed, tmp_path, capsys):
-    replayed(repeats=2, measure={"epochs": 2, "warmup_epochs": 1})
-    store = str(tmp_path / "store")
-    assert main(["advise", store]) == 0
-    text = " ".join(capsys.readouterr().out.split())
-    assert "(replayed, not measured here" in text
-    assert "replayed runs" in text
-    assert "measured setting" not in text
-    assert main(["advise", store, "--json"]) == 0
-    advice = json.loads(capsys.readouterr().out)
-    assert (advice["recommended"]["source"], advice["simulated"]) == ("replayed", False)
-    assert set(advice["rests_on"]["runs"]) == {"replayed"}
-    assert {"replayed", "energy-replayed"} <= {row["code"] for row in advice["warnings"]}
-    main(["fit", store])
-    assert "all runs are replayed: nothing was measured" in capsys.readouterr().err
-
-
 def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones(replayed):
     opened = replayed(repeats=2)
     for other, excluded in (("local", "replayed"), ("simulated", "simulated")):
@@ -257,12 +217,8 @@ def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones
 @pytest.mark.parametrize(
     ("table", "expected"),
     [
-        ("gpus,step_time_s\n", "no rows"),
         ("gpus,step_time_s,epoch_time_s\n1,1,1\n", "given both step_time_s and epoch_time_s"),
-        ("gpus,step_time_s,speed\n1,1,1\n", 'no field "speed"; allowed: '),
         ("gpus,step_time_s,power_w\n1,1,1\n", "line 2: a replay does not use gpu_energy_j"),
-        ("gpus,step_time_s\n1,1\nx,1\n", 'line 3: gpus is "x"; allowed: a whole number'),
-        ("gpus,step_time_s\n1,0\n", "line 2: step_time_s is 0.0; allowed: a number > 0"),
         ("gpus,step_time_s\n1,\n1,1\n", "line 2: step_time_s is missing"),
         ("gpus,step_time_s\n1\n", "line 2: has 1 cells; the header has 2"),
         ("gpus,step_time_s,communication_s\n1,1,-5\n", "line 2: communication_s is -5"),

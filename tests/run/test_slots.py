@@ -8,14 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import study_of, wait_for
+from conftest import wait_for
 from wattlaw.api.studies import run
 from wattlaw.common import machine_lock
-from wattlaw.common.errors import NotAvailable
-from wattlaw.running.local import LocalLauncher, acquire_slots, slot_holders
-from wattlaw.study.launching import Launch
-from wattlaw.study.model import Study
-from wattlaw.study.plan import expand
+from wattlaw.running.local import acquire_slots, slot_holders
 
 #: Occupies one of the named slots, as a user and in a network namespace of its own where asked.
 HOLDER = """
@@ -83,14 +79,6 @@ def test_a_container_with_a_network_of_its_own_has_slots_of_its_own(hold):
     assert hold("GPU-a")[1] == hold("GPU-a", namespace=NEW_NETWORK)[1] == "GPU-a"
 
 
-def test_a_system_without_locks_says_so(monkeypatch, tmp_path):
-    monkeypatch.setattr(machine_lock, "_address", lambda _: bytes(tmp_path / "none" / "lock"))
-    with pytest.raises(
-        NotAvailable, match=r"slot/GPU-a: this machine cannot lock it: No such file"
-    ):
-        acquire_slots(["GPU-a"], 1)
-
-
 @given(st.lists(st.integers(1, 4), max_size=6))
 def test_at_most_four_of_four_slots_have_owners(tmp_path_factory, counts):
     folder = tmp_path_factory.mktemp("four")
@@ -101,20 +89,6 @@ def test_at_most_four_of_four_slots_have_owners(tmp_path_factory, counts):
     for lease in leases:
         lease.release()
     assert len(acquire_slots(names, 4)) == 4
-
-
-def test_two_launchers_of_one_machine_share_its_slots(hold):
-    (run, *_) = expand(
-        Study.model_validate(study_of() | {"workloads": ({"name": "x"},)}, strict=False)
-    )
-    first, second = (LocalLauncher(Launch(gpus_per_node=2), TWO, TWO) for _ in "ab")
-    lease = first.allocate(run.spec)
-    assert list(lease.workers) == ["GPU-a"]
-    assert second.allocate(run.spec) is None
-    third = LocalLauncher(Launch(gpus_per_node=2, max_parallel=2), TWO, TWO)
-    assert list(third.allocate(run.spec).workers) == ["GPU-b"]
-    lease.release()
-    assert list(second.allocate(run.spec).workers) == ["GPU-a"]
 
 
 def test_a_campaign_that_waits_names_who_uses_the_machine(write_study, tmp_path, hold):

@@ -4,7 +4,6 @@
 the real ones.
 """
 
-import json
 import os
 import signal
 
@@ -174,16 +173,6 @@ def test_a_lost_job_is_submitted_again_and_the_loss_recorded_once(queue, state, 
     assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
 
 
-def test_a_time_limit_after_a_checkpoint_is_a_loss_like_others(queue):
-    attempt = queue.submitted()
-    live = queue.folder.live(1)
-    live.mkdir(parents=True)
-    (live / "checkpointed.json").write_text(json.dumps({"epoch": 1, "step": 0}))
-    queue.set_job("TIMEOUT", INTERRUPTED)
-    assert queue.poll(attempt) is None
-    assert queue.folder.read().interruptions[0].has_progress
-
-
 def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
     attempt = queue.submitted()
     command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15||1|2")
@@ -193,25 +182,6 @@ def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
     assert queue.poll(attempt) is None
     assert (queue.times("sacct"), queue.times("squeue")) == (1, before)
     assert queue.poll(attempt).reason == "job 7 was cancelled"
-
-
-def test_without_accounting_a_job_that_vanished_is_left_to_the_next_start(queue):
-    attempt = queue.submitted()
-    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
-    queue.set_job()
-    ended = [queue.poll(attempt) for _ in range(3)][-1]
-    assert "disappeared from the queue" in ended.reason
-    assert ended.record.interrupted
-
-
-def test_while_slurm_does_not_answer_nothing_is_concluded_or_submitted(queue):
-    attempt = queue.submitted()
-    command(queue.bin, "squeue", "slurm_load_jobs error: Unable to contact slurm controller", 1)
-    assert queue.poll(attempt) is None
-    assert "does not respond" in queue.launcher.status_message()
-    assert queue.launcher.allocate(queue.folder.read().spec) is None
-    queue.set_job("CANCELLED")
-    assert "cancelled" in queue.poll(attempt).reason
 
 
 def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):

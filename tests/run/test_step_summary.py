@@ -161,17 +161,12 @@ def device_record(us=(3.0,), low_us=6, high_us=10):
 
 
 HOSTILE = [
-    "not json", "[1]", "null", "{}", "[" * 100_000, '{"type": "steps"}', "\x00\xff",
-    steps_record(0, [1], 1, optimizer=-1),
+    "not json", "null", "[" * 100_000, '{"type": "steps"}',
     steps_record(3, [1, -5], 1),
-    steps_record(3, [1], [1, 2]),
-    steps_record(3, [1], 1) | {"waits_us": [-1]},
     json.dumps(steps_record(3, [1], 7)).replace(": 7", ": 1e999"),
-    json.dumps(steps_record(3, [7], 1)).replace("[7]", "[" + "9" * 5000 + "]"),
     steps_record(2 * 10**6 + 4, [100], 1),
     steps_record(3, [2**61], 1),
     steps_record(3, [7], 1),  # before the step before
-    steps_record(3, [100], 2**61),
     {"type": "facts", "step": 1, "batches": 1, "world_size": 10**30},
     *(device_record(us) for us in ([1e300], [float("nan")], [-3.0], [1e15] * 9, ["x"])),
     device_record(low_us=-1e300),
@@ -184,23 +179,6 @@ def test_a_line_that_is_damaged_is_left_out(tmp_path):
         assert process.steps == 5, line
         assert len(process.problems) == 1, line
         assert process.step_end_s[-1] == pytest.approx(1e9 + 120e-6)
-
-
-def test_steps_that_are_lost_are_bounded_over_all_optimizers_and_processes(tmp_path):
-    """Each record claims a gap that one alone may have: 40 of them would be 60 million steps."""
-    gap, processes = 1_500_000, []
-    for pid in range(4):
-        records = [PROCESS | {"pid": pid}, steps_record(0, [5, 20], optimizer=99)]
-        records += [steps_record(gap, [10**6 + n], optimizer=n) for n in range(10)]
-        lines = "".join(f"{json.dumps(record)}\n" for record in records)
-        (tmp_path / f"steps.node1.{pid}.jsonl").write_text(lines)
-    folder = StepsFolder(tmp_path)
-    for _ in range(2):  # what was read is not counted again
-        processes = folder.read()
-    assert sum(int(np.isnan(process.step_end_s).sum()) for process in processes) <= 2 * 10**6
-    assert sorted(process.steps for process in processes) == [2, 2, 2, gap + 3]
-    assert all(process.problems for process in processes)
-    assert summarise(processes).notes
 
 
 def test_a_lost_line_loses_times_but_no_steps_and_gaps_are_bounded(tmp_path):
@@ -233,14 +211,6 @@ def test_a_torn_last_line_is_read_once_it_is_whole(tmp_path):
     with path.open("a") as file:
         file.write(f"{text[20:]}\n")
     assert [process.steps for process in folder.read()] == [3]
-
-
-def test_links_and_pipes_in_the_folder_are_not_followed(tmp_path):
-    (tmp_path / "elsewhere").write_text(f"{json.dumps(PROCESS)}\n{json.dumps(steps_record())}\n")
-    (tmp_path / "steps.node1.1.jsonl").symlink_to(tmp_path / "elsewhere")
-    (tmp_path / "steps.node1.2.jsonl").mkdir()
-    assert StepsFolder(tmp_path).read() == []
-    assert StepsFolder(tmp_path / "missing").read() == []
 
 
 def test_optimizers_in_turn_add_up_and_side_by_side_do_not(tmp_path):

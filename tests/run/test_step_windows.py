@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import re
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +12,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_training import TRAIN, run_here
+from test_training import run_here
 
 from conftest import study_of
 from made_runs import made_record
@@ -126,18 +125,6 @@ def test_the_last_window_is_long_enough_and_the_warmup_is_one_of_its_own():
     assert (plan.is_warmup, plan.is_complete) == (False, False)
 
 
-@pytest.mark.parametrize(
-    ("measure", "steps", "step_s", "may_split"),
-    [
-        ({"steps": 100}, 50, 0.1, True),
-        ({"steps": 100}, 5, 0.1, False),
-        ({"seconds": 10.0}, 95, 0.1, False),
-    ],
-)
-def test_a_window_is_divided_only_into_long_parts(measure, steps, step_s, may_split):
-    assert plan_of(**measure).may_split(steps, steps * step_s) is may_split
-
-
 def test_ranks_whose_clocks_differ_end_after_the_same_step():
     barrier, values = threading.Barrier(2), {}
     ends: dict[float, int] = {}
@@ -222,27 +209,6 @@ def test_a_step_is_one_update_with_gradient_accumulation_too(windows):
         )
         assert row.samples == 96 * row.steps - 3 * smaller
         assert row.step_time_mean_s * row.steps == pytest.approx(row.duration_s, rel=0.3)
-
-
-def test_a_window_is_as_long_as_its_energy_needs_or_a_note_says_so(store, windows):
-    runs = store.pandas("runs").set_index("gpus")
-    for gpus, run in windows[~windows["warmup"]].groupby("gpus"):
-        notes = " ".join(runs.loc[gpus, "notes"])
-        steps = run["steps"].sum()
-        assert (run["duration_s"] >= 1.0).all() or "too few steps" in notes
-        assert steps == 20 or re.search(rf"\b{steps:,}\b", notes)
-        assert set(run["energy_verdict"]) == {"ok"}
-
-
-def test_the_columns_of_runs_say_what_was_measured(store):
-    runs = store.pandas("runs").set_index("gpus")
-    assert set(runs["measure_steps"]) == {20}
-    assert set(runs["warmup_steps"]) == {4}
-    assert runs[["epochs", "warmup_epochs", "measure_seconds"]].isna().all(axis=None)
-    assert set(runs["dataset_samples"]) == {TRAIN}
-    assert dict(runs["world_size"]) == {1: 1, 2: 2}
-    assert dict(runs["parallelism"]) == {1: "none", 2: "ddp"}
-    assert set(runs["backend"]) == {"gloo"}
 
 
 def by_steps(gpus: int = 1, **measure: Any) -> RunSpec:

@@ -1,17 +1,18 @@
-"""``wattlaw.track``: three lines in any loop."""
+"""``wattlaw.track``: three lines in any loop, its windows, and its optimizer steps."""
 
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+import yaml
 
 import wattlaw
 from conftest import environment
-from fake_nvml import FakeGpus
+from conftest import wattlaw as command
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.running.job_step import first_number
 from wattlaw.store.store import Store
 
 
@@ -56,39 +57,6 @@ def test_an_evaluation_inside_an_epoch_is_not_part_of_its_training(tmp_path):
     assert row["epoch_time_s"] == pytest.approx(0.2, abs=0.03)
 
 
-def test_logged_values_belong_to_the_window_entered_last(tmp_path):
-    with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
-        run.log(loss=9)  # of no window
-        for epoch in run.epochs(range(2)):
-            time.sleep(0.01)
-            run.log(samples=64, steps=4, loss=0.5)
-            run.log(loss=0.25 + epoch)  # what was told last holds
-            with run.evaluation():
-                run.log(samples=10, metric=0.75)
-    told = [
-        (w["phase"], w["samples"], w["steps"], w["loss"], w["metric"]) for w in windows(tmp_path)
-    ]
-    missing = pytest.approx(float("nan"), nan_ok=True)
-    for epoch in range(2):
-        train, evaluation = told[2 * epoch : 2 * epoch + 2]
-        assert train == ("train", 64, 4, 0.25 + epoch, missing)
-        assert evaluation == ("evaluate", 10, missing, missing, 0.75)
-    assert len(told) == 4
-
-
-def test_the_end_of_an_iteration_is_a_window_only_if_it_has_values(tmp_path):
-    with wattlaw.track("loop", store=tmp_path, quiet=True) as run:
-        for epoch in run.epochs(range(2)):
-            with run.evaluation():
-                pass
-            time.sleep(0.01)  # on a busy processor
-            if epoch == 1:
-                run.log(samples=64, loss=0.5)
-    found = windows(tmp_path)
-    assert [w["phase"] for w in found] == ["train", "evaluate"] * 2 + ["train"]
-    assert (found[-1]["samples"], found[-1]["loss"]) == (64, 0.5)
-
-
 def test_log_accepts_numpy_and_torch_numbers_only_and_keeps_losses_that_diverged(tmp_path):
     import numpy as np
     import torch
@@ -122,21 +90,6 @@ def test_windows_nest_under_the_names_of_the_outer_ones(tmp_path):
     assert {w["epoch"] for w in windows(tmp_path)} == {0}
 
 
-def test_the_energy_of_a_window_is_that_of_the_visible_boards(tmp_path):
-    boards = FakeGpus.create(tmp_path / "boards", 2, high_w=[100.0, 250.0])
-    body = (
-        "with wattlaw.track('x', store=store) as run:\n"
-        "    for _ in run.epochs(range(2)): time.sleep(1)\n"
-    )
-    done = program(tmp_path / "s", body, **boards.environment(), CUDA_VISIBLE_DEVICES="1")
-    for window in windows(tmp_path / "s"):
-        assert window["gpu_energy_j"] == pytest.approx(250 * window["duration_s"], rel=0.005)
-        assert (window["energy_source"], window["energy_verdict"]) == ("counter", "ok")
-    assert "train x2" in done.stderr
-    (record,) = Store(tmp_path / "s").records()
-    assert record.facts.device_ids == (boards[1].uuid.decode(),)
-
-
 def test_only_one_of_eight_ranks_on_a_host_records(tmp_path, monkeypatch):
     for rank in range(8):
         for name, value in {"LOCAL_RANK": rank, "RANK": rank, "WORLD_SIZE": 8}.items():
@@ -160,21 +113,6 @@ def test_a_program_continues_with_a_warning_if_nothing_can_be_stored(tmp_path):
     assert [one.filename for one in warned] == [__file__]
 
 
-def test_a_sampler_that_dies_does_not_end_the_program_that_is_measured(tmp_path):
-    body = (
-        "import psutil\n"
-        "with wattlaw.track('x', store=store, assume_cpu_w=10) as run:\n"
-        "    for n in run.epochs(range(2)):\n"
-        "        [c.kill() for c in psutil.Process().children()]; time.sleep(.3)\n"
-        "print('trained')"
-    )
-    done = program(tmp_path, body)
-    assert (done.returncode, done.stdout) == (0, "trained\n")
-    (record,) = Store(tmp_path).records()
-    assert record.status == "done"
-    assert any("sampler" in note and "telemetry ends early" in note for note in record.notes)
-
-
 def test_a_program_that_raises_is_stored_as_failed_and_still_raises(tmp_path):
     with (
         pytest.raises(RuntimeError),
@@ -186,19 +124,209 @@ def test_a_program_that_raises_is_stored_as_failed_and_still_raises(tmp_path):
     assert (record.status, record.reason) == ("failed", "RuntimeError: broken")
 
 
-def test_a_program_that_ends_inside_a_run_keeps_what_was_recorded(tmp_path):
-    body = (
-        "run = wattlaw.track('x', store=store).__enter__()\n"
-        "with run.window('a'): time.sleep(.1)\n"
-        "sys.exit(4)"
-    )
-    assert program(tmp_path, body).returncode == 4
-    (record,) = Store(tmp_path).records()
-    assert (record.status, "ended before" in record.reason) == ("failed", True)
-    assert (tmp_path / "runs" / record.run_id / "epochs.parquet").exists()
+#: At the fastest rate: windows of a second are long enough for an energy.
+LONG = {"sample_hz": 100, "quiet": True}
+Windows = list[dict[str, object]]
 
 
-def test_a_damaged_number_in_the_environment_counts_as_none(monkeypatch):
-    for damaged in ("9" * 5000, "-1", "\u0663", "x", "", "1e3", "99999999"):
-        monkeypatch.setenv("WORLD_SIZE", damaged)
-        assert first_number(["WORLD_SIZE"]) is None
+def pick(rows: Windows, *names: str) -> list[tuple[object, ...]]:
+    return [tuple(row[name] for name in names) for row in rows]
+
+
+def test_steps_are_a_warmup_window_and_a_measured_one(tmp_path):
+    with wattlaw.track("x", tmp_path, steps=30, warmup_steps=2, **LONG) as run:
+        for number in range(60):
+            time.sleep(0.05)
+            run.step(samples=8, loss=number)
+    found = windows(tmp_path)
+    assert pick(found, "phase", "warmup", "from_step", "steps", "samples", "loss") == [
+        ("steps", True, 0, 2, 16, 0.5),
+        ("steps", False, 2, 30, 240, 16.5),
+    ]
+    assert all(row["epoch"] != row["epoch"] for row in found)  # missing
+    measured = found[1]
+    assert measured["duration_s"] == pytest.approx(30 * measured["step_time_mean_s"])
+    assert 0.05 <= measured["step_time_p50_s"] <= measured["step_time_p95_s"] < 0.2
+    assert measured["step_time_cv"] >= 0
+    measure = run.record.spec.measure
+    assert (measure.epochs, measure.steps, measure.warmup_steps) == (None, 30, 2)
+    assert run.record.status == "done"
+    assert not [note for note in run.record.notes if "too few" in note or "ended" in note]
+
+
+def test_evaluations_are_not_part_of_steps_and_short_epochs_do_not_divide_them(tmp_path):
+    with wattlaw.track("x", tmp_path, steps=6, warmup_steps=1, quiet=True) as run:
+        for epoch in run.epochs(range(40)):
+            for number in range(3):
+                time.sleep(0.02)
+                run.step(samples=4)
+                if number == 1 and epoch < 2:
+                    with run.evaluation(), run.window("part"):
+                        time.sleep(0.3)
+    found = windows(tmp_path)
+    assert {row["phase"] for row in found} == {"steps"}
+    assert pick(found[:3], "from_step", "steps", "warmup") == [
+        (0, 1, True),
+        (1, 1, False),
+        (2, 3, False),
+    ]
+    (rest,) = found[3:]  # until it is long enough for an energy
+    assert (rest["from_step"], rest["warmup"]) == (5, False)
+    assert 1 <= rest["duration_s"] < 1.3
+    assert found[1]["duration_s"] + found[2]["duration_s"] < 0.3
+
+
+def test_steps_of_an_epoch_are_values_of_its_window(tmp_path):
+    with wattlaw.track("x", tmp_path, quiet=True) as run:
+        for _ in run.epochs(range(2)):
+            for rows, loss in ((30, 1.0), (10, 5.0)):
+                time.sleep(0.02)
+                run.step(samples=rows, loss=loss)
+        with run.window("rest"):
+            run.step(samples=3)
+            run.step()
+            run.log(loss=7)
+    *epochs, rest = windows(tmp_path)
+    assert pick(epochs, "phase", "epoch", "steps", "samples", "loss") == [
+        ("train", epoch, 2, 40, 2.0) for epoch in (0, 1)
+    ]
+    assert all(0.02 <= row["step_time_mean_s"] < 0.1 for row in epochs)
+    assert (rest["steps"], rest["loss"]) == (2, 7)
+    assert rest["samples"] != rest["samples"]  # of one step they are unknown
+
+
+def test_the_results_of_an_evaluation_are_stored_by_name(tmp_path):
+    with wattlaw.track("x", tmp_path, quiet=True) as run, run.evaluation():
+        run.log(metrics={"top1": 0.5, "top5": 0.75, "diverged": float("nan")})
+    (window,) = windows(tmp_path)
+    assert json.loads(window["metrics"]) == {"top1": 0.5, "top5": 0.75}
+
+
+def test_runs_of_other_settings_are_not_repeats_of_each_other(tmp_path):
+    plain = {"gpus": 1, "global_batch": 8}
+    changes = [
+        {"gpus": 2}, {"global_batch": 16}, {"options": {"width": 2}}, {"precision": "bf16"},
+        {"gradient_accumulation": 2}, {"epochs": 2}, {"steps": 1, "warmup_steps": 0},
+        {"seconds": 9},
+    ]  # fmt: skip
+    for change in ({}, *changes, {}):
+        with wattlaw.track("x", tmp_path, quiet=True, **plain | change) as run:
+            run.step(samples=2)
+            run.leave()  # more often than entering is harmless
+        assert run.record.spec.repeat == 0 or change == {}
+    runs = Store(tmp_path).pandas("runs")
+    assert sorted(runs["repeat"]) == [0] * 9 + [1]
+    first = windows(tmp_path)[0]  # steps of a block without windows are values of the block
+    assert (first["phase"], first["steps"], first["samples"]) == ("train", 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("count", "status", "said"),
+    [
+        (9, "done", "measure.steps"),  # enough steps, though an energy needs more
+        (3, "done", "ended after 2 warm-up and 1 measured steps"),
+        (0, "failed", "call step()"),
+    ],
+)
+def test_too_few_steps_are_a_note_and_none_is_a_failure(tmp_path, count, status, said):
+    with wattlaw.track("x", tmp_path, steps=5, warmup_steps=2, quiet=True) as run:
+        for _ in range(count):
+            run.step()
+    assert run.record.status == status
+    assert said in (run.record.notes[-1] if count else run.record.reason)
+    assert any(note.startswith("ended") for note in run.record.notes) is (count == 3)
+
+
+def test_wrong_arguments_are_the_callers_mistake(tmp_path):
+    import torch
+
+    wrongs = [{"name": "two words"}, {"sample_hz": -1}, {"steps": 0}, {"steps": 3, "seconds": 3},
+              {"seconds": -1}, {"precision": "int"}]  # fmt: skip
+    for wrong in wrongs:
+        with pytest.raises(ValueError, match=r"wattlaw\.track"):
+            wattlaw.track(**{"name": "x", "store": tmp_path} | wrong)
+    with wattlaw.track("x", tmp_path, quiet=True) as run:
+        for wrong in ({"samples": "many"}, {"loss": "low"}, {"loss": torch.ones(2)}):
+            with pytest.raises(ValueError, match=r"^step: .*; allowed: a number$"):
+                run.step(**wrong)
+        run.step(samples=2, loss=torch.tensor([0.5], requires_grad=True))
+    assert pick(windows(tmp_path), "steps", "loss") == [(1, 0.5)]
+
+
+def test_steps_are_timed_on_the_gpu_that_has_the_model_and_waited_for_at_the_edges(
+    tmp_path, monkeypatch
+):
+    """The current device is 0; the model lies on 1, and a part of it on 2."""
+    import torch
+
+    asked, steps, waited = [], [0], set()
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self, stream: str) -> None:
+            asked.append(stream)
+
+        def elapsed_time(self, other: "Event") -> float:
+            return 20.0
+
+    def synchronize(device: int) -> None:
+        asked.append(f"end of {device}")
+        waited.add(steps[0])
+
+    fakes = {
+        "is_available": lambda: True, "is_initialized": lambda: True, "Event": Event,
+        "device_count": lambda: 4, "memory_reserved": [0, 9000, 4000, 0].__getitem__,
+        "current_stream": lambda device: f"stream of {device}", "synchronize": synchronize,
+    }  # fmt: skip
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=2, quiet=True) as run:
+        for steps[0] in range(1, 31):
+            time.sleep(0.01)
+            run.step(loss=torch.tensor(1.0))
+    assert {*asked} == {"stream of 1", "end of 1", "end of 2"}
+    assert waited == {0, 2, 22, 30}  # at the start, the end of both windows, and of the block
+    warmup, measured = windows(tmp_path)
+    assert (warmup["steps"], measured["steps"]) == (2, 20)
+    assert measured["step_time_mean_s"] == pytest.approx(0.02)
+
+
+def test_a_program_on_the_cpu_asks_no_driver(tmp_path, monkeypatch):
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the driver was asked"))
+    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=0, quiet=True) as run:
+        for _ in range(5):
+            run.step()
+    assert run.record.status == "done"
+
+
+SCRIPT = """
+import time, wattlaw
+with wattlaw.track("x", steps=1, warmup_steps=0) as run:
+    for _ in run.epochs(range(4)):
+        for _ in range(5):
+            time.sleep(0.01)
+            run.step(samples=4, loss=0.5)
+        with run.evaluation():
+            time.sleep(0.1)
+"""
+
+
+def test_in_a_study_its_measure_decides(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    study = {
+        "name": "steps",
+        "workloads": [{"command": [sys.executable, str(script)]}],
+        "sweeps": [{"gpus": [1], "local_batch": [4]}],
+        "measure": {"steps": 1, "warmup_steps": 2},
+    }
+    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
+    done = command("run", tmp_path / "study.yaml", "--store", tmp_path / "store")
+    assert done.returncode == 0, done.stderr
+    assert pick(windows(tmp_path / "store"), "phase", "steps", "warmup") == [
+        ("steps", 2, True), ("steps", 3, False), ("steps", 5, False), ("steps", 2, False),
+    ]  # fmt: skip

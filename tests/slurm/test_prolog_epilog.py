@@ -22,7 +22,7 @@ from wattlaw_site.site_files import write_site_files
 
 BEFORE_W = (287.5, 301.25)
 CAP = "--comment=my own words wattlaw:power_w=250"
-STATE, REPORTS = "/var/tmp/wattlaw-limits", "/run/wattlaw"  # noqa: S108 - a node's own
+STATE = "/var/tmp/wattlaw-limits"  # noqa: S108 - a node's own
 GRACE_S = 2
 SITE = f"power_w: {{min: 150, max: 350}}\ngrace_s: {GRACE_S}\n"
 #: Prints what a job without root can verify of its cap.
@@ -60,12 +60,11 @@ class Site(Cluster):
         line = [self.python, "-I", "-m", "wattlaw_site", "restore", f"--state={STATE}"]
         self.run(*line, host=name, root=True)
 
-    def boot(self, name: str, *, restores: bool) -> None:
+    def boot(self, name: str) -> None:
         shutil.rmtree(self.place(name, "/run"))
         self._start_host(name)
         self._answer(name, "ready")
-        if restores:
-            self.restore(name)
+        self.restore(name)
         self.start_daemon(name)
 
     def check(self, watts: float) -> str:
@@ -183,20 +182,6 @@ def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site: Site) -> None:
     site.wait_restored("node1")
 
 
-def test_a_restart_of_slurmd_restores_the_limit_of_an_ended_job(site: Site) -> None:
-    job = site.capped("echo began; sleep 2; echo done")
-    site.kill_daemon("node1")
-    for watchdog in site.watchdogs("node1"):
-        watchdog.kill()  # as if the control group of slurmd were killed
-    site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
-    site.wait_state(job, "COMPLETING")
-    site.restore("node1")
-    assert site.limits_w("node1") == BEFORE_W
-    site.start_daemon("node1")
-    site.wait_state(job, "COMPLETED")
-    site.wait_restored("node1")
-
-
 def test_a_node_whose_limit_cannot_be_restored_is_drained(site: Site) -> None:
     job = site.capped("echo began; sleep 0.5")
     site.boards("node1").fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
@@ -209,16 +194,14 @@ def test_a_node_whose_limit_cannot_be_restored_is_drained(site: Site) -> None:
     site.wait_idle()
 
 
-@pytest.mark.parametrize("by", ["restore", "the next prolog"])
-def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site, by: str) -> None:
+def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site) -> None:
     job = site.capped("echo began; sleep 100", "--no-requeue")
     site.kill_node("node1")
     assert site.limits_w("node1") == (250, BEFORE_W[1])  # as if the driver had kept it
     site.declare_down("node1")
     site.wait_state(job, "NODE_FAIL")
-    site.boot("node1", restores=by == "restore")
-    if by == "restore":
-        assert site.limits_w("node1") == BEFORE_W
+    site.boot("node1")
+    assert site.limits_w("node1") == BEFORE_W
     site.wait_idle()
     plain = site.sbatch("sleep 0.2", "--nodelist=node1", "--gres=gpu:1")
     site.wait_state(plain, "COMPLETED")

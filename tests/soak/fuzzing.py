@@ -20,7 +20,7 @@ from pathlib import Path
 import typer.main
 
 import wattlaw
-from soak import fuzz_documents, fuzz_limits, fuzz_stores, fuzz_tables
+from soak import fuzz_files, fuzz_stores
 from soak.case import Case
 from soak.judge import Problem, judge
 from soak.outcome import Outcome
@@ -33,12 +33,12 @@ PER_WORKER = 1500
 MOST_WALL_S = 300.0
 _FORK = multiprocessing.get_context("fork")
 _WEIGHTED: tuple[tuple[float, Callable[[random.Random, Path], Case]], ...] = (
-    (14, fuzz_documents.studies),
-    (13, fuzz_tables.tables),
+    (14, fuzz_files.studies),
+    (13, fuzz_files.tables),
     (13, fuzz_stores.stores),
     (12, fuzz_stores.live_runs),
-    (5, fuzz_limits.saved_limits),
-    (4, fuzz_limits.sites),
+    (5, fuzz_stores.saved_limits),
+    (4, fuzz_stores.sites),
 )
 
 

@@ -7,8 +7,6 @@ import zipfile
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from pandas.testing import assert_frame_equal
@@ -72,36 +70,6 @@ def test_a_bundle_that_was_unpacked_is_a_store_with_equal_results(store, bundle,
     assert said[0] == said[1]
     again.export("bundle", tmp_path / "again.zip")
     assert (tmp_path / "again.zip").read_bytes() == bundle.read_bytes()
-
-
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("gpus", -1), ("gpus", None), ("status", "odd"), ("options", "[1]"), ("train", "{"),
-        ("software", "[" * 100_000), ("run_id", "0" * 16),
-    ],
-)  # fmt: skip
-def test_an_unpacked_bundle_with_a_value_that_no_run_has_is_left_out(
-    bundle, tmp_path, column, value
-):
-    folder = tmp_path / "unpacked"
-    with zipfile.ZipFile(bundle) as file:
-        file.extractall(folder)
-    (path,) = folder.glob("imports/*/runs.parquet")
-    table = pq.read_table(path)
-    field = table.schema.field(column)
-    values = pa.array([value] * len(table), field.type)
-    changed = table.set_column(table.schema.get_field_index(column), field, values)
-    pq.write_table(changed, path)
-    with pytest.warns(DamagedFileWarning, match=f"column {column}: "):
-        assert wattlaw.open(folder).runs.empty
-
-
-def test_a_packed_bundle_is_no_store(bundle, capsys):
-    for command in ("status", "fit", "cancel"):
-        assert main([command, str(bundle)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert str(bundle) in line
 
 
 def test_a_bundle_explains_itself(store, bundle):

@@ -1,6 +1,5 @@
 """``--energy-scope``: what energies count, in every command that shows one."""
 
-import json
 from pathlib import Path
 
 import pandas as pd
@@ -102,19 +101,6 @@ def test_every_analysis_names_the_scope(store: Path) -> None:
         and item.setting["power_limit_w"] is None
     ]
     assert change.a == pytest.approx(8 * GPU_J, rel=0.02)
-
-
-def test_a_claim_and_a_layout_count_what_their_study_counted(store, tmp_path, capsys) -> None:
-    assert main(["claims", str(store), "--json"]) == 0
-    by_name = {claim["name"]: claim for claim in json.loads(capsys.readouterr().out)}
-    (numbers,) = by_name["200w-saves-energy"]["numbers"].values()
-    assert numbers["energy_ratio"] == pytest.approx(-0.5)
-    page = tmp_path / "page.html"
-    assert main(["report", str(store), "-o", str(page), "--template", "kit-2025"]) == 0
-    assert "Energies include: gpu+cpu+dram, counter." in page.read_text()
-    results = wattlaw.open(store)
-    subtitle = json.dumps(results.plot("energy_speed").to_dict()["title"])
-    assert "gpu, counter" in subtitle
 
 
 def test_an_unknown_scope_is_refused(store, capsys) -> None:

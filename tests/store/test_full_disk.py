@@ -3,16 +3,14 @@
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_store import a_store
 
 from agents import HERE, agent, record_of
 from conftest import wait_for
 from ranks import spec_of
-from wattlaw.cli.main import main
 from wattlaw.running.finish import failure_reason
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.run_folder import RunFolder
@@ -84,39 +82,3 @@ def test_a_run_that_cannot_write_anything_has_a_special_exit_code(disk: Path):
     assert failure_reason(folder, 1, code).removeprefix("rank 0: ").startswith("the disk is full")
     for row in folder.windows(1).slice(before).to_pylist():  # what came last is whole, or cut
         assert row["duration_s"] is not None
-
-
-def fill(disk: Path) -> None:
-    with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:
-        while True:
-            filler.write(b"x" * 512)
-
-
-def test_every_command_names_what_it_could_not_write(
-    disk: Path, tmp_path: Path, write_study: Callable[..., Path], capsys
-):
-    store = a_store(tmp_path / "store").path
-    (disk / "own" / "runs").mkdir(parents=True)
-    table = tmp_path / "table.csv"
-    table.write_text("gpus,t\n1,10\n2,5\n")
-    launch = {"kind": "simulated", "simulation": {"hardware": "dgx-h100"}}
-    study = write_study(sweeps=[{"gpus": [1], "local_batch": [32]}], launch=launch)
-    fill(disk)
-    before = {*disk.rglob("*")}
-    for name in ("x.csv", "x.jsonl", "x.parquet"):
-        assert main(["export", str(store), "epochs", "-o", str(disk / name)]) == 2
-        error = capsys.readouterr().err
-        assert error.startswith(f"wattlaw: {disk / name}: ")
-        assert len(error.splitlines()) == 1
-    for words in (
-        ["cancel", str(disk / "own")],
-        ["run", str(study), "--store", str(disk / "own")],
-        ["import", str(table), "--map", "gpus=gpus,epoch_time_s=t", "--workload", "x",
-         "--store", str(disk / "own")],
-    ):  # fmt: skip
-        assert main(words) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"wattlaw: {disk / 'own'}")
-        assert "No space left on device" in line
-    left = {path.name for path in {*disk.rglob("*")} - before if path.is_file()}
-    assert left <= {"lock"}

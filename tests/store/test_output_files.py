@@ -10,7 +10,7 @@ import pytest
 from made_stores import write_store
 from made_tables import study
 from wattlaw.cli.main import main
-from wattlaw.common.files import open_regular, replacing, write_text
+from wattlaw.common.files import write_text
 
 NOBODY, US = 65534, 4321
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root makes files of another user")
@@ -63,20 +63,6 @@ def test_a_command_does_not_follow_a_link_of_another_user(name, store, shared, t
 
 
 @root_only
-def test_a_folder_behind_a_link_of_another_user_gets_no_file(store, shared, tmp_path, capsys):
-    (tmp_path / "ours").mkdir()
-    link_of_nobody(shared / "folder", tmp_path / "ours")
-    for name in ("out.csv", "out.html"):
-        assert written(name, store, shared / "folder" / name) in (2, 3)
-    (shared / "own").symlink_to(shared / "folder")
-    assert written("out.csv", store, shared / "own" / "out.csv") in (2, 3)
-    with pytest.raises(PermissionError), open_regular(shared / "folder" / "log", append=True):
-        pass
-    assert not [*(tmp_path / "ours").iterdir()]
-    assert capsys.readouterr().err.count(str(shared / "folder")) == 3
-
-
-@root_only
 def test_a_user_does_not_follow_links_of_others_and_follows_those_of_root():
     def as_user(path: Path) -> int:
         if (child := os.fork()) == 0:
@@ -105,14 +91,6 @@ def test_a_user_does_not_follow_links_of_others_and_follows_those_of_root():
         assert as_user(home / "new") == 0
 
 
-@root_only
-def test_a_pipe_of_another_user_is_not_written_to(shared):
-    os.mkfifo(shared / "pipe")
-    os.chown(shared / "pipe", NOBODY, NOBODY)
-    with pytest.raises(PermissionError), replacing(shared / "pipe"):
-        pass
-
-
 @pytest.mark.parametrize("name", FAST)
 def test_a_replaced_file_has_no_wider_mode_than_before(name, store, tmp_path):
     path = tmp_path / name
@@ -134,15 +112,6 @@ def test_a_replaced_file_keeps_the_group_that_may_read_it(tmp_path):
     path.chmod(0o640)
     write_text(path, "new")
     assert (path.stat().st_gid, stat.S_IMODE(path.stat().st_mode)) == (NOBODY, 0o640)
-
-
-def test_a_file_of_a_set_mode_does_not_become_wider(tmp_path):
-    path = tmp_path / "file"
-    write_text(path, "x", mode=0o644)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o644
-    path.chmod(0o600)
-    write_text(path, "x", mode=0o644)
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def umask() -> int:

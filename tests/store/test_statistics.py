@@ -82,12 +82,6 @@ def test_both_ends_of_a_window_belong_to_it_to_the_nanosecond(store):
     assert of_run(statistics(store))["samples"] == 2
 
 
-def test_a_sample_in_two_windows_counts_once(store):
-    windows = [window(0, 10), window(5, 10), window(15, 5), window(2, 1)]
-    add_run(store, windows, [sample(at) for at in (0, 2.5, 7, 15, 20)])
-    assert of_run(statistics(store))["samples"] == 5
-
-
 def test_each_host_has_windows_of_its_own(store):
     windows = [window(0, 10, host="a"), window(100, 10, host="b")]
     at = [(5, "a"), (105, "a"), (5, "b"), (105, "b")]
@@ -203,12 +197,6 @@ def test_a_store_is_queried_where_its_name_looks_like_a_pattern_or_a_partition(t
         add_run(Store(tmp_path / name), [window(0, 10)], [sample(5, power_w=float(power_w))])
     for power_w, name in enumerate(NAMES):
         assert of_run(statistics(Store(tmp_path / name)))["power_mean_w"] == power_w
-
-
-def test_a_path_that_cannot_be_queried_is_named(tmp_path):
-    add_run(Store(tmp_path / "b\\[c"), [window(0, 10)], [sample(5)])
-    with pytest.raises(BadInput, match="backslash"):
-        statistics(Store(tmp_path / "b\\[c"))
 
 
 def test_queries_have_bounded_memory_and_install_nothing():

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,10 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from made_runs import made_record, made_spec
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
 from wattlaw.common.errors import BadInput, DamagedFileWarning
 from wattlaw.common.files import replacing, write_parquet, write_text
 from wattlaw.store.live import open_windows
-from wattlaw.store.record import Facts, RunRecord, now
+from wattlaw.store.record import Facts, Interruption, RunRecord, Site, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, TABLES, TELEMETRY
 from wattlaw.store.store import Store
@@ -234,7 +237,29 @@ def test_a_store_cannot_replace_a_file(tmp_path):
             Store(path).create()
 
 
-def test_files_that_do_not_belong_to_a_store_are_left_alone(store):
-    (store.path / "runs" / "notes.txt").write_text("mine")
-    (store.path / "runs" / "empty folder").mkdir()
-    assert len(store.records()) == 2
+START = datetime(2026, 11, 1, 12, tzinfo=UTC)
+SITE = Site(
+    scheduler="slurm", job_id="17", partition="gpu", nodes=("n1", "n2"), energy_j=5000.0,
+    energy_source="sacct ConsumedEnergyRaw", energy_start_at=START,
+    energy_end_at=START + timedelta(seconds=20),
+)  # fmt: skip
+CUT = Interruption(attempt=1, at=START, reason="node failure")
+
+
+def row_of_run(path, **changes):
+    store = write_store(path, *frames([run_row("a", launcher="slurm")], [window_row("a", 1)]))
+    record = store.folder("a").read()
+    store.folder("a").write(record.model_copy(update=changes), durable=False)
+    (row,) = store.arrow("runs").to_pylist()
+    return row
+
+
+def test_the_table_of_runs_has_what_the_scheduler_says(tmp_path):
+    row = row_of_run(tmp_path, site=SITE, interruptions=(CUT, CUT), attempts=3)
+    assert (row["job_id"], row["partition"]) == ("17", "gpu")
+    assert row["node_names"] == ["n1", "n2"]
+    assert row["interruptions"] == 2
+    assert row["site_energy_j"] == 5000.0
+    assert row["site_energy_source"] == "sacct ConsumedEnergyRaw"
+    assert row["site_energy_start_at"] == START
+    assert row["site_energy_end_at"] == START + timedelta(seconds=20)

@@ -118,21 +118,6 @@ def test_a_damaged_cache_is_never_believed(made, how, at, name):
     assert tables(made) == expected
 
 
-def test_a_link_in_the_place_of_the_cache_is_not_followed(store, tmp_path):
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "runs.parquet").write_text("mine")
-    (store.path / cache.FOLDER).symlink_to(elsewhere)
-    tables(store.path)
-    assert [path.name for path in elsewhere.iterdir()] == ["runs.parquet"]
-    (store.path / cache.FOLDER).unlink()
-    (store.path / cache.FOLDER).mkdir()
-    (store.path / cache.FOLDER / "runs.parquet").symlink_to(elsewhere / "runs.parquet")
-    tables(store.path)
-    assert (elsewhere / "runs.parquet").read_text() == "mine"
-    assert cached(store.path).num_rows == 12
-
-
 def test_a_cache_is_as_readable_as_the_runs(store):
     (store.path / "runs").chmod(0o750)
     private = next(store.folders())

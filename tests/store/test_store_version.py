@@ -78,16 +78,6 @@ def test_a_folder_without_runs_becomes_a_store(tmp_path):
     assert version_path(tmp_path).exists()
 
 
-@pytest.mark.usefixtures("in_time")
-@pytest.mark.parametrize("damage", SOME)
-def test_a_damaged_version_file_is_one_line_that_names_it(store, damage, capsys):
-    DAMAGES[damage](version_path(store))
-    assert main(["status", str(store)]) == 2
-    line = refusal(capsys)
-    assert str(version_path(store)) in line
-    assert "restore the file" in line
-
-
 @pytest.mark.parametrize("value", ["1", 1.0, True, None, 0, -1, [1], float("nan")])
 def test_an_invalid_schema_version_is_rejected(store, value):
     version_path(store).write_text(json.dumps({"schema_version": value}))

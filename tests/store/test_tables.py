@@ -7,7 +7,6 @@ import os
 import threading
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,21 +28,6 @@ ROWS = st.lists(
     ),
     max_size=8,
 )
-
-
-def same(one: object, other: object) -> bool:
-    both_nan = isinstance(one, float) and isinstance(other, float) and math.isnan(one)
-    return math.isnan(other) if both_nan else one == other
-
-
-@given(ROWS)
-def test_parquet_keeps_types_and_distinguishes_missing_from_nan(tmp_path_factory, rows):
-    path = tmp_path_factory.mktemp("tables") / "t.parquet"
-    write_table(path, pa.Table.from_pylist(rows, schema=SCHEMA))
-    found = pq.read_table(path)
-    assert found.schema == SCHEMA
-    for one, other in zip(found.to_pylist(), rows, strict=True):
-        assert all(same(one[name], other[name]) for name in SCHEMA.names)
 
 
 @given(ROWS)

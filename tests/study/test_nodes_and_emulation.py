@@ -113,17 +113,3 @@ def test_a_key_of_a_workload_that_does_not_fit_is_one_line(workload, key, write_
     error = capsys.readouterr().err
     assert key in error
     assert error.count("\n") == 1
-
-
-def test_a_command_may_have_all_keys(write_study, capsys):
-    workload = {
-        "command": ["{python}", "train.py", "{steps}", "{warmup_steps}", "{seconds}"],
-        "dataset_samples": 50_000,
-        "instrument": "none",
-        "launch_with": "srun",
-        "progress": {"pattern": r"step (?P<step>\d+) loss (?P<loss>\S+)"},
-    }
-    study = load_study(write_study(workloads=[workload]))
-    (run,) = study.plan.runs
-    assert run.spec.workload.progress.pattern.startswith("step")
-    assert type(run.spec).model_validate_json(run.spec.model_dump_json()) == run.spec

@@ -38,14 +38,6 @@ def test_a_study_is_shown_with_its_gpu_hours_and_nothing_is_written(name, tmp_pa
     assert not store.exists()
 
 
-def test_the_full_mit_study_has_its_three_parts_and_over_3400_runs():
-    parts = [run.run_id for part in ("vision", "language", "molecules")
-             for run in planned_runs(f"mit-2022-{part}.yaml")]  # fmt: skip
-    whole = [run.run_id for run in planned_runs("mit-2022-all.yaml")]
-    assert sorted(parts) == sorted(whole)
-    assert len(whole) > 3400
-
-
 def test_the_mit_study_has_the_training_settings_of_the_paper():
     """Frey et al. 2022: batch per GPU, precision and epochs of each model."""
     found: dict[str, set[tuple[object, ...]]] = {}

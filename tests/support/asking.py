@@ -5,10 +5,11 @@ from wattlaw.study.question import Question
 
 
 def advise(
-    table, windows, workload, /, *, baseline=None, any_batch=False, far=False, unused=None, **asked
-):
-    """Return the advice for a question; ``unused`` counts the runs without a result."""
+    table, windows, workload, /, *, baseline=None, any_batch=False, far=False, stored=None,
+    decision=None, **asked,
+):  # fmt: skip
+    """Return the advice for a question; ``stored`` has all runs."""
     return advise_on(
         table, windows, workload, Question(**asked),
-        baseline=baseline, any_batch=any_batch, far=far, without_result=unused,
+        baseline=baseline, any_batch=any_batch, far=far, stored=stored, decision=decision,
     )  # fmt: skip

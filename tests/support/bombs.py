@@ -10,7 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import psutil
@@ -42,31 +41,14 @@ def table_of_prefixes(path: Path) -> None:
     path.write_bytes(_parquet(pa.table(table), use_dictionary=False, column_encoding=encoding))
 
 
-def _hdf5(path: Path, fill: Callable[[Any], None]) -> None:
+def hdf5_of_links(path: Path) -> None:
     import h5py
 
     with h5py.File(path, "w", libver="latest") as file:
-        fill(file)
-
-
-def hdf5_of_links(path: Path) -> None:
-    def fill(file: Any) -> None:
         ones = np.ones(10**6)
         file.create_dataset("a/d", data=ones, compression="gzip", chunks=(10**6,))
         for number in range(300):
             file[f"a/d{number}"] = file["a/d"]
-
-    _hdf5(path, fill)
-
-
-def hdf5_of_compressed(path: Path) -> None:
-    def fill(file: Any) -> None:
-        for number in range(10):
-            zeros = np.zeros(4 * 10**6)
-            file.create_dataset(f"a/d{number}", data=zeros, compression="gzip",
-                                compression_opts=4, chunks=(4 * 10**6,))  # fmt: skip
-
-    _hdf5(path, fill)
 
 
 def _record(content: bytes) -> bytes:
@@ -111,9 +93,7 @@ BOMBS = {
     each.make.__name__: each
     for each in (
         *(Bomb(make, "b.parquet", _TABLE) for make in (table_of_texts, table_of_prefixes)),
-        *(Bomb(make, "b.hdf5", _IMPORT) for make in (
-            hdf5_of_links, hdf5_of_compressed,
-        )),
+        Bomb(hdf5_of_links, "b.hdf5", _IMPORT),
         Bomb(events_of_a_huge_record, "events.out.tfevents.1", _IMPORT),
         Bomb(study_of_aliases, "b.yaml", ("check", "BOMB")),
         Bomb(json_of_lists, "trainer_state.json", _IMPORT),

@@ -37,13 +37,13 @@ class Lab:
         host_watts: float | None = None, util: Of | float | None = None,
         cv: Of | float | None = None, metric: float | None = None, metric_name: str = "top1",
         local_batch: int | None = 64, global_batch: int | None = None, grows: bool = False,
-        fraction: float = 1.0, repeats: int = 3, noise: float = 0.005, **setting: object,
+        repeats: int = 3, noise: float = 0.005, **setting: object,
     ) -> "Lab":  # fmt: skip
         for n in counts:
             for repeat in range(repeats):
                 run_id = f"{len(self.runs):016x}"
                 batch = global_batch or (local_batch or 0) * n
-                share = n / max(counts) if grows else fraction
+                share = n / max(counts) if grows else 1.0
                 self.runs.append(
                     run_row(
                         run_id, workload=workload, gpus=n, repeat=repeat, metric_name=metric_name,
@@ -88,17 +88,17 @@ def _at(value: Of | float, n: int) -> float:
 def capped(
     slower: Mapping[float, float], watts: Mapping[float, float] | None = None,
     turns: Mapping[float, float] | None = None, limit: str = "power_limit_w", seed: int = 0,
-    workload: str = "resnet50", noise: float = 0.005, repeats: int = 3,
-    counts: Sequence[int] = COUNTS, beta: float = 0.8, host_watts: float | None = None,
+    workload: str = "resnet50", noise: float = 0.005,
+    counts: Sequence[int] = COUNTS, host_watts: float | None = None,
 ) -> Lab:  # fmt: skip
     """Return runs without limit and under some: by the limit, a factor of time, watts, and beta."""
     lab = Lab(seed)
     for value in (None, *slower):
         factor = 1.0 if value is None else slower[value]
-        turned = beta + (turns or {}).get(value or 0.0, 0.0)
+        turned = 0.8 + (turns or {}).get(value or 0.0, 0.0)
         lab.run(
             workload, counts, time_s=law(turned, 1000.0 * factor),
-            watts=(watts or {}).get(value or 0.0, 200.0), noise=noise, repeats=repeats,
+            watts=(watts or {}).get(value or 0.0, 200.0), noise=noise,
             host_watts=host_watts,
             **{limit: value},
         )  # fmt: skip

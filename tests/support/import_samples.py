@@ -9,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
+
+import real_runs
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,16 @@ class Sample:
         path = folder / self.file
         path.write_bytes(self.content())
         return path
+
+
+class MlflowSample(Sample):
+    """``meta.yaml`` of a run, beside which its other files are written."""
+
+    def write(self, folder: Path) -> Path:
+        for name, content in real_runs.mlflow_files().items():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(content)
+        return folder / self.file
 
 
 def nvidia_smi(seconds: int = 60, gpus: int = 2) -> bytes:
@@ -361,6 +374,11 @@ def table() -> bytes:
     return "\n".join([*rows[:5], *rows[6:], "# the last one", '8,"1,234.5",a', ""]).encode()
 
 
+def history_csv() -> bytes:
+    """Return what ``wandb.Api().run(...).history().to_csv(...)`` writes."""
+    return pd.DataFrame(real_runs.history()).to_csv().encode()
+
+
 TWO = {"map": "gpus=@2"}
 SAMPLES = (
     Sample("nvidia-smi", "dmon.log", nvidia_dmon),
@@ -373,6 +391,17 @@ SAMPLES = (
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
     Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=count_events),
+    Sample(
+        "wandb", "run-1.wandb", real_runs.wandb_log, TWO, count_rows=real_runs.count_wandb_records
+    ),
+    Sample("wandb", "history.csv", history_csv, TWO),
+    MlflowSample(
+        "mlflow",
+        "meta.yaml",
+        lambda: real_runs.mlflow_files()["meta.yaml"],
+        TWO,
+        count_rows=lambda _: 41,
+    ),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "tasks.csv", codecarbon_tasks, runs=2),

@@ -19,7 +19,6 @@ SOURCES = {
     "power_caps.csv": "Zeus NSDI'23 traces",
     "pollux_t4.csv": "Pollux OSDI'21 artifact",
     "scaling_series.csv": "MLPerf Training, Pollux, llm-foundry, DLPerf and JUBench",
-    "node_power_1x8gpu.csv": "MLPerf Training v4.0 power logs",
 }
 
 
@@ -151,22 +150,8 @@ def _pollux() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _node_power() -> pd.DataFrame:
-    """Return two trainings: some seconds of start, then even power every 2 s with silences."""
-    dice, rows = np.random.default_rng(0), []
-    for run in ("result_1", "result_2"):
-        gaps_s = dice.normal(2.0, 0.03, 360)
-        gaps_s[40::60] = 11.0
-        watts = dice.normal(6950, 15, gaps_s.size).round()
-        watts[:2] = 2800, 6100
-        for at_s, power_w in zip(np.cumsum(gaps_s).round(3), watts, strict=True):
-            rows.append((run, "node_1", float(at_s), float(power_w)))
-    return pd.DataFrame(rows, columns=["run", "node", "t_rel_run_start_s", "power_W"])
-
-
 _GENERATED: dict[str, Callable[[], pd.DataFrame]] = {
     "power_caps.csv": _power_caps,
     "pollux_t4.csv": _pollux,
     "scaling_series.csv": _scaling_series,
-    "node_power_1x8gpu.csv": _node_power,
 }

@@ -70,23 +70,18 @@ def start(
     attempt: int = 1,
     seed: int = 0,
     warned_at: int | None = None,
-    *,
-    counts: bool = False,
 ) -> list[Any]:
     """Start the ranks of a run; return their processes.
 
     ``warned_at`` is which of their looks for a warning sees one, counted from 1: there is a look
-    after every step, one before an epoch's evaluation and one after it. With ``counts`` the first
-    rank counts the operations of its first samples, as that of a launched run does.
+    after every step, one before an epoch's evaluation and one after it.
     """
     _serve()
     live = RunFolder(folder).live(attempt)
     live.mkdir(parents=True)
     meeting = tempfile.mktemp(dir=live)  # noqa: S306 - torch makes the file
     ranks = [
-        _SERVER.Process(
-            target=_rank, args=(spec, folder, attempt, rank, meeting, seed, warned_at, counts)
-        )
+        _SERVER.Process(target=_rank, args=(spec, folder, attempt, rank, meeting, seed, warned_at))
         for rank in range(spec.setting.gpus)
     ]
     for rank in ranks:
@@ -142,12 +137,11 @@ def _rank(
     meeting: str,
     seed: int,
     warned_at: int | None,
-    counts: bool,
 ) -> None:
     import torch
 
     from wattlaw.common import registry
-    from wattlaw.running.training import environment, failures, flops
+    from wattlaw.running.training import environment, failures
     from wattlaw.running.training.loop import Training
     from wattlaw.running.training.ranks import process_group
     from wattlaw.running.training.shared_models import new_model
@@ -172,8 +166,6 @@ def _rank(
             training = Training(workload, model, spec, seed, ranks)
             if warned_at is not None:
                 training._notice = _Looks(warned_at)
-            if counts and rank == 0:
-                flops.flops_per_sample(workload, model, training.data)
             windows = open_windows(run.live(attempt), _HOST) if rank == 0 else None
             training.run(windows, entry.metric, run, run.live(attempt))
     except Exception as error:

@@ -1,18 +1,14 @@
 """The digits data set, compared with scikit-learn's, and its two parts."""
 
-import json
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
-from conftest import study_of
 from wattlaw.common.errors import NotAvailable
 from wattlaw.workloads.digits import cnn
 from wattlaw.workloads.digits.cnn import images_and_labels, stratified
-from without_addon import wattlaw_without
 
 
 def test_images_and_labels_are_those_that_scikit_learn_reads():
@@ -46,14 +42,3 @@ def test_parts_are_disjoint_complete_and_stratified(labels, share, seed):
         assert abs((given_[test] == label).sum() - expected) < 1 + 1e-9
     again, _ = stratified(given_, size, seed)
     np.testing.assert_array_equal(train, again)
-
-
-def test_without_the_networks_digits_are_listed_and_a_study_says_what_is_missing(tmp_path):
-    listed = wattlaw_without("wattlaw_papers", "workloads", "--json")
-    assert [row["name"] for row in json.loads(listed.stdout)] == ["digits-cnn"]
-    study = study_of(workloads=[{"name": "resnet50"}])
-    (tmp_path / "study.yaml").write_text(json.dumps(study))
-    checked = wattlaw_without("wattlaw_papers", "check", str(tmp_path / "study.yaml"))
-    assert (checked.returncode, checked.stderr.count("\n")) == (2, 1)
-    for word in ("workloads[0].name", "resnet50", "digits-cnn", "add-on"):
-        assert word in checked.stderr

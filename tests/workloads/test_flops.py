@@ -7,8 +7,6 @@ import torch
 from torch import nn
 
 from wattlaw.running.training.flops import flops_per_sample
-from wattlaw.study.model import WorkloadSpec
-from wattlaw.workloads import catalogue
 from wattlaw.workloads.data_loading import InMemory
 
 
@@ -44,46 +42,3 @@ def test_counting_leaves_the_model_as_it_was():
     for name, value in net.state_dict().items():
         assert torch.equal(value, before[name])
     assert all(parameter.grad is None for parameter in net.parameters())
-
-
-class Zeros:
-    """Samples of one shape, made when asked for."""
-
-    reads_files = False
-
-    def __init__(self, *shapes: tuple[int, ...]) -> None:
-        self._shapes = shapes
-
-    def __len__(self) -> int:
-        return 2
-
-    def batch(self, indices: Any, seeds: Any) -> Any:
-        return tuple(torch.zeros(len(indices), *shape) for shape in self._shapes)
-
-
-@pytest.mark.parametrize(("stage", "states"), [("pretrain", 2), ("finetune", 3)])
-def test_the_work_of_fourcastnet_is_what_is_counted(stage, states):
-    spec = WorkloadSpec(name="fourcastnet", options={"stage": stage})
-    workload = catalogue.build(spec)
-    samples = Zeros(*[(20, 720, 1440)] * states)
-    model = workload.model().to("meta")
-    assert sum(weights.numel() for weights in model.parameters()) == 72_920_832
-    assert catalogue.work(spec).flops_per_sample == flops_per_sample(workload, model, samples)
-
-
-def test_the_work_of_bert_is_what_is_counted():
-    """Its sequences have the maximum of BERT's tokenizer, 512 tokens, as in run_mlm.py."""
-    spec = WorkloadSpec(name="bert-base", options={"train_samples": 8})
-    workload = catalogue.build(spec)
-    with torch.device("meta"):
-        model = workload.model()
-    counted = flops_per_sample(workload, model, workload.training_data())
-    assert catalogue.work(spec)[:2] == (8, counted)
-
-
-@pytest.mark.parametrize("name", ["schnet", "dimenet"])
-def test_the_work_of_molecules_is_that_of_the_first_32_synthetic_ones(name):
-    spec = WorkloadSpec(name=name)
-    workload = catalogue.build(spec)
-    counted = flops_per_sample(workload, workload.model(), workload.training_data())
-    assert catalogue.work(spec).flops_per_sample == pytest.approx(counted, rel=0.01)

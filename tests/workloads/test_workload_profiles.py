@@ -16,8 +16,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import WorkloadProfile
-from wattlaw_simulator.profiling.input import measure_input
-from wattlaw_simulator.profiling.profiler import measure_profile, trace_step, work_cv
+from wattlaw_simulator.profiling.profiler import measure_profile, trace_step
 
 META, CPU = torch.device("meta"), torch.device("cpu")
 STORED = sorted((paths.ROOT / "src").glob("*/workloads/*/profiles/*.json"))
@@ -105,45 +104,6 @@ def test_operations_of_a_small_resnet_are_those_of_torchs_counter(small_resnet):
     assert total(small_resnet, "flops_per_sample") == pytest.approx(expected, rel=1e-5)
 
 
-def test_an_update_by_plain_sgd_reads_weights_and_gradients_and_writes_weights(small_resnet):
-    assert total(small_resnet, "bytes_fixed", "optimizer") == pytest.approx(
-        3 * 4 * small_resnet.parameters, rel=1e-6
-    )
-    assert total(small_resnet, "bytes_per_sample", "optimizer") == 0
-
-
-class Atoms:
-    """Samples with as many atoms as their number says, from 1 to 5."""
-
-    reads_files = False
-
-    def __len__(self) -> int:
-        return 1000
-
-    def batch(self, indices: Any, seeds: Any) -> torch.Tensor:
-        return torch.ones(int((indices % 5 + 1).sum()), 3)
-
-
-def test_samples_of_different_size_differ_in_work_as_much():
-    """Of the first 64 samples 13 have 1, 2, 3 and 4 atoms each, and 12 have 5."""
-    sizes = np.array([number % 5 + 1 for number in range(64)])
-    found = work_cv(Given(), nn.Linear(3, 7), Atoms(), META)
-    assert found == pytest.approx(sizes.std(ddof=1) / sizes.mean())
-
-
-def test_the_input_of_user_files_is_a_share_of_their_folder(tmp_path):
-    catalogue.make_data("resnet50", tmp_path / "data", 8, seed=0)
-    for path in (tmp_path / "data").glob("*-of-*"):
-        path.unlink()
-    files = sum(path.stat().st_size for path in (tmp_path / "data").rglob("*.jpg"))
-    options = {"source": "folder", "data": str(tmp_path / "data"), "classes": 10}
-    spec = WorkloadSpec(name="resnet50", options=options)
-    workload = catalogue.build(spec)
-    found = measure_input(spec, workload, workload.training_data())
-    assert found.stored_bytes_per_sample == files / (8 + 2)
-    assert found.method == "10 files of 10 samples"
-
-
 def test_counting_digits_anew_gives_the_stored_file(digits):
     (path,) = [path for path in STORED if path.stem == "digits-cnn"]
     measured = {"counted", "input_cpu_s_per_sample"}
@@ -225,12 +185,10 @@ def test_a_missing_profile_gives_a_one_line_error():
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ({"parameters": "many"}, "parameters: "),
         ({"kernels": []}, "kernels: "),
         ({"gradients_ready": [[0, 0], [0.5, 0.7]]}, "must ascend"),
         ({"work_cv": math.nan}, "work_cv: "),
         (None, ""),
-        (b"{", ""),
     ],
 )
 def test_a_file_of_figures_that_is_wrong_is_refused_with_its_key(tmp_path, content, said):

@@ -173,18 +173,6 @@ def test_a_compiled_model_follows_the_same_losses(tmp_path):
     assert with_compiler(True) == pytest.approx(with_compiler(False), rel=TOLERANCE)
 
 
-def test_a_kept_model_is_that_of_the_end(tmp_path):
-    import torch
-
-    reduced = WORKLOADS["digits-cnn"]
-    spec = spec_of("digits-cnn", reduced.options, global_batch=256, save_model=True)
-    trained(spec, tmp_path / "run", seed=2**31)
-    state = torch.load(RunFolder(tmp_path / "run").model_path, weights_only=True)["model"]
-    model = catalogue.build(spec.workload).model()
-    model.load_state_dict(state)
-    assert not any(bool(weights.isnan().any()) for weights in state.values())
-
-
 def test_a_rank_without_a_single_sample_is_refused(tmp_path):
     spec = spec_of("digits-cnn", {}, gpus=2, global_batch=64, fraction=0.0001)
     with pytest.raises(AssertionError, match="of 1437 samples with 2 gpus; allowed"):

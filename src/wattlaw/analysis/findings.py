@@ -1,14 +1,14 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import pandas as pd
 
-from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_model
@@ -19,7 +19,7 @@ from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
-from wattlaw.analysis.metrics.groups import aggregate, groups, join_energy_kinds
+from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import (
     HOUR_S,
     measured_windows,
@@ -28,7 +28,8 @@ from wattlaw.analysis.metrics.metrics import (
     with_sampled_utilisation,
 )
 from wattlaw.analysis.metrics.result import Caution, plain
-from wattlaw.analysis.metrics.variation import slow_nodes
+from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
+from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
 from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
@@ -71,6 +72,8 @@ class Findings:
     footprint: Footprint | None
     cautions: tuple[Caution, ...]  # about runs that do not compare
     decisions: tuple[Decision, ...] = ()  # of studies with ``decide``, at most one of each store
+    #: By workload, with the decision that answers it; of others, nothing is asked.
+    questions: Mapping[str, tuple[Question, Decision | None]] = field(default_factory=dict)
 
     @property
     def has_quality(self) -> bool:
@@ -106,17 +109,30 @@ class Findings:
 
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
-        advice, refused = [], []
-        question = Question(footprint=self.footprint)
-        for workload in sorted(self.runs["workload"].dropna().unique()):
-            without = runs_without_result(self.stored, self.runs["run_id"], workload)
-            try:
-                advice.append(
-                    advise(self.runs, self.epochs, workload, question, without_result=without)
-                )
-            except Refused as refusal:
-                refused.append((str(workload), str(refusal)))
-        return tuple(advice), tuple(refused)
+        return advise_each(self.runs, self.epochs, self.stored, self.questions, self.footprint)
+
+
+def advise_each(
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    stored: pd.DataFrame,
+    questions: Mapping[str, tuple[Question, Decision | None]],
+    footprint: Footprint | None = None,
+) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
+    """Return the advice on each workload, and those that have none with the reason.
+
+    The tables and ``questions`` are those of ``Findings``.
+    """
+    advice, refused = [], []
+    nothing = Question(footprint=footprint), None
+    for workload in sorted(runs["workload"].dropna().unique()):
+        question, decision = questions.get(workload, nothing)
+        try:
+            own = advise(runs, epochs, workload, question, stored=stored, decision=decision)
+            advice.append(own)
+        except Refused as refusal:
+            refused.append((str(workload), str(refusal)))
+    return tuple(advice), tuple(refused)
 
 
 def analyse(
@@ -129,6 +145,7 @@ def analyse(
     reference: int | None = None,
     target: float | None = None,
     decisions: Sequence[Decision] = (),
+    questions: Mapping[str, tuple[Question, Decision | None]] | None = None,
     energy_scope: str = OUTERMOST,
 ) -> Findings:
     """Return all findings of the tables.
@@ -136,11 +153,11 @@ def analyse(
     ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
     ``store.statistics``, where there is telemetry of GPUs. ``reference`` and ``target`` are those
     of ``speedup.speedups`` and ``to_target.analyse_targets``.
-    ``decisions`` has the last one of each store that has one, ``energy_scope`` is that of
-    ``metrics.run_metrics``.
+    ``decisions`` has the last one of each store that has one, ``questions`` what each workload's
+    advice answers, with its decision; ``energy_scope`` is that of ``metrics.run_metrics``.
     """
     table = run_metrics(runs, epochs, energy_scope)
-    table = with_sampled_utilisation(table, statistics)
+    table = with_slow_nodes(with_sampled_utilisation(table, statistics))
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
@@ -179,6 +196,7 @@ def analyse(
         footprint=footprint,
         cautions=tuple(_cautions(table)),
         decisions=tuple(decisions),
+        questions=questions or {},
     )
 
 

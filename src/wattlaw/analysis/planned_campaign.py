@@ -21,6 +21,7 @@ from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number
+from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
 #: How a training's length can be given.
@@ -149,7 +150,7 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     comparable = comparable_runs(findings.runs, workload)
     series = _settings(job, campaign.nodes)
     planned = next(iter(series.values()))[-1]
-    amounts, _ = needed_epochs(comparable, findings.epochs, campaign.epochs, None)
+    amounts, _ = needed_epochs(comparable, findings.epochs, Question(epochs=campaign.epochs))
     amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
     rows = comparable.rows
     rows = rows[

@@ -1,8 +1,10 @@
 """Questions from what users give: numbers, or texts such as ``6h``, ``DE``, ``0.21 EUR``."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
+from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.electricity import RegionalAverage, electricity_price, grid_intensity
@@ -30,6 +32,31 @@ def read_question(asked: Mapping[str, Any]) -> Question:
             for name, value in asked.items()
         }
     )
+
+
+def question_or_decided(
+    asked: Mapping[str, Any], decision: Decision | None, *, any_batch: bool = False
+) -> tuple[Question, Decision | None]:
+    """Return the question of arguments; where they ask nothing, a decision's, and the decision.
+
+    Prices, the carbon of the grid and epochs ask nothing: they replace those of the decision. With
+    batches of any quality, or another length where that matters, the question is another one, which
+    the decision does not answer.
+    """
+    question = read_question(asked)
+    given = {name: value for name, value in asked.items() if value is not None}
+    if decision is None or given.keys() - {*PRICES, "epochs"}:
+        return question, None
+    values = decision.decide.asked
+    studied = question_of(values, price_name="price_per_kwh")
+    is_other = any_batch
+    if "epochs" in given:
+        is_other |= studied.is_bounded or studied.is_by_batch
+        values |= dict.fromkeys(("total_samples", "target", "epochs_by_batch"))
+    question = question_of(values | given, price_name="price_per_kwh")
+    if any_batch:
+        question = replace(question, max_global_batch=None)
+    return question, None if is_other else decision
 
 
 def question_of(values: Mapping[str, Any], price_name: str = "price") -> Question:

@@ -7,13 +7,13 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
-from wattlaw.analysis.advise.advice import Advice, advise, runs_without_result
+from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.arguments import amounts, counts, listed, path_of
-from wattlaw.api.questions import read_baseline, read_question
+from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
@@ -89,15 +89,16 @@ class Results(StoreReports):
             What energies count: ``gpu``, ``node`` or ``all``, the outermost scope that was
             measured and the default. Runs without that scope have no energy.
         **asked
-            The question. ``minimize``: ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or
-            ``carbon``; by default the bounds determine it (``docs/deciding.md``). Bounds:
-            ``deadline``, ``energy_budget`` and ``max_gpu_hours`` of the training, in seconds,
-            joules and GPU-hours, or texts such as ``6h`` and ``50kWh``; ``max_slowdown`` relative
-            to the fastest setting, ``0.05`` or ``5%``; ``max_gpus``. The length: ``epochs``, by
-            default those of the runs, or ``target``, the value of the metric until which to train;
-            both need runs of which the time of an epoch is known. Prices: ``pue``, the power usage
-            effectiveness of the data centre; ``grid``, g CO2e per kWh or a region such as ``DE``;
-            ``price`` of a kWh and ``price_per_gpu_hour``, such as ``0.21 EUR``.
+            The question; without it, that of the store's study with ``decide``, with its decision.
+            ``minimize``: ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or ``carbon``; by
+            default the bounds determine it (``docs/deciding.md``). Bounds: ``deadline``,
+            ``energy_budget`` and ``max_gpu_hours`` of the whole job, as far as it was measured, in
+            seconds, joules and GPU-hours, or texts such as ``6h`` and ``50kWh``; ``max_slowdown``
+            relative to the fastest setting, ``0.05`` or ``5%``; ``max_gpus``. The length:
+            ``epochs``, by default those of the runs, or ``target``, the value of the metric until
+            which to train; both need runs of which the time of an epoch is known. Prices: ``pue``,
+            the power usage effectiveness of the data centre; ``grid``, g CO2e per kWh or a region
+            such as ``DE``; ``price`` of a kWh and ``price_per_gpu_hour``, such as ``0.21 EUR``.
 
         Raises
         ------
@@ -116,7 +117,9 @@ class Results(StoreReports):
         >>> advice.simulated
         True
         """
-        name, question = self._workload(workload), read_question(asked)
+        name = self._workload(workload)
+        decided = self._decision_of(name)
+        question, decision = question_or_decided(asked, decided, any_batch=any_batch)
         return advise(
             self._metrics_in(energy_scope),
             self.epochs,
@@ -125,8 +128,8 @@ class Results(StoreReports):
             baseline=read_baseline(baseline),
             any_batch=any_batch,
             far=far,
-            without_result=runs_without_result(self.runs, self.metrics["run_id"], name),
-            decision=self.decision,
+            stored=self.runs,
+            decision=decision,
         )
 
     def predict(

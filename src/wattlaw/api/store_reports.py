@@ -1,6 +1,6 @@
 """Figures, the report and the proposal of one or several stores, and its tables as files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.arguments import counts
-from wattlaw.api.questions import read_question
+from wattlaw.api.questions import question_or_decided, read_question
 from wattlaw.api.store_tables import FRAMES, StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
@@ -27,7 +27,10 @@ from wattlaw.study.question import PRICES, asks
 if TYPE_CHECKING:
     import altair as alt
 
+    from wattlaw.analysis.advise.advice import Advice
+    from wattlaw.analysis.decide.decision import Decision
     from wattlaw.analysis.findings import Findings
+    from wattlaw.study.question import Question
 
 #: The tables that ``export`` writes.
 EXPORTS = (*FRAMES, "fits")
@@ -165,9 +168,9 @@ class StoreReports(StoreTables):
 
         page, chosen = Path(path), layout(template, ["claims"] if claims else [])
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
-        scope, footprint = checked_scope(energy_scope), read_question(asked).footprint
+        scope = checked_scope(energy_scope)
         findings = self._findings(
-            footprint=footprint,
+            asked,
             reference=chosen.reference,
             target=finite("target", target),
             energy_scope=scope or chosen.energy_scope,
@@ -231,7 +234,7 @@ class StoreReports(StoreTables):
         from wattlaw.report.proposal_pages import write_proposal
 
         findings = self._findings(
-            footprint=read_question(asked).footprint,
+            asked,
             energy_scope=checked_scope(energy_scope) or OUTERMOST,
         )
         campaign = Campaign(nodes, runs, epochs, steps, samples, tokens, sequence_length, rule)
@@ -280,11 +283,25 @@ class StoreReports(StoreTables):
         write_table(output, rows, raw=raw)
         return Exported((output,), len(rows))
 
-    def _findings(self, **options: Any) -> "Findings":
+    def advice_on_each(self) -> "tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]":
+        """Return the advice on each workload, and those that have none with the reason."""
+        from wattlaw.analysis.findings import advise_each
+
+        return advise_each(self.metrics, self.epochs, self.runs, self._questions(None))
+
+    def _questions(
+        self, prices: Mapping[str, Any] | None
+    ) -> dict[str, "tuple[Question, Decision | None]"]:
+        decisions = tuple(self._decisions())
+        return {item.workload: question_or_decided(prices or {}, item)
+                for item in reversed(decisions)}  # fmt: skip
+
+    def _findings(self, prices: Mapping[str, Any] | None = None, **options: Any) -> "Findings":
         from wattlaw.analysis.findings import analyse
         from wattlaw.store.statistics import read_telemetry
 
-        options["decisions"] = tuple(self._decisions())
+        options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
+        options |= {"footprint": read_question(prices or {}).footprint}
         runs, epochs = self._tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

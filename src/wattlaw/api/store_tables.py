@@ -11,8 +11,8 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.metrics.groups import aggregate
 from wattlaw.analysis.metrics.metrics import SETTINGS, run_metrics
+from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.api.arguments import listed
 from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecommend
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
@@ -30,8 +30,9 @@ _SETTINGS = (
     "power_limit_w", "clock_limit_mhz", "unit",
 )  # fmt: skip
 _MEANS = (
-    "n", "time_s", "time_s_low", "time_s_high", "energy_j", "energy_j_low", "energy_j_high",
-    "energy_is", "samples_per_s", "gpu_hours", "power_per_gpu_w", "sm_util_mean", "metric",
+    "n", "time_s", "time_s_low", "time_s_high", "interval_from", "sessions_from", "nodes_from",
+    "energy_j", "energy_j_low", "energy_j_high", "energy_is", "samples_per_s", "gpu_hours",
+    "power_per_gpu_w", "sm_util_mean", "metric",
 )  # fmt: skip
 
 
@@ -78,6 +79,8 @@ class StoreTables:
     def settings(self) -> pd.DataFrame:
         """A row per setting: means of the repeats, of time and energy with 95 % intervals.
 
+        Intervals are of the mean on other days and nodes. ``interval_from``, ``sessions_from`` and
+        ``nodes_from`` say what shows how runs, days and nodes vary: repeats, or public data.
         Other settings have a column where rows differ in them. ``table("settings")`` has all
         columns: more quantities, and the standard deviation and interval of each.
         """
@@ -213,6 +216,9 @@ class StoreTables:
         if name is None and len(self.workloads) > 1:
             raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
         return self.workloads[0] if name is None else name
+
+    def _decision_of(self, workload: str) -> Decision | None:
+        return next((item for item in self._decisions() if item.workload == workload), None)
 
     def _decisions(self) -> Iterator[Decision]:
         for store in self._stores:

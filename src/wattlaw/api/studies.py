@@ -402,7 +402,7 @@ def run(
         progress = LineProgress(write, len(plan.runs), decides=decide is not None)
     observers = [progress]
     decider = metrics = notifications = None
-    with closing(launcher), ExitStack() as stack:
+    with closing(launcher), ExitStack() as stack, work.silent():
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 

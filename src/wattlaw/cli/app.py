@@ -41,6 +41,8 @@ _GROUPS = {
         "export": "Write a table, an archive or another format to a file.",
     },
 }
+#: Commands whose arguments include a command; its options and empty arguments are its own.
+MEASURING = ("measure", "init")
 #: ``import`` is a keyword of Python, and ``next`` a function of it.
 _FUNCTIONS = {"import": "import_files", "next": "next_measurements"}
 
@@ -79,8 +81,7 @@ class LazyGroup(TyperGroup):
         if hasattr(module, "app"):  # a command with commands of its own
             loader.add_typer(module.app, name=cmd_name)
         else:
-            # The options of a measured command are not those of ``measure`` and ``init``.
-            settings = {"allow_interspersed_args": cmd_name not in ("measure", "init")}
+            settings = {"allow_interspersed_args": cmd_name not in MEASURING}
             loader.command(cmd_name, context_settings=settings)(getattr(module, function))
         return typer.main.get_group(loader).commands[cmd_name]
 

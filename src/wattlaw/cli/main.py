@@ -146,10 +146,12 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _refuse_empty(arguments: Sequence[str]) -> None:
     """Refuse empty arguments, but not those of a measured command: a path would be this folder."""
+    from wattlaw.cli.app import MEASURING
+
     checked = list(arguments)
     if "--" in checked:
         checked = checked[: checked.index("--")]
-    elif checked[:1] in (["measure"], ["init"]):
+    elif checked and checked[0] in MEASURING:
         return
     for number, argument in enumerate(checked, 1):
         name, equals, value = argument.partition("=")

@@ -3,6 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from typing import Any, TypeVar
@@ -13,6 +14,16 @@ Observer = Callable[[str, int, int | None], object]
 observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
 #: Work is shown when it takes longer.
 SHOWN_AFTER_S = 2.0
+
+
+@contextmanager
+def silent() -> Iterator[None]:
+    """Show no progress of the work within, such as where a campaign shows its own."""
+    token = observer.set(lambda *_: None)
+    try:
+        yield
+    finally:
+        observer.reset(token)
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

@@ -50,9 +50,8 @@ MAX_SENTENCES = 8
 
 def _advice(content: Content) -> Parts:
     findings = content.findings
-    yield from verdict.answers(findings)
-    yield from decision_course.in_brief(findings)
-    table, changing = verdict.table(findings), verdict.what_changes(findings)
+    yield from verdict.answers(findings.advice, findings.advice_refusals)
+    table, changing = verdict.table(findings.advice), verdict.what_changes(findings)
     several = len(findings.advice) > 1
     yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
     yield None if several else table
@@ -188,8 +187,8 @@ SECTIONS: dict[str, Section] = {
         figures=(
             Figure(
                 "pareto", "Settings by time and energy", verdict.pareto,
-                "Lower left is better, and best on the Pareto front. A pointer over a point shows "
-                "its batch and limits. Without energies, the figure has GPU-hours.",
+                "Lower left is better, and best on the Pareto front. Without energies, the figure "
+                "has GPU-hours.",
             ),
         ),
     ),

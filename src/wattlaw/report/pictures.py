@@ -99,13 +99,18 @@ class Picture:
     def svg(self) -> str:
         return _svg(self.in_page)
 
+    @property
+    def has_descriptions(self) -> bool:
+        """Whether a pointer over a point shows what it is."""
+        layers = (layer for panel in self.spec["concat"] for layer in panel["layer"])
+        return any("description" in layer["encoding"] for layer in layers)
+
     @cached_property
     def inline_svg(self) -> Markup:
         """The SVG for the page itself, with what a pointer over a point shows; empty for a figure
         whose points have no descriptions. It has no script and no style; its texts are escaped.
         Narrow pages have ``narrow_address``."""
-        layers = (layer for panel in self.spec["concat"] for layer in panel["layer"])
-        if not any("description" in layer["encoding"] for layer in layers):
+        if not self.has_descriptions:
             return Markup()
         svg = _MARK.sub(r"<path\2><title>\1</title></path>", _svg(self.in_page, aria=True))
         return Markup(_ROLES.sub("", svg))  # noqa: S704 - our own picture

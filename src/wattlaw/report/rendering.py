@@ -22,7 +22,8 @@ from wattlaw.common.formatting import replace_invisible
 @cache
 def environment(package: str = "wattlaw.report") -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.PackageLoader(package),
+        # An add-on's pages have blocks of the report, such as the answer.
+        loader=jinja2.ChoiceLoader([*map(jinja2.PackageLoader, (package, "wattlaw.report"))]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=lambda value: replace_invisible(value) if type(value) is str else value,

@@ -60,7 +60,7 @@ class CommandUnusable(BadInput):
     def __init__(self, command: str) -> None:
         is_absent = shutil.which(command, os.F_OK) is None and not Path(command).is_dir()
         reason = "no such command" if is_absent else "not an executable file"
-        super().__init__(f"measure: {reason}: {command!a}")
+        super().__init__(f"{command!a}: {reason}")
         self.exit_code = _ABSENT if is_absent else _CANNOT_RUN
 
 
@@ -156,7 +156,7 @@ def _progress(
     command: Sequence[str], part: MeasuredPart, pattern: str | None, *, instrument: bool
 ) -> ProgressReader | None:
     if not command:
-        raise BadInput("measure: a command is required")
+        raise BadInput("a command is required")
     if shutil.which(command[0]) is None:
         raise CommandUnusable(command[0])
     if pattern is None and part.is_limited and not instrument:

@@ -21,9 +21,10 @@ from wattlaw.study.not_as_declared import batch_texts
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view, unless there is a new run.
 _QUEUE_S = 10.0
-_LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
+#: The columns of a run that say how its GPUs are limited.
+LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
 #: The columns of a run that its title has.
-TITLE_COLUMNS = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *_LIMITS)
+TITLE_COLUMNS = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *LIMITS)
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 #: The jobs of a store by run id, and the errors of queues that cannot be read.
 _Queued = tuple[dict[str, Job], list[str]]
@@ -56,7 +57,7 @@ def run_title(run_id: str, values: Mapping[str, Any]) -> str:
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
     size += f", emulates {values['emulated_gpus']} GPUs" if values["emulated_gpus"] else ""
-    label = group_label({name: values[name] for name in _LIMITS})
+    label = group_label({name: values[name] for name in LIMITS})
     size += f", {label}" if label else ""
     return f"{values['workload']}{size} (repeat {values['repeat']}, {run_id})"
 

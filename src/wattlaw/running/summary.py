@@ -12,6 +12,7 @@ from wattlaw.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,12 @@ class TrackResult:
 
 
 def track_result(
-    record: RunRecord, folder: RunFolder, host: str, start_ns: int, duration_s: float
+    record: RunRecord, samples: "pa.Table", host: str, start_ns: int, duration_s: float
 ) -> TrackResult:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     from wattlaw.measure.telemetry.window_energy import energy_of_windows
 
-    samples = pq.read_table(folder.telemetry_path)
     block = pa.table({"host": [host], "start_ns": [start_ns], "duration_s": [duration_s]})
     (row,) = energy_of_windows(block, samples, device_facts(record.samplers)).to_pylist()
     energy = WindowEnergy.of([row])

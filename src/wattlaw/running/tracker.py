@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
@@ -20,6 +20,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.job_step import JobStep, first_number
 from wattlaw.running.recording import NestedRecording, Recording
+from wattlaw.running.run_logger import RunLogger
 from wattlaw.running.steps import Step, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result
 from wattlaw.running.training.environment import RUN_FOLDER
@@ -65,6 +66,7 @@ def track(
     warmup_steps: int = 20,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
+    log_to: Literal["wandb", "mlflow", "tensorboard"] | None = None,
     quiet: bool = False,
 ) -> "Track":
     """Record the time and energy of a part of a program, in windows.
@@ -106,13 +108,18 @@ def track(
         Samples per second.
     assume_cpu_w
         Watts per busy core, for an estimate if nothing measures the processors.
+    log_to
+        Log step time, power and energy after each window, and the result with its verdict at the
+        end, to the run that is open in W&B or MLflow, or to a new TensorBoard file in ``runs``.
     quiet
         Print no summary at the end.
 
     Raises
     ------
     ValueError
-        An argument is invalid, such as a name with a blank.
+        An argument is invalid, such as a name with a blank, or no run is open to log to.
+    wattlaw.common.errors.NotAvailable
+        The package of ``log_to`` is not installed.
     """
     name = name or Path(sys.argv[0] or "python").stem or "python"
     if first_number(_LOCAL_RANKS):  # another process of this host is the first of the job
@@ -144,7 +151,10 @@ def track(
     except (ValueError, BadInput) as error:
         lines = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
-    return Track(name, Recording(Store(Path(store)), spec, facts, step), quiet=quiet)
+    recording = Recording(Store(Path(store)), spec, facts, step)
+    is_logged = log_to is not None and (step is None or step.task == 0)
+    logger = RunLogger(str(log_to), name) if is_logged else None
+    return Track(name, recording, quiet=quiet, logger=logger)
 
 
 @dataclass
@@ -168,9 +178,14 @@ class Track:
     """
 
     def __init__(
-        self, name: str, recording: Recording | NestedRecording | None, *, quiet: bool
+        self,
+        name: str,
+        recording: Recording | NestedRecording | None,
+        *,
+        quiet: bool,
+        logger: RunLogger | None = None,
     ) -> None:
-        self._recording, self._quiet = recording, quiet
+        self._recording, self._quiet, self._logger = recording, quiet, logger
         self._pid = os.getpid()  # a forked child must not record
         self._open: list[_Window] = []
         self._block = _Window(TRAIN, 0)
@@ -408,15 +423,18 @@ class Track:
         self._has_windows = True
         with self._harmless():
             values = window.steps.columns() if window.steps is not None else {}
+            values, duration_s = values | window.values, end_s - window.start_s
             self._recording.window(
                 epoch=window.epoch,
                 phase=window.name,
                 warmup=window.warmup,
                 start_ns=window.start_ns,
-                duration_s=end_s - window.start_s,
-                **values | window.values,
+                duration_s=duration_s,
+                **values,
             )
             window.values, window.steps = {}, None
+            if self._logger is not None and isinstance(self._recording, Recording):
+                self._logger.window(self._recording, self._block.start_ns, duration_s, values)
 
     def _end(self, reason: str | None, duration_s: float) -> None:
         recording, notes = self._recording, list[str]()
@@ -435,11 +453,15 @@ class Track:
         if self.record is None:
             self.result = replace(self.result, reason=_WHY_NO_RESULT[type(recording)])
         elif isinstance(recording, Recording):
+            import pyarrow.parquet as pq
+
             folder = recording.folder
             if not self._quiet:
                 print(escape_invisible(summary_line(self.record, folder)), file=sys.stderr)
-            start_ns = self._block.start_ns
-            self.result = track_result(self.record, folder, recording.host, start_ns, duration_s)
+            samples, start_ns = pq.read_table(folder.telemetry_path), self._block.start_ns
+            self.result = track_result(self.record, samples, recording.host, start_ns, duration_s)
+        if self._logger is not None:
+            self._logger.end(self.result)
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:

@@ -6,7 +6,7 @@ study file, and the arguments of the Python API are made from it.
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from wattlaw.common.errors import BadInput
@@ -38,10 +38,11 @@ class Question:
     """
 
     minimize: str | None = None  # one of ``GOALS``; None for what suits the bounds
-    deadline_s: float | None = None  # of a training
+    deadline_s: float | None = None  # of a job, as the budgets
     max_slowdown: float | None = None  # share of the time on the fastest allowed setting
-    energy_budget_j: float | None = None  # of a training
-    max_gpu_hours: float | None = None  # of a training
+    slowest_s: float | None = None  # of a training: the same, where the fastest is known
+    energy_budget_j: float | None = None
+    max_gpu_hours: float | None = None
     max_gpus: int | None = None
     max_global_batch: float | None = None
     samples: float | None = None  # of a training
@@ -74,6 +75,25 @@ class Question:
         factors = self.footprint or Footprint()
         per_joule, per_hour = (factors.of(*of) for of in ((1.0, 0.0), (0.0, 1.0)))
         return per_joule.electricity_cost or 0.0, per_hour.gpu_hour_cost or 0.0
+
+    @property
+    def is_priced_twice(self) -> bool:
+        """Whether the goal is a cost of electricity and of GPU-hours."""
+        return self.minimize == "cost" and all(self.prices)
+
+    def without_electricity(self) -> "Question":
+        footprint = replace(self.footprint or Footprint(), price_per_kwh=None)
+        return replace(self, footprint=footprint)
+
+    @property
+    def is_bounded(self) -> bool:
+        bounds = self.deadline_s, self.energy_budget_j, self.max_gpu_hours
+        return any(bound is not None for bound in bounds)
+
+    @property
+    def is_by_batch(self) -> bool:
+        """Whether the length of a training is that of its batch, so that its quality is known."""
+        return self.target is not None or bool(self.epochs_by_batch)
 
     @property
     def needs_energy(self) -> bool:
@@ -122,13 +142,13 @@ KEYS = (
     Key("minimize", Goal, _GOALS, None, str, "GOAL", f"{_GOALS} instead of the default.",
         default="energy"),
     Key("deadline", Any, "a time such as 90min, 6h or 2d, or seconds (> 0), or null", duration_s,
-        str, "TIME", "Maximum training time: 90min, 6h, 2d.", "deadline_s"),
+        str, "TIME", "Maximum time of the job: 90min, 6h, 2d.", "deadline_s"),
     Key("max_slowdown", Any, "a share such as 10% or 0.1, or null", share,
         str, "SHARE", "Maximum slowdown relative to the fastest setting: 5% or 0.05."),
     Key("energy_budget", Any, "an energy such as 50kWh or 3MJ, or joules (> 0), or null", energy_j,
-        str, "ENERGY", "Maximum energy of the training: 50kWh, 3MJ.", "energy_budget_j"),
+        str, "ENERGY", "Maximum energy of the job: 50kWh, 3MJ.", "energy_budget_j"),
     Key("max_gpu_hours", Positive | None, "GPU-hours of a training (> 0), or null", None,
-        float, "HOURS", "Maximum GPU-hours of the training."),
+        float, "HOURS", "Maximum GPU-hours of the job."),
     Key("max_gpus", Count | None, "a whole number >= 1, or null", None,
         int, "N", "Maximum number of GPUs."),
     Key("max_global_batch", Count | None, "a whole number >= 1, or null"),

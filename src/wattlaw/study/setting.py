@@ -104,6 +104,10 @@ class Setting:
         if not _in_range(share, 1):
             raise BadInput(f"dataset_fraction: given {share!r}; allowed: a number > 0 and <= 1")
         _set(self, "dataset_fraction", float(share))
+        self._check_layout()
+        self._place()
+
+    def _check_layout(self) -> None:
         if type(self.sequence_parallel) is not bool:
             given = self.sequence_parallel
             raise BadInput(f"sequence_parallel: given {given!r}; allowed: true or false")
@@ -113,7 +117,6 @@ class Setting:
         if (self.dp * self.cp) % self.ep:
             copies = self.dp * self.cp
             raise BadInput(f"ep: given {self.ep}; allowed: a size that divides dp x cp, {copies}")
-        self._place()
 
     def _place(self) -> None:
         if self.gpus_per_node is not None:

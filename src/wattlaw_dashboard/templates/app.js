@@ -27,18 +27,19 @@
   const replace = (part, html) => {
     waiting.delete(part);
     const open = [...part.querySelectorAll("details")].map((item) => item.open);
-    const chosen = new Set([...part.querySelectorAll("input:checked")].map((item) => item.value));
     const scrolled = [...part.querySelectorAll(".scroll, pre")].map((item) => [item.scrollLeft, item.scrollTop]);
     part.innerHTML = html;
     part.querySelectorAll("details").forEach((item, index) => { item.open = Boolean(open[index]); });
-    part.querySelectorAll("input").forEach((item) => { item.checked = chosen.has(item.value); });
     part.querySelectorAll(".scroll, pre").forEach((item, index) => { item.scrollTo(...(scrolled[index] ?? [0, 0])); });
   };
   document.addEventListener("focusout", () => setTimeout(() => {
     for (const [part, html] of waiting) if (!part.contains(document.activeElement)) replace(part, html);
   }));
+  let source;
   const connect = () => {
-    const source = new EventSource(document.body.dataset.events);
+    source?.close();
+    waiting.clear();
+    source = new EventSource(document.body.dataset.events);
     source.onopen = alive;
     source.onmessage = show;
     source.onerror = () => {
@@ -48,5 +49,18 @@
       if (source.readyState === EventSource.CLOSED) setTimeout(connect, 2000);
     };
   };
+  // Other runs are shown without leaving the page, so that the focus stays.
+  const choose = (event) => {
+    const form = event.target.form ?? event.target;
+    if (form.id !== "filter") return;
+    event.preventDefault();
+    const query = [...new FormData(form)].filter(([, value]) => value !== "");
+    const address = query.length ? `?${new URLSearchParams(query)}` : "";
+    history.replaceState(null, "", `/${address}`);
+    document.body.dataset.events = `/events${address}`;
+    connect();
+  };
+  document.addEventListener("change", choose);
+  document.addEventListener("submit", choose);
   connect();
 })();

@@ -152,7 +152,7 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
     write_study(**study(tmp_path))
     with started("run", file, "--store", store), served_when_ready(store) as url:
         view.goto(url)
-        expect(view.locator("#part-running")).to_contain_text("waits", timeout=SLOW_MS)
+        expect(view.locator("#part-runs")).to_contain_text("waits", timeout=SLOW_MS)
         chart = view.locator("#part-live svg.timeline path.line").first
         expect(chart).to_be_attached(timeout=SLOW_MS)
         before = chart.get_attribute("d")
@@ -167,8 +167,9 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
         expect(failed).to_contain_text("ended with exit code 3", timeout=SLOW_MS)
         failed.locator("summary").click()
         expect(failed.locator("pre")).to_contain_text("<b>reason</b>\\x1b[31m of the failure")
-        expect(view.locator("#part-ended")).to_contain_text("waits", timeout=SLOW_MS)
-        view.locator("#part-ended th a").first.click()
+        done = view.locator("#part-runs tbody tr", has_text="waits").filter(has_text="done")
+        expect(done).to_be_attached(timeout=SLOW_MS)
+        done.locator("a").click()
         expect(view.locator("#part-facts")).to_contain_text("done")
         expect(view.locator("#part-log")).to_contain_text("waiting for the file")
         expect(view.locator("#part-windows tbody tr").first).to_be_attached()
@@ -210,13 +211,41 @@ def test_hostile_names_and_logs_are_text(view, site):
     assert len(text) < 50_000
 
 
+def test_runs_are_filtered_and_grouped_by_keyboard_and_the_focus_stays(view, site):
+    root = site.let_in(view.context)
+    view.goto(root + "?workload=%3Cscript%3Ealert(3)%3C/script%3E")
+    expect(view.locator("#part-runs")).to_contain_text("None.")
+    view.goto(root)
+    row = view.locator("#part-runs tbody tr")
+    expect(row).to_have_count(4)
+    gpus = view.get_by_label("GPUs").first
+    gpus.focus()
+    view.keyboard.press("ArrowDown")
+    view.keyboard.press("ArrowDown")
+    expect(row).to_have_count(1, timeout=SLOW_MS)
+    assert row.locator("td").all_inner_texts()[:4] == ["2", "1", "64", "none"]
+    assert view.url == root + "?gpus=2"
+    assert gpus.evaluate("item => item === document.activeElement")
+    view.get_by_role("checkbox", name="status").check()
+    group = view.locator("#part-groups tbody tr")
+    cells = group.locator("th, td")
+    expect(cells.first).to_have_text("done", timeout=SLOW_MS)
+    assert cells.all_inner_texts()[:3] == ["done", "measured", "1"]
+    group.get_by_role("link").focus()
+    view.keyboard.press("Enter")
+    view.wait_for_url(re.compile("source=measured"))
+    expect(row).to_have_count(1)
+    view.get_by_role("link", name="Show all runs").click()
+    expect(row).to_have_count(4)
+
+
 def test_a_page_reconnects_after_the_server_was_restarted(view, tmp_path, monkeypatch):
     store = made_store(tmp_path / "store")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(private_folder(tmp_path / "runtime")))
     with served(store) as url:
         port = re.search(r":(\d+)/", url)[1]
         view.goto(url)
-        expect(view.locator("#part-summary")).to_contain_text("4 of 4 runs")
+        expect(view.locator("#part-summary")).to_contain_text("4 of 4 measured runs")
     expect(view.locator("#connection")).to_contain_text("Not connected", timeout=SLOW_MS)
     folder = Store(store).folder("done0000")
     folder.write(folder.read().model_copy(update={"status": "failed", "reason": "changed"}))
@@ -239,7 +268,7 @@ def test_the_socket_is_private(tmp_path, monkeypatch):  # its path has at most 1
         with socket.socket(socket.AF_UNIX) as line:
             line.connect(str(place))
             line.sendall(b"GET / HTTP/1.1\r\nHost: localhost:8765\r\n\r\n")
-            assert b"4 of 4 runs" in line.makefile("rb").read()
+            assert b"4 of 4 measured runs" in line.makefile("rb").read()
         if os.geteuid() == 0:
             code = f"import os, socket; os.setgid({NOBODY}); os.setuid({NOBODY}); " \
                    f"socket.socket(socket.AF_UNIX).connect({str(place)!r})"  # fmt: skip
@@ -356,11 +385,13 @@ def test_a_page_that_cannot_be_computed_says_why_and_goes_on(view, tmp_path):
     store = made_store(tmp_path / "store")
     with served(store) as url:
         view.goto(url)
-        expect(view.locator("#part-summary")).to_contain_text("4 of 4 runs")
+        expect(view.locator("#part-summary")).to_contain_text("4 of 4 measured runs")
         store.rename(tmp_path / "moved")
         expect(view.locator("main")).to_contain_text("not a store", timeout=SLOW_MS)
         (tmp_path / "moved").rename(store)
-        expect(view.locator("#part-summary")).to_contain_text("4 of 4 runs", timeout=SLOW_MS)
+        expect(view.locator("#part-summary")).to_contain_text(
+            "4 of 4 measured runs", timeout=SLOW_MS
+        )
         record = store / "runs" / "done0001" / "run.json"
         content = record.read_text()
         record.write_text("{")

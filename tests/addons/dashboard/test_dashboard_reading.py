@@ -23,7 +23,7 @@ from wattlaw.store.store import Store
 from wattlaw.store.streams import Sample
 from wattlaw_dashboard.channels import Channel
 from wattlaw_dashboard.dashboard_overview import log_tail
-from wattlaw_dashboard.pages import Pages, read_energies
+from wattlaw_dashboard.pages import Pages, read_results
 from wattlaw_dashboard.tails import Device, RunTail, Totals
 from wattlaw_dashboard.timeline import timelines
 
@@ -93,12 +93,12 @@ def test_top_prints_the_state_of_stores(tmp_path, capsys):
     store = made_store(tmp_path / "store")
     assert main(["top", str(store), "--once"]) == 0
     shown = capsys.readouterr().out
-    assert "4 of 4 runs" in shown
+    assert "4 of 4 measured runs" in shown
     assert "\x1b[31m" not in shown
     (store / "runs" / "done0000" / "run.json").write_text("{")
     assert main(["top", str(store), str(store), "--once"]) == 0
     shown = capsys.readouterr().out
-    assert "failures (2)" in shown
+    assert "failures (1 measured, 1 unknown)" in shown
     assert "not a run record" in " ".join(shown.split())
     assert main(["top", str(tmp_path / "nothing"), "--once"]) == 2
 
@@ -125,16 +125,17 @@ def command_without_privileges(*arguments):
     return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
-def test_energies_that_cannot_be_read_say_why(tmp_path):
+def test_results_that_cannot_be_read_say_why(tmp_path):
     measured = {"gpu_energy_j": 5.0, "energy_source": "counter", "energy_verdict": "ok"}
     windows = [window_row("a", epoch, **measured) for epoch in range(2)]
     store = write_store(tmp_path / "store", *frames([run_row("a")], windows), samples=2).path
-    assert read_energies([store]) == {"GPUs (measured)": 10.0}
+    assert read_results([store]).used == {"a": {"energy of GPUs": 10.0}}
     (store / "store.json").write_text("{")
-    assert "store.json: not a JSON file" in read_energies([store])
+    reading = read_results([store])
+    assert "store.json: not a JSON file" in reading.problem
     pages = Pages((store,))
-    pages._energies._value = read_energies([store])
-    assert "energies cannot be read" in pages.overview()["summary"]
+    pages._reading._value = reading
+    assert "results cannot be read" in pages.overview()["answer"]
 
 
 def test_viewers_share_one_computation_and_get_what_changes():

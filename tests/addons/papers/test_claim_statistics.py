@@ -73,33 +73,6 @@ def effect_of(rows: pd.DataFrame) -> Effect:
     return paired(rows, "time_s", rows["on"], rows["cell"])
 
 
-def deviating(dice: np.random.Generator, shared: float, k: int) -> pd.DataFrame:
-    """Return 5 repeats of each of k counts that share deviations from the law 1000 / N^0.8."""
-    counts = np.repeat(2.0 ** np.arange(1, k + 1), 5)
-    own = dice.normal(0, 0.01, 5 * k) + np.repeat(dice.normal(0, shared, k), 5)
-    return pd.DataFrame({"gpus": counts, "time_s": 1000 * counts**-0.8 * np.exp(own)})
-
-
-def covered(found: list[Effect], truth: float) -> float:
-    bounds = [effect.bounds(0.025) for effect in found]
-    return sum(low < truth < high for low, high in bounds) / len(bounds)
-
-
-@pytest.mark.parametrize("sd", [0.0, 0.01, 0.05])
-@pytest.mark.parametrize("cells", [3, 6])
-def test_intervals_of_an_effect_cover_the_mean_over_settings(cells, sd):
-    dice = np.random.default_rng(2)
-    found = [effect_of(with_effects(dice, cells, sd, 5)) for _ in range(200)]
-    assert covered(found, 0.1) >= 0.9
-
-
-@pytest.mark.parametrize(("k", "shared"), [(4, 0.01), (6, 0.0), (6, 0.05)])
-def test_extrapolated_intervals_cover_shared_deviations(k, shared):
-    dice = np.random.default_rng(3)
-    found = [beyond_law(deviating(dice, shared, k), 2 ** (k - 1)) for _ in range(200)]
-    assert covered(found, 0.0) >= 0.9
-
-
 def test_an_effect_that_differs_between_settings_has_one_difference_each():
     rows = with_effects(np.random.default_rng(0), 4, 0.1, 3)
     means = np.log(rows["time_s"]).groupby([rows["cell"], rows["on"]]).mean().unstack()

@@ -1,7 +1,6 @@
 """BERT on WikiText: what is read from files, what is masked, and what the model computes."""
 
 import math
-import os
 import socket
 import subprocess
 import sys
@@ -280,27 +279,6 @@ def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_pat
     )
 
 
-def test_a_changed_text_or_another_tokenizer_is_tokenised_anew(made, tmp_path):
-    cache, data = tmp_path / "cache", tmp_path / "data"
-    data.mkdir()
-    for path in (made / "text").iterdir():
-        (data / path.name).write_bytes(path.read_bytes())
-    first = on(made, data=str(data), cache=str(cache)).training_data()
-    with (data / "wiki.train.tokens").open("a") as file:
-        file.write(" one more line of words \n" * 10)
-    longer = on(made, data=str(data), cache=str(cache)).training_data()
-    assert len(longer) > len(first)
-    other = on(made, data=str(data), cache=str(cache), tokenizer=None, vocab_size=500)
-    assert len(other.training_data()) > len(longer)
-    assert len(kept_in(cache, ".npy")) == 4
-
-
-def test_a_cache_that_cannot_be_used_is_named(made, tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="file: cannot be used"):
-        on(made, cache=str(tmp_path / "file")).training_data()
-
-
 def complaint(bert: Bert) -> str:
     with pytest.raises(BadInput) as caught:
         bert.training_data()
@@ -331,13 +309,6 @@ def test_missing_files_are_named(made, tmp_path, source):
     assert "valid" in complaint(on(made, source=source, data=str(data)))
 
 
-def test_a_shard_that_is_not_there_is_noticed(made, tmp_path):
-    data = copied(made, tmp_path / "data", "parquet")
-    (data / "train-00000-of-00002.parquet").unlink()
-    said = complaint(on(made, source="parquet", data=str(data)))
-    assert "train-00000-of-00002 to 00001" in said
-
-
 @pytest.mark.parametrize(
     ("content", "words"),
     [
@@ -352,50 +323,12 @@ def test_a_text_that_cannot_be_cut_into_sequences_is_named(made, tmp_path, conte
     assert f"wiki.train.tokens: {words}" in complaint(on(made, data=str(data)))
 
 
-def shards_of(folder: Path, table: pa.Table) -> Path:
-    folder.mkdir()
-    for split in ("train", "validation"):
-        pq.write_table(table, folder / f"{split}-00000-of-00001.parquet")
-    return folder
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        (pa.table({"words": ["a"], "id": [1]}), "has no column 'text', only words, id"),
-        (pa.table({"text": ["a"] * 9000 + [None]}), "row 9001: 'text' is null"),
-        (
-            pa.table(
-                {"text": pa.array([b"a", b"b\xff"], pa.binary()).cast(pa.string(), safe=False)}
-            ),
-            "row 2: not UTF-8 at byte 2",
-        ),
-    ],
-)
-def test_a_parquet_file_that_does_not_fit_is_named(made, tmp_path, table, said):
-    data = shards_of(tmp_path / "data", table)
-    text = complaint(on(made, source="parquet", data=str(data)))
-    assert said in text
-    assert "train-00000-of-00001.parquet" in text
-
-
-def cut(shard: Path) -> None:
-    shard.write_bytes(shard.read_bytes()[:-40])
-
-
-def pipe(shard: Path) -> None:
-    shard.unlink()
-    os.mkfifo(shard)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"), [(cut, "not a valid Parquet file"), (pipe, "is not a regular file")]
-)
-def test_a_shard_that_is_no_parquet_file_is_rejected_at_once(made, tmp_path, spoil, words):
+def test_a_parquet_file_without_text_is_named(made, tmp_path):
     data = copied(made, tmp_path / "data", "parquet")
     shard = data / "train-00000-of-00002.parquet"
-    spoil(shard)
-    assert f"{shard}: {words}" in complaint(on(made, source="parquet", data=str(data)))
+    pq.write_table(pa.table({"words": ["a"], "id": [1]}), shard)
+    said = complaint(on(made, source="parquet", data=str(data)))
+    assert f"{shard}: has no column 'text', only words, id" in said
 
 
 def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):

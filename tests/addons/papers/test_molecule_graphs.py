@@ -80,19 +80,6 @@ def test_triplets_are_those_of_the_definition_in_its_order(sizes, seed, cutoff, 
     assert torch.stack(found, dim=1).tolist() == [list(triplet) for triplet in wanted]
 
 
-def test_neighbours_of_an_extension_are_put_in_the_same_order(monkeypatch):
-    pos, batch = atoms([7, 12, 3], seed=1)
-    plain = graphs.neighbours(pos, batch, 2.5)
-
-    def unordered(x, r, batch, max_num_neighbors):
-        edges = graphs.radius_graph(x, r, batch, max_num_neighbors)
-        return edges[:, torch.randperm(edges.shape[1])]
-
-    monkeypatch.setattr(graphs, "HAS_RADIUS_GRAPH", True)
-    monkeypatch.setattr(graphs.pyg, "radius_graph", unordered)
-    assert torch.equal(graphs.neighbours(pos, batch, 2.5), plain)
-
-
 def with_random_outputs(net: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {
         name: value + 0.01 * torch.randn_like(value) for name, value in net.state_dict().items()

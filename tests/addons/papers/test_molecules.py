@@ -1,22 +1,16 @@
 """SchNet and DimeNet as workloads: made molecules, QM9's file, and what training finds."""
 
 import importlib.util
-import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from wattlaw.common import processes
 from wattlaw.common.errors import BadInput
-from wattlaw.workloads import data_cache
-from wattlaw.workloads.data_loading import Loader, workers_for
-from wattlaw.workloads.workload import Shard
 from wattlaw_papers.workloads.molecules import DIMENET, SCHNET, DimeNetOptions, SchNetOptions, qm9
-from wattlaw_papers.workloads.molecules.molecules import MoleculeData
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
-from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data, synthetic_molecules
+from wattlaw_papers.workloads.molecules.synthetic_molecules import make_data
 
 
 def schnet(**options) -> SchNetOnQm9:
@@ -76,33 +70,6 @@ def test_targets_are_standardised_by_the_training_molecules():
     assert float(model.std) == pytest.approx(float(targets.double().std(correction=0)))
 
 
-def test_a_batch_has_its_molecules_in_the_requested_order():
-    dataset = schnet(train_samples=20).training_data()
-    z, pos, batch, edges, targets = dataset.batch(np.array([7, 2, 11]), seeds(3))
-    for place, index in enumerate((7, 2, 11)):
-        alone = dataset.batch(np.array([index]), seeds(1))
-        mine = batch == place
-        assert torch.equal(z[mine], alone[0])
-        assert torch.equal(pos[mine], alone[1])
-        assert targets[place] == alone[-1][0]
-    assert torch.equal(batch[edges[0]], batch[edges[1]])
-
-
-def test_loader_processes_make_the_graphs_by_default(monkeypatch):
-    def process(pos: torch.Tensor, batch: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (torch.tensor(os.getpid()),)
-
-    monkeypatch.setattr(processes, "cores", lambda: 4)
-    molecules = synthetic_molecules(8, 0)
-    dataset = MoleculeData(molecules, np.arange(8), 7, process, 8)
-    for training in (True, False):
-        workers = workers_for(dataset, 1, on_gpu=False)
-        loader = Loader(dataset, Shard(0, 1, 2, seed=0), workers, training=training)
-        makers = {int(batch.data[3]) for batch in loader.epoch(0)}
-        assert len(makers) == 3
-        assert os.getpid() not in makers
-
-
 @pytest.fixture
 def data(tmp_path: Path) -> Path:
     make_data(tmp_path / "qm9", 24, seed=0)
@@ -135,18 +102,6 @@ def test_pytorch_geometric_reads_the_same_molecules_from_a_made_file(data):
         assert not molecule.has_self_loops()
         assert molecule.is_undirected()
         assert (source * 100 + target).diff().min() > 0  # sorted as the real file is
-
-
-def test_the_file_is_read_once_until_it_changes(data, tmp_path, monkeypatch):
-    monkeypatch.setenv(data_cache.VARIABLE, str(tmp_path / "cache"))
-    first = qm9.read(data)
-    monkeypatch.setattr(qm9, "_loaded", lambda _: [])
-    again = qm9.read(data)
-    for name in ("z", "pos", "counts", "targets"):
-        assert np.array_equal(getattr(again, name), getattr(first, name), equal_nan=True)
-    os.utime(raw(data))
-    with pytest.raises(BadInput, match="no records"):
-        qm9.read(data)
 
 
 def test_the_split_is_the_same_in_every_run_and_no_molecule_is_in_both_parts(data):

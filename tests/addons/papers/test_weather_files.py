@@ -1,8 +1,6 @@
 """ERA5 in the layout of FourCastNet's authors, and errors for other files."""
 
-import os
 import shutil
-from collections import Counter
 from pathlib import Path
 
 import h5py
@@ -61,23 +59,6 @@ def numbered(folder: Path, lengths: list[int]) -> None:
             folder / f"{1979 + number}.h5",
             np.broadcast_to(times[:, None, None, None], (length, 2, 3, 2)),
         )
-
-
-@pytest.mark.parametrize(("workers", "training"), [(0, True), (2, False)])
-def test_two_ranks_read_every_sample_once_and_none_across_files(tmp_path, workers, training):
-    numbered(tmp_path / "train", [7, 6, 9])
-    data = Era5(tmp_path / "train", PLAIN, (2, 2, 2), steps=2, step=2)
-    seen = []
-    for rank in range(2):
-        loader = Loader(data, Shard(rank, 2, 2, seed=5), workers, training=training)
-        assert loader.workers == workers
-        for epoch in range(2):
-            for batch in loader.epoch(epoch):
-                seen += list(zip(*(t[:, 0, 0, 0].tolist() for t in batch.data), strict=True))
-    starts = [
-        1000 * number + t for number, length in enumerate([7, 6, 9]) for t in range(length - 4)
-    ]
-    assert Counter(seen) == {(s, s + 2, s + 4): 2 for s in starts}
 
 
 @settings(max_examples=25)
@@ -211,22 +192,6 @@ def test_a_value_that_is_not_finite_is_found_with_its_file_time_and_channel(fold
     assert complaint(folder) == found
 
 
-def test_large_finite_values_are_accepted(folder):
-    with h5py.File(folder / "train" / "1979.h5", "r+") as file:
-        file["fields"][:, :, :4] = 3e38  # finite each, but not their sum
-    states = workload(folder).training_data().batch(np.array([0]), NO_SEEDS)[0]
-    assert states.isfinite().all()
-
-
-def test_a_file_cut_short_after_the_start_is_named_with_the_time(folder):
-    path = folder / "train" / "1979.h5"
-    data = workload(folder).training_data()
-    _cut(path)
-    with pytest.raises(BadInput, match="time 8 cannot be read") as caught:
-        data.batch(np.array([8]), NO_SEEDS)
-    assert str(caught.value).startswith(f"{path}: ")
-
-
 @pytest.mark.parametrize(
     ("name", "change", "words"),
     [
@@ -243,20 +208,3 @@ def test_statistics_that_cannot_be_used_are_refused(folder, name, change, words)
         workload(folder).training_data()
     assert str(caught.value).startswith(f"{path}: ")
     assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("spoil", "words"),
-    [
-        (lambda p: p.unlink(), "there is no such file"),
-        (lambda p: p.write_text("words"), "not a .npy file"),
-        (lambda p: (p.unlink(), os.mkfifo(p)), "there is no such file"),
-        (lambda p: np.save(p, np.load(p)[..., :60]), "1x20x33x60; allowed: 1xCx32x64 or 1xCx33x64"),
-    ],
-)
-def test_a_climatology_that_cannot_be_used_is_refused_at_the_first_evaluation(folder, spoil, words):
-    spoil(folder / "stats" / "time_means.npy")
-    subject = workload(folder)
-    data = subject.evaluation_data().batch(np.array([0]), NO_SEEDS)
-    with pytest.raises(BadInput, match=words):
-        subject.evaluate(subject.model(), data)

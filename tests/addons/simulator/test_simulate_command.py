@@ -186,14 +186,3 @@ def test_the_bottleneck_is_the_part_whose_speed_matters(of, held):
         "input": replace(of, profile=profile(input_cpu_s_per_sample=0.001)),
     }
     assert predict(easier[held]).split.step_s < found.split.step_s
-
-
-def test_a_cap_does_not_matter_if_the_host_is_the_bottleneck():
-    """The clock is held down, but not so far that kernels take longer than issuing them."""
-    busy_host = Parameters(launch_us=40.0, power_busy=1.2, kernel_us=8.0)
-    capped = predict(job(1, local_batch=1, power_limit_w=125.0, parameters=busy_host))
-    free = predict(job(1, local_batch=1, parameters=busy_host))
-    assert capped.train.limited_by == "power_limit_w"
-    assert capped.split.launch_s > 0
-    assert capped.split.step_s == pytest.approx(free.split.step_s)
-    assert capped.bottleneck == "launch"

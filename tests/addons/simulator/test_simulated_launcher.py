@@ -1,6 +1,5 @@
 """Runs on paper: the same store as measured ones, the same numbers for the same seed."""
 
-import contextlib
 import json
 import re
 import signal
@@ -110,7 +109,6 @@ def test_gpus_of_a_node_are_the_studys_or_the_clusters_and_make_the_nodes(tmp_pa
     ("launch", "options", "expected"),
     [
         ({"simulation": {}}, [], "launch.simulation.hardware (or --hardware) is required"),
-        ({"simulation": {"hardware": "x"}}, [], 'no hardware is named "x"; allowed: a cluster'),
         ({"gpus_per_node": 3}, [], "launch.gpus_per_node: 3 is too large; allowed: 1 to 2"),
         ({"simulation": {"fail_share": 1.5}}, [], "given 1.5; allowed: the share of attempts"),
         ({"simulation": {"critical_batch": 5}}, [], "allowed: both or neither"),
@@ -148,7 +146,6 @@ def spec_of(workload=DIGITS, **setting):
         (spec_of(power_limit_w=100.0, clock_limit_mhz=735.0), None),
         (spec_of(WorkloadSpec(name="own", command=("python", "x.py"))), "command cannot be sim"),
         (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no profile is stored"),
-        (spec_of(power_limit_w=300.0), "a power limit of 300 W is outside 100 to 250 W"),
         (spec_of(clock_limit_mhz=2000.0), "a clock limit of 2000 MHz is outside 135 to 1380 MHz"),
     ],
 )
@@ -283,25 +280,3 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_st
     assert main(["run", str(study), "--store", str(store)]) == 0
     assert {one.status for one in records(store).values()} == {"done"}
     assert Store(store).arrow("epochs").num_rows == 120 * 4
-
-
-def test_a_killed_process_of_the_pool_fails_active_runs_and_is_replaced(write_study, tmp_path):
-    # So many that a fast machine does not end them before the process is killed.
-    study, store = write_study(**MANY | {"repeats": 80}), tmp_path / "store"
-    with started("run", study, "--store", store) as campaign:
-        wait_for(lambda: any(store.glob("runs/*/epochs.parquet")), "a run to be done")
-        pool = []
-        for one in children(campaign):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                pool += [one] if "spawn_main" in " ".join(one.cmdline()) else []
-        first, *others = pool
-        for other in others:  # their results would keep the pool from noticing an idle one's end
-            other.suspend()
-        first.kill()
-        output, _ = campaign.communicate(timeout=300)
-    assert campaign.returncode == 1, output
-    found = records(store).values()
-    failed = [one for one in found if one.status == "failed"]
-    assert {one.reason for one in failed} == {"a simulating process was killed"}
-    assert 0 < len(failed) <= 100
-    assert sum(one.status == "done" for one in found) == 480 - len(failed)

@@ -39,14 +39,3 @@ def test_a_simulated_run_has_a_warmup_block_and_a_measured_one(measure, tmp_path
     of_gpus = statistics(store)
     (row,) = of_gpus[of_gpus["part"] == "run"].itertuples()
     assert row.power_mean_w == pytest.approx(block.gpu_power_mean_w, rel=0.2)
-
-
-def test_simulated_steps_and_epochs_agree_per_sample(tmp_path):
-    (tmp_path / "a").mkdir()
-    (tmp_path / "b").mkdir()
-    by_epochs = simulated(tmp_path / "a", measure={"epochs": 20}).pandas("epochs")
-    epochs = by_epochs[(by_epochs["phase"] == "train") & ~by_epochs["warmup"]]
-    blocks = simulated(tmp_path / "b", measure={"steps": 2000}).pandas("epochs")
-    block = blocks[~blocks["warmup"]].iloc[0]
-    per_step = (epochs["step_time_mean_s"] * epochs["steps"]).sum() / epochs["steps"].sum()
-    assert block["step_time_mean_s"] == pytest.approx(per_step, rel=0.05)

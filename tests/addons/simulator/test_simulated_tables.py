@@ -26,7 +26,7 @@ from wattlaw_simulator.launching.simulated_tables import (
     windows_of,
 )
 from wattlaw_simulator.simulate_step import predict
-from wattlaw_simulator.simulated_job import Parameters, Phase, Prediction, Split, Window
+from wattlaw_simulator.simulated_job import Phase, Prediction, Split, Window
 
 DIGITS = WorkloadSpec(name="digits-cnn")
 V100 = library.read_cluster("mit-v100")
@@ -84,17 +84,6 @@ def test_utilisation_is_that_of_the_last_sixth_of_a_second():
     assert told.max() == pytest.approx(0.1 * 6)
     assert told.min() == pytest.approx((0.1 - (0.2 - 1 / 6)) * 6)
     assert told.mean() == pytest.approx(0.5, rel=1e-3)
-
-
-@pytest.mark.parametrize(
-    ("cycle_s", "expected"),
-    [(1000.0, 1.0), (1 / 12, 0.0), (1 / 600, 0.0)],  # half on: sd 0.5 over mean 0.5; even; even
-)
-def test_the_variation_of_utilisation_follows_from_the_phases(cycle_s, expected):
-    half = cycle_s / 2
-    cycle = cycle_of(made(Phase("compute", half, 1.0, 1.0, 0.0), Phase("input", half, 1, 0.0, 0)))
-    assert cycle.util_cv(cycle.sm_util) == pytest.approx(expected, abs=2e-3)
-    assert cycle.util_cv(cycle.mem_util) is None  # no use, no variation
 
 
 def test_samples_have_the_means_and_the_variation_that_the_windows_say():
@@ -190,24 +179,6 @@ def test_tables_are_finite_and_a_cap_is_never_exceeded(gpus, local_batch, limit_
     if len(telemetry):
         assert max(telemetry["power_w"].to_pylist()) <= most_w
         assert max(telemetry["sm_util"].to_pylist()) <= 1 + 1e-9
-
-
-def test_a_cap_above_the_power_changes_nothing():
-    """The power of boards differs by chance, not because a limit is near that they never meet."""
-    slow_host = Parameters(launch_us=200.0, power_busy=0.1, power_compute=0.1, power_memory=0.1)
-    free, capped = (
-        predict(
-            made_job(1, local_batch=16, parameters=slow_host, power_limit_w=cap, samples=64_000)
-        )
-        for cap in (None, 120.0)
-    )
-    assert capped.train.limited_by is None
-    assert capped.train.gpu_power_w == free.train.gpu_power_w < 120
-    ratios = []
-    for seed in range(200):
-        epochs, _ = tables(capped, seed, epochs=2)
-        ratios.append(epochs["gpu_power_mean_w"][0].as_py() / capped.train.gpu_power_w)
-    assert np.mean(ratios) == pytest.approx(1, abs=0.005)
 
 
 def test_power_varies_outside_the_time_at_the_limit():

@@ -122,31 +122,6 @@ def test_at_infinite_bandwidth_and_without_spread_beta_is_one(name, doublings):
     assert alone / many == pytest.approx(2**doublings, rel=1e-9)
 
 
-def test_without_anything_to_compute_an_epoch_is_its_communication_alone():
-    nothing = (
-        profile()
-        .kernels[0]
-        .model_copy(update={"flops_per_sample": 0.0, "bytes_per_sample": 0.0, "bytes_fixed": 0.0})
-    )
-    backward = nothing.model_copy(update={"phase": "backward"})
-    of = job(8, profile=profile(kernels=(nothing, backward)), parameters=IDEAL, bucket_mb=1000.0)
-    found = predict(of)
-    # One bucket of 1 MiB and one of the rest, each 2 (N-1)/N S/b or, where latency is less, a tree.
-    network, link = of.cluster.network, of.cluster.node.link
-    rest = 100_000_000 - 2**20
-    by_hand = sum(
-        2
-        * min(
-            7 / 8 * (size / 3.125e9 + 4 * network.latency_us * 1e-6 + 4 * link.latency_us * 1e-6),
-            size / 3.125e9 + 2 * network.latency_us * 1e-6 + link.latency_us * 1e-6,
-        )
-        for size in (2**20, rest)
-    )
-    assert network.bandwidth_gb_s == 3.125
-    assert found.split.step_s == pytest.approx(by_hand, rel=1e-9)
-    assert found.train.duration_s == pytest.approx(2000 * by_hand, rel=1e-9)
-
-
 def test_the_parts_of_an_update_are_those_of_a_case_worked_by_hand():
     found = predict(job(1, parameters=IDEAL, clock_limit_mhz=1380.0))
     gpu = found.job.cluster.gpu

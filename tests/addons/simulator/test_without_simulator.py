@@ -2,9 +2,7 @@
 
 import json
 
-import pytest
-
-from without_addon import python_without, wattlaw_without
+from without_addon import wattlaw_without
 
 ADDON = "wattlaw_simulator"
 
@@ -27,10 +25,3 @@ def test_its_commands_and_its_launcher_are_not_there(write_study, tmp_path):
     refused = wattlaw_without(ADDON, "check", str(study), cwd=tmp_path)
     assert refused.returncode == 2
     assert "simulated" in refused.stderr and "allowed" in refused.stderr
-
-
-@pytest.mark.parametrize("module", ["wattlaw.api.studies", "wattlaw.report.page"])
-def test_no_module_of_the_core_imports_it(module):
-    code = f"import sys, {module}; print({ADDON!r} in sys.modules)"
-    assert python_without(ADDON, "-c", code).stdout.strip() == "False"
-    assert python_without(ADDON, "-c", f"import {ADDON}").returncode == 1

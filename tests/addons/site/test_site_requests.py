@@ -26,19 +26,10 @@ def start(tmp_path, fake_gpus, monkeypatch):
     yield from nodes(tmp_path, fake_gpus, monkeypatch)
 
 
-@pytest.mark.parametrize(
-    ("comment", "limits"),
-    [
-        ("", Limits()),
-        ("my thesis, chapter 3", Limits()),
-        ("wattlaw is nice: power_w=100 xwattlaw:power_w=100", Limits()),
-        ("wattlaw:power_w=250", Limits(250.0)),
-        ("run 3 wattlaw:clock_mhz=1200,power_w=287.5 of 5", Limits(287.5, 1200.0)),
-    ],
-)
-def test_a_request_is_one_word_among_the_users_own(comment, limits):
-    assert parse_limit_comment(comment) == limits
-    assert requests_limit(comment) is not limits.are_none
+def test_a_word_that_only_resembles_a_request_is_none():
+    comment = "wattlaw is nice: power_w=100 xwattlaw:power_w=100"
+    assert parse_limit_comment(comment) == Limits()
+    assert not requests_limit(comment)
 
 
 @pytest.mark.parametrize(

@@ -10,34 +10,48 @@ from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.study.question import Question
 
 #: What the number of epochs to train depends on.
 _LEARNS = ["precision", "global_batch"]
-#: The epochs to train by precision and global batch; 1 where the unit is no epoch.
+#: The units to train by precision and global batch; 1 where how many is not known.
 Amounts = Mapping[tuple[Any, Any], Quantity]
 
 
 def needed_epochs(
-    job: ComparableRuns, epochs: pd.DataFrame, wanted: int | None, target: float | None
+    job: ComparableRuns, epochs: pd.DataFrame, question: Question
 ) -> tuple[Amounts, tuple[Caution, ...]]:
-    """Return the epochs to train, and warnings; batches without them are no options.
+    """Return the epochs (or samples) to train, and warnings; batches without are no options.
 
-    Without ``wanted`` and ``target``, it is the most frequent number of epochs of the runs; of
+    Where the question names no length, it is the most frequent number of epochs of the runs; of
     equally frequent ones, the largest. ``BadInput`` if epochs are below 1, or given with a target;
     ``Refused`` if no run reached the target, the direction of the metric is unknown, or the unit of
     the runs is not an epoch.
     """
+    wanted, target = question.epochs, question.target
     if wanted is not None and target is not None:
         raise BadInput("given epochs and a target; allowed: one of them")
     if wanted is not None and wanted < 1:
         raise BadInput(f"epochs: given {wanted}; allowed: 1 or more")
-    if job.unit != "epoch" and (wanted is not None or target is not None):
+    if job.unit != "epoch" and (wanted is not None or question.is_by_batch):
         raise Refused(
             f"{'epochs' if target is None else 'target'}: what was measured is a {job.unit}, not "
             f"an epoch: {WHY_NO_EPOCH[job.unit]}"
         )
+    if question.is_bounded and job.unit in ("sample", "step") and question.samples is None:
+        workload = job.rows["workload"].iloc[0]
+        raise Refused(
+            f"{workload!r} has times of one {job.unit}, so how long a training takes is not known: "
+            f"{WHY_NO_EPOCH[job.unit]}"
+        )
     if target is not None:
         return _epochs_to(target, job, epochs)
+    keys = [tuple(map(plain, key)) for key in job.rows[_LEARNS].drop_duplicates().to_numpy()]
+    if by_batch := question.epochs_by_batch:
+        return {key: Quantity(*[by_batch[key[1]]] * 3) for key in keys if key[1] in by_batch}, ()
+    if question.samples is not None:
+        units = question.samples / _samples_of_unit(job)
+        return dict.fromkeys(keys, Quantity(units, units, units)), ()
     count, warnings, trained = wanted or 1, [], job.rows["epochs_trained"].dropna()
     if wanted is None and job.unit == "epoch" and trained.empty:
         text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
@@ -49,8 +63,14 @@ def needed_epochs(
             text = f"{text} for {count} epochs. Set --epochs to change it."
             warnings.append(Caution("epochs-differ", text))
     exactly = Quantity(float(count), float(count), float(count))
-    keys = job.rows[_LEARNS].drop_duplicates().itertuples(index=False)
-    return {tuple(map(plain, key)): exactly for key in keys}, tuple(warnings)
+    return dict.fromkeys(keys, exactly), tuple(warnings)
+
+
+def _samples_of_unit(job: ComparableRuns) -> float:
+    if job.unit not in ("epoch", "sample"):
+        why = WHY_NO_EPOCH[job.unit]
+        raise Refused(f"total_samples: the samples of a {job.unit} are unknown: {why}")
+    return 1.0 if job.unit == "sample" else float(job.rows["samples_per_epoch"].mean())
 
 
 def _epochs_to(

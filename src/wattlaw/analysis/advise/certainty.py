@@ -7,23 +7,26 @@ Predicted options are drawn together from the posterior of the model.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import log
 from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.advise.choice import Choice, meets
+from wattlaw.analysis.advise.choice import Choice
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.decide import regret
+from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.decide.next_runs import CERTAIN
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
 from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
-from wattlaw.analysis.metrics.result import Result, plain
+from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import PRIOR
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.study.sources import origin_of
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
 _LEAST_FREEDOM = 3
@@ -128,14 +131,19 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
     question, at, count = choice.question, compared.index(best), len(compared)
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
-    regrets = regret.regrets(question, [item.setting for item in compared], times, energies)
+    beside = (
+        np.array([item.job_time_s.mean - item.train_time_s.mean for item in compared]),
+        np.array([item.beside_j for item in compared]),
+    )
+    settings = [item.setting for item in compared]
+    regrets = regret.regrets(question, settings, times, energies, beside)
     probabilities = (regrets <= question.tolerance).mean(0)
     better, means = (regrets < regrets[:, [at]]).mean(0), regrets.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
         Tie(item, float(better[index]), float(probabilities[index]), bool(is_near[index]))
         for index, item in enumerate(compared)
-        if index != at and (better[index] > TIE or is_near[index]) and meets(item, question)
+        if index != at and (better[index] > TIE or is_near[index]) and item in choice.eligible
     ]
     ties.sort(key=lambda tie: -tie.probability_better)
     probability = float(probabilities[at])
@@ -154,6 +162,34 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
             chosen = compared.index(ties[0].option)
         run = NextRun(compared[chosen], float(costs[chosen]), now, float(after[chosen]))
     return Certainty(probability, tuple(ties), run, draws.spread_from, saved)
+
+
+def as_decided(
+    decision: Decision, choice: Choice, sure: Certainty, base: Option, ran: Sequence[Option],
+    rows: pd.DataFrame,
+) -> tuple[Choice, Certainty]:  # fmt: skip
+    """Return the setting of a study's decision, with its probability, as the choice.
+
+    The choice of the runs stays, with a warning, where they show that setting to be worse, or where
+    it is no option; and where the decision is not of these runs.
+    """
+    wanted, best = decision.setting, choice.recommended
+    if wanted is None or set(rows["launcher"].map(origin_of)) != {decision.origin}:
+        return choice, sure
+    leading = next((item for item in [*choice.compared, *ran] if item.is_at(wanted)), None)
+    ties = [tie.option for tie in sure.ties]
+    may_be_best = leading == best or leading in ties or sure.probability is None
+    if best is None or leading not in choice.eligible or not may_be_best:
+        name = "a setting that did not run" if leading is None else leading.label
+        text = f"The decision of the study leads with {name}; the present runs do not support that."
+        caution = Caution("decision-differs", text)
+        return replace(choice, warnings=(*choice.warnings, caution)), sure
+    if leading != best:
+        choice = replace(choice, recommended=leading, reason="least expected regret")
+        sure = certainty(choice, base, ran, rows)
+    following = None if decision.stopped_because == CERTAIN else sure.next_measurement
+    sure = replace(sure, probability=decision.probability, spread_from="decision")
+    return choice, replace(sure, next_measurement=following)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,9 @@ class Choice:
     """The recommended option, or None and the nearest one, which exceeds the bounds least.
 
     ``compared`` are the options to choose from with an energy; if no energy is known, all of them.
-    ``question`` is what was asked, with the goal that is minimized, and a slow-down as a deadline.
+    ``eligible`` are those of them that meet the bounds, at least in the mean.
+    ``question`` is what was asked of a training, with the goal that is minimized, and a slow-down
+    as the longest training.
     ``meets`` is which bounds the option meets, in words; empty without bounds.
     """
 
@@ -30,6 +32,7 @@ class Choice:
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
     meets: str = ""
+    eligible: tuple[Option, ...] = ()
 
 
 def choose(
@@ -45,10 +48,9 @@ def choose(
         least = min(
             options.allowed or options.ran, key=lambda item: (item.gpus, item.train_time_s.mean)
         )
-        most = f"{question.max_gpus} {worker}s"
-        reason = f"Every setting needs more than {most}."
-        if options.allowed:
-            reason = f"No setting on at most {most} has a batch of known quality."
+        bounds = Question(max_gpus=question.max_gpus, max_global_batch=question.max_global_batch)
+        reason = f"No setting {_phrase(bounds, worker)}"
+        reason += " and a batch of known quality." if options.allowed else "."
         choice = replace(choice, recommended=None, reason=reason, nearest=least, warnings=())
     # Where runs trained different numbers of epochs, a setting may exceed a bound over those of
     # the others, and meet it over its own.
@@ -78,8 +80,8 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     The first of these groups that has an option is used: options of runs whose 95 % upper bounds
     meet deadline and budgets; imported options that ran once and have no bounds; predicted options
     whose upper bounds meet them; options of runs, then predicted ones of which only the mean does.
-    A slow-down is a ratio of means to the fastest option of runs, whether its energy is known or
-    not.
+    Deadline and budgets include what the whole job is known to take. A slow-down is a ratio of mean
+    trainings to the fastest option of runs, whether its energy is known or not.
     """
     by_energy = any(option.energy_j for option in options if not option.is_predicted)
     compared = tuple(option for option in options if option.energy_j or not by_energy)
@@ -94,17 +96,20 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     hours = f"{worker}-hours"
     texts = {"edp": f"{'energy' if by_energy else hours} x time", "gpu_hours": hours}
     text = texts.get(goal, goal)
-    latest_s = question.deadline_s
+    asked = replace(question, minimize=goal, max_slowdown=None, samples=None)
     if question.max_slowdown is not None:
         slowest_s = (1 + question.max_slowdown) * fastest(options).train_time_s.mean
-        latest_s = slowest_s if latest_s is None else min(latest_s, slowest_s)
-    asked = replace(question, minimize=goal, max_slowdown=None, deadline_s=latest_s)
+        asked = replace(asked, slowest_s=slowest_s)
     if question.energy_budget_j is not None and not by_energy:
         reason = "No energy is known, so the energy budget cannot be checked."
         nearest = min(options, key=lambda option: option.gpu_hours.mean)
         return Choice(None, reason, compared, asked, text, nearest)
     groups: dict[int, list[Option]] = {}  # by how certainly they meet the bounds: 0 is best
-    for option in (item for item in compared if meets(item, asked)):
+    eligible = tuple(
+        item for item in compared
+        if all(quantity.mean <= most for quantity, most in _bounded(item, asked))
+    )  # fmt: skip
+    for option in eligible:
         bounds = _bounded(option, question)
         group = _ONLY_THE_MEAN + option.is_predicted
         if all(quantity.high is not None and quantity.high <= most for quantity, most in bounds):
@@ -137,12 +142,13 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     if phrase:
         reason += f", each of which {phrase}"
     if group < _ONLY_THE_MEAN:
-        return Choice(best, reason, compared, asked, text, meets=phrase)
+        return Choice(best, reason, compared, asked, text, meets=phrase, eligible=eligible)
     warning = Caution(
         "only-the-mean-meets",
         "Only the mean meets the constraints; the upper bound of its 95 % interval does not.",
     )
-    return Choice(best, reason, compared, asked, text, None, (warning,), f"only its mean {phrase}")
+    only = f"only its mean {phrase}"
+    return Choice(best, reason, compared, asked, text, None, (warning,), only, eligible)
 
 
 def fastest(options: Sequence[Option]) -> Option:
@@ -151,15 +157,12 @@ def fastest(options: Sequence[Option]) -> Option:
     return min(of_runs or options, key=lambda option: option.train_time_s.mean)
 
 
-def meets(option: Option, question: Question) -> bool:
-    return all(quantity.mean <= most for quantity, most in _bounded(option, question))
-
-
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:
     bounds = [
-        (option.train_time_s, question.deadline_s),
-        (option.train_energy_j, question.energy_budget_j),
-        (option.gpu_hours, question.max_gpu_hours),
+        (option.job_time_s, question.deadline_s),
+        (option.train_time_s, question.slowest_s),
+        (option.job_energy_j, question.energy_budget_j),
+        (option.job_gpu_hours, question.max_gpu_hours),
     ]
     return [(quantity, most) for quantity, most in bounds if quantity and most is not None]
 
@@ -177,6 +180,8 @@ def _phrase(question: Question, worker: str) -> str:
         phrases.append(f"is at most {100 * question.max_slowdown:g} % slower than the fastest")
     if question.max_gpus is not None:
         phrases.append(f"has at most {question.max_gpus} {worker}s")
+    if question.max_global_batch is not None:
+        phrases.append(f"has a global batch of at most {question.max_global_batch:g}")
     return " and ".join(phrases)
 
 

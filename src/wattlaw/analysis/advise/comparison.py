@@ -2,10 +2,11 @@
 
 Of each setting with runs on both sides, the ratio of the geometric means over repeats, B / A, with
 the 95 % t interval for unequal variances on logarithms (B. L. Welch 1947, Biometrika 34, 28-35).
+What other days and nodes add (``metrics.variation``) is in it, where the sides did not share them.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -16,9 +17,16 @@ import pandas as pd
 
 from wattlaw.analysis.metrics.comparable_runs import ENERGY_WARNINGS, scope_cautions
 from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval, Mean
-from wattlaw.analysis.metrics.groups import JSON_COLUMNS, Group, differing_options, groups
+from wattlaw.analysis.metrics.groups import (
+    JSON_COLUMNS,
+    Group,
+    differing_options,
+    group_numbers,
+    groups,
+)
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.metrics.result import Caution, Result, plain, write_page
+from wattlaw.analysis.metrics.variation import Variation, variation
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import change, plural
 from wattlaw.study.sources import MEASURED, ORIGINS, origin_of, source_of
@@ -53,9 +61,10 @@ class Change(Result):
     """A quantity of B relative to A, at a setting or over all common settings.
 
     ``setting`` is None over all settings; the ratio is then the geometric mean of their ratios.
-    ``a`` and ``b`` are geometric means over ``n_a`` and ``n_b`` runs. ``ratio_ci`` covers the
-    scatter that ``interval`` names: of ``repeats`` at these settings, or, where a setting has no
-    repeats, of the ratios between ``settings``.
+    ``a`` and ``b`` are geometric means over ``n_a`` and ``n_b`` runs. ``ratio_ci`` covers other
+    days and nodes, unless both sides ran there alike, and the scatter that ``interval`` names: of
+    ``repeats`` at these settings, or, where a setting has no repeats, of the ratios between
+    ``settings``.
     """
 
     properties = ("percent", "percent_ci")
@@ -163,22 +172,25 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     without = ("launcher", "unit", *(_OF_MACHINE if of_machines else ()))
     by = [name for name in SETTINGS if name not in without]
     both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
-    cells = groups(_values(both), by)
+    table = _values(both).assign(slow_log=0.0).reset_index(drop=True)
+    number = group_numbers(table, [*by, "side"])
+    varied = {name: variation(table[name], number, table) for name in QUANTITIES[:4]}
+    cells = groups(table, by)
     matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
     if not matched:
         raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting")
     labels = _labels([setting for setting, _ in matched])
     changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
-               for item in _changes(label, rows)]  # fmt: skip
+               for item in _changes(label, rows, varied)]  # fmt: skip
     by_quantity = ([x for x in changes if x[0].quantity == name] for name in QUANTITIES)
-    pooled = [_pool(of_quantity) for of_quantity in by_quantity if of_quantity]
+    pooled = [_pool(of_quantity, varied) for of_quantity in by_quantity if of_quantity]
     compared = pd.concat([rows for _, rows in matched])
     of_a, of_b = (
         Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
              tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
         for name, rows, of_side in zip(names, sides, hardware, strict=True)
     )  # fmt: skip
-    kept = [*pooled, *(item for item, _ in changes)]
+    kept = [*pooled, *(item for item, _, _ in changes)]
     warnings += _cautions(of_a, of_b, compared, len(matched), of_machines=of_machines)
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
 
@@ -244,26 +256,35 @@ def _labels(settings: Sequence[Group]) -> list[Group]:
 
 #: The means of the logarithms of both sides; None without repeats that differ.
 _Parts = list[Mean | None]
+#: With the weights of runs in the change.
+_OfSetting = tuple[Change, _Parts, pd.Series]
 
 
-def _changes(setting: Group, rows: pd.DataFrame) -> list[tuple[Change, _Parts]]:
+def _changes(
+    setting: Group, rows: pd.DataFrame, varied: Mapping[str, Variation]
+) -> list[_OfSetting]:
     changes, per = [], rows["compared_unit"].iloc[0]
     units = {"time": f"s per {per}", "energy": f"J per {per}", "power": "W",
              "gpu_hours": "GPU-hours", "metric": str(rows["metric_name"].iloc[0])}  # fmt: skip
     scopes = rows["energy_scope"].dropna().nunique()
     kinds = {"energy": scopes, "power": scopes, "metric": rows["metric_name"].nunique()}
     for name in QUANTITIES:
-        of_sides = [rows.loc[rows["side"] == i, name].dropna().to_numpy(float) for i in (0, 1)]
+        known = [rows.loc[rows["side"] == i, name].dropna() for i in (0, 1)]
+        of_sides = [values.to_numpy(float) for values in known]
         if kinds.get(name, 1) != 1 or any(len(of) == 0 or (of <= 0).any() for of in of_sides):
             continue
         a, b = logs = [np.log(values) for values in of_sides]
         parts = [_mean(values) for values in logs]
+        shares = [pd.Series(sign / len(of), index=of.index)
+                  for sign, of in zip((-1, 1), known, strict=True)]  # fmt: skip
+        weights = pd.concat(shares)
         change = Change(
             setting, name, units[name], float(np.exp(a.mean())), float(np.exp(b.mean())), len(a),
-            len(b), float(np.exp(b.mean() - a.mean())), _interval(parts, (-1, 1)),
+            len(b), float(np.exp(b.mean() - a.mean())),
+            _interval(parts, (-1, 1), varied.get(name), weights),
             None if None in parts else REPEATS,
         )  # fmt: skip
-        changes.append((change, parts))
+        changes.append((change, parts, weights))
     return changes
 
 
@@ -273,24 +294,30 @@ def _mean(logs: Floats) -> Mean | None:
     return mean if mean.variance * len(logs) > ROUNDING**2 else None
 
 
-def _interval(parts: _Parts, weights: Sequence[float]) -> Interval | None:
+def _interval(
+    parts: _Parts, weights: Sequence[float], varied: Variation | None, of_runs: pd.Series
+) -> Interval | None:
     known = [part for part in parts if part is not None]
     if len(known) < len(parts):
         return None
+    if varied is not None:
+        known, weights = [*known, varied.beyond_repeats(of_runs)], [*weights, 1]
     low, high = np.exp(Mean.combined(known, weights).interval).tolist()
     return low, high
 
 
-def _pool(changes: Sequence[tuple[Change, _Parts]]) -> Change:
-    logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
-    parts = [part for _, of_setting in changes for part in of_setting]
-    ends, kind = _interval(parts, [-1 / count, 1 / count] * count), REPEATS
+def _pool(changes: Sequence[_OfSetting], varied: Mapping[str, Variation]) -> Change:
+    logs, count = np.log([item.ratio for item, _, _ in changes]), len(changes)
+    parts = [part for _, of_setting, _ in changes for part in of_setting]
+    of_runs = pd.concat([weights for _, _, weights in changes]) / count
+    shared = varied.get(changes[0][0].quantity), of_runs
+    ends, kind = _interval(parts, [-1 / count, 1 / count] * count, *shared), REPEATS
     if ends is None:
-        ends, kind = _interval([_mean(logs)], [1]), OVER_SETTINGS
+        ends, kind = _interval([_mean(logs)], [1], *shared), OVER_SETTINGS
     pooled = replace(
-        changes[0][0], setting=None, n_a=sum(item.n_a for item, _ in changes),
-        n_b=sum(item.n_b for item, _ in changes), ratio=float(np.exp(logs.mean())), ratio_ci=ends,
-        interval=kind if ends else None,
+        changes[0][0], setting=None, n_a=sum(item.n_a for item, _, _ in changes),
+        n_b=sum(item.n_b for item, _, _ in changes), ratio=float(np.exp(logs.mean())),
+        ratio_ci=ends, interval=kind if ends else None,
     )  # fmt: skip
     return pooled if count == 1 else replace(pooled, unit="", a=None, b=None)
 

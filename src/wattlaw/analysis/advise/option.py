@@ -22,6 +22,11 @@ COLUMNS = (
     "power_limit_w", "clock_limit_mhz", "power_profile", "dataset_fraction", "threads_per_worker",
     "run_length",
 )  # fmt: skip
+#: What a decision is about.
+_DECIDED = (
+    "gpus", "nodes", "global_batch", "gradient_accumulation", "precision", "power_limit_w",
+    "clock_limit_mhz",
+)  # fmt: skip
 #: What a whole job takes time for beside its training.
 BESIDE_TRAINING = ("start-up", "evaluation", "checkpoints")
 #: The source of an option that no run has; that of others is ``sources.source_of``.
@@ -56,13 +61,19 @@ class Quantity:
         low, high = (None if a is None or b is None else a * b for a, b in ends)
         return Quantity(self.mean * factor.mean, low, high)
 
+    def plus(self, other: "Quantity") -> "Quantity":
+        """Return the sum; its bounds are conservative."""
+        ends = [(self.low, other.low), (self.high, other.high)]
+        low, high = (None if a is None or b is None else a + b for a, b in ends)
+        return Quantity(self.mean + other.mean, low, high)
+
 
 @dataclass(frozen=True)
 class Option(Result):
     """One setting, with quantities per unit and for the amount to train.
 
-    The amount is a number of epochs, or one run. If the unit is a sample or a step, the amount of a
-    training is unknown: it is 1, and the JSON has no values of a training.
+    The amount is a number of epochs or samples, or one run. ``is_training`` is whether it is that
+    of a training: where that is not known, it is 1, and the JSON has no values of a training.
     """
 
     setting: Setting
@@ -95,6 +106,10 @@ class Option(Result):
     eval_time_s: float | None = None  # of an evaluation; only the whole job includes it
     whole_job_s: Quantity | None = None  # of one job, with what is known beside its training
     whole_job_without: tuple[str, ...] = BESIDE_TRAINING  # what of it was not measured
+    overhead_from: str | None = None  # the measured setting of which a predicted one has these
+    beside_j: float = field(default=0.0, repr=False)  # energy of evaluations, where it is known
+    #: The means of ``run_overhead.PARTS``.
+    parts: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     metric: float | None = None
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
@@ -109,6 +124,13 @@ class Option(Result):
     def gpus(self) -> int:
         return self.setting.gpus
 
+    def is_at(self, setting: Setting | None) -> bool:
+        """Whether this is the setting that a decision names."""
+        names = _DECIDED if setting is not None else ()
+        return bool(names) and all(
+            getattr(self.setting, name) == getattr(setting, name) for name in names
+        )
+
     @property
     def is_predicted(self) -> bool:
         return self.source == PREDICTED
@@ -120,6 +142,28 @@ class Option(Result):
     @property
     def train_energy_j(self) -> Quantity | None:
         return None if self.energy_j is None else self.energy_j.times(self.amount)
+
+    @property
+    def is_training(self) -> bool:
+        return self.unit in ("epoch", "run") or self.amount.mean != 1
+
+    @property
+    def job_time_s(self) -> Quantity:
+        """What a deadline is compared with: the whole job, where more than training is known."""
+        return (self.whole_job_s if self.has_overhead else None) or self.train_time_s
+
+    @property
+    def has_overhead(self) -> bool:
+        return not {*BESIDE_TRAINING} <= {*self.whole_job_without}
+
+    @property
+    def job_gpu_hours(self) -> Quantity:
+        return self.job_time_s.times(self.gpus / HOUR_S)
+
+    @property
+    def job_energy_j(self) -> Quantity | None:
+        energy, beside = self.train_energy_j, Quantity(*[self.beside_j] * 3)
+        return None if energy is None else energy.plus(beside)
 
     @property
     def epochs(self) -> Quantity | None:
@@ -179,7 +223,7 @@ class Option(Result):
 
     def to_dict(self) -> dict[str, Any]:
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
-        if self.unit in ("sample", "step"):
+        if not self.is_training:
             quantities |= dict.fromkeys(_OF_TRAINING)
         quantities["epoch_time_s"] = self.time_s if self.unit == "epoch" else None
         values = self.columns | {"unit": self.unit}
@@ -200,5 +244,6 @@ PER = (
 )  # fmt: skip
 _FACTS = (
     "source", "repeats", "interval_from", "extrapolates", "energy_is", "epochs_trained",
-    "eval_time_s", "whole_job_without", "slurm_time", "metric", "quality_known", "quality_warnings",
+    "eval_time_s", "whole_job_without", "overhead_from", "slurm_time", "metric", "quality_known",
+    "quality_warnings",
 )  # fmt: skip

@@ -5,24 +5,17 @@ quality is known to hold, or that is in use. A setting that ran is never replace
 """
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.advise.amounts import Amounts
-from wattlaw.analysis.advise.option import (
-    BESIDE_TRAINING,
-    COLUMNS,
-    PER,
-    PREDICTED,
-    Option,
-    Quantity,
-)
-from wattlaw.analysis.advise.whole_job import whole_jobs
+from wattlaw.analysis.advise.option import COLUMNS, PER, PREDICTED, Option, Quantity
+from wattlaw.analysis.advise.whole_job import whole_jobs, with_whole_job
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.laws.series import varying_columns
@@ -33,9 +26,10 @@ from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.groups import aggregate, group_numbers
+from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import plain
+from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.analysis.metrics.variation import shared_deviations, variation
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import quantiles
@@ -45,7 +39,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
-from wattlaw.study.sources import origin_of, source_of
+from wattlaw.study.sources import source_of
 
 #: Runs that differ in these columns inform different models.
 _SEPARATE = ["hardware", "launcher", "threads_per_worker", "power_profile"]
@@ -54,11 +48,8 @@ WIDEST = 4.0
 #: With more settings, those between measured batches and limits are left out.
 _MOST = 400
 #: Why an option may not be recommended.
-TOO_MANY_GPUS, UNKNOWN_BATCH, LOWER_BATCH = (
-    "more GPUs than allowed",
-    "batch of unknown quality",
-    "batch of lower quality",
-)
+TOO_MANY_GPUS, TOO_LARGE_BATCH = "more GPUs than allowed", "batch larger than allowed"
+UNKNOWN_BATCH, LOWER_BATCH = "batch of unknown quality", "batch of lower quality"
 
 
 @dataclass(frozen=True)
@@ -68,6 +59,8 @@ class Rule:
     quality: Sequence[BatchQuality]
     largest_batch: float
     max_gpus: float
+    max_batch: float  # that is allowed at all
+    decided: Setting | None = None  # of a decision: predicted if it did not run
     far: bool = False  # whether ``max_gpus`` may be farther from the runs than ``reach.REFUSED``
 
     def judge(self, option: Option) -> Option:
@@ -85,6 +78,8 @@ class Rule:
         left_out = ""
         if option.gpus > self.max_gpus:
             left_out = TOO_MANY_GPUS
+        elif (batch or 0) > self.max_batch:
+            left_out = TOO_LARGE_BATCH
         elif batch is not None and batch > self.largest_batch:
             if option.falls:
                 left_out = LOWER_BATCH
@@ -107,8 +102,9 @@ class Options:
 
     @property
     def allowed(self) -> list[Option]:
-        """Those that ran on no more GPUs than allowed, at any batch."""
-        return [item for item in self.ran if item.left_out != TOO_MANY_GPUS]
+        """Those that ran on no more GPUs and at no larger batch than allowed, of any quality."""
+        never = (TOO_MANY_GPUS, TOO_LARGE_BATCH)
+        return [item for item in self.ran if item.left_out not in never]
 
     @property
     def sound(self) -> list[Option]:
@@ -140,13 +136,14 @@ class Options:
                 if batches and not min(batches) <= (batch or 0) <= max(batches):
                     beyond = (*beyond, "global_batch")
                 amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
-                if amount is None or (beyond and not outside) or model.shares_cores(setting):
+                if amount is None or model.shares_cores(setting):
+                    continue
+                if beyond and not outside and setting != self.rule.decided:
                     continue
                 option = self.rule.judge(replace(
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
                     runs=None, amount=amount, shared={}, slow_log=0.0, interval_from=None,
                     extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
-                    whole_job_without=() if first.run_length else BESIDE_TRAINING,
                     per={}, quality_known=False, quality_warnings=(), falls=False,
                 ))  # fmt: skip
                 if not option.left_out:
@@ -164,23 +161,21 @@ class Options:
                 time = Quantity(middle, low, high)
                 energy = None if ends is None else Quantity(ends[1], ends[0], ends[2])
                 energy_is = None if energy is None else model.energy_is
-                is_training = option.unit in ("epoch", "run")
-                known.append(replace(
-                    option, time_s=time, energy_j=energy, energy_is=energy_is,
-                    whole_job_s=time.times(option.amount) if is_training else None,
-                ))  # fmt: skip
+                timed = replace(option, time_s=time, energy_j=energy, energy_is=energy_is)
+                known.append(with_whole_job(timed, own))
         return replace(self, predicted=tuple(known))
 
 
 def read_options(
     table: pd.DataFrame, job: ComparableRuns, amounts: Amounts, question: Question,
     baseline: Mapping[str, Any] | None, *, any_batch: bool, far: bool,
+    decided: Setting | None = None,
 ) -> Options:  # fmt: skip
     """Return what may be chosen of a job; ``table`` has the runs that it was selected from.
 
-    Allowed are the batch of the baseline, which is in use, and smaller ones, and those up to the
-    largest of known quality. Without both, the smallest batch of the runs is allowed. Epochs to a
-    target are known where quality is.
+    Allowed are batches up to the largest that was asked for. Without it, the batch of the baseline,
+    which is in use, and smaller ones, and those up to the largest of known quality; without both,
+    the smallest batch of the runs. Epochs to a target are known where quality is.
     """
     ran = options_of_runs(job, amounts, question.footprint)
     if not ran:
@@ -205,10 +200,17 @@ def read_options(
         replace(item, model=models.get(tuple(item.columns[name] for name in _SEPARATE)))
         for item in ran
     ]
-    rule = Rule(quality_by_batch(job.rows), np.inf, question.max_gpus or np.inf, far)
+    most = question.max_global_batch or np.inf
+    if decided is not None:
+        own = ran[0].setting
+        decided = replace(
+            decided, power_profile=own.power_profile, dataset_fraction=own.dataset_fraction
+        )
+    gpus = question.max_gpus or np.inf
+    rule = Rule(quality_by_batch(job.rows), np.inf, gpus, most, decided, far)
     named = None if baseline is None else _index_of(ran, baseline)
     in_use = None if named is None else ran[named].global_batch
-    if not any_batch and question.target is None:
+    if not any_batch and not (question.max_global_batch or question.is_by_batch):
         largest = min((item.global_batch for item in ran if item.global_batch), default=0)
         if in_use is not None:
             largest = in_use
@@ -231,16 +233,9 @@ def options_of_runs(
         slow_log=by_group["slow_log"].mean(),
     )
     runs = [own.to_numpy(float) for _, own in by_group[quantities]]
-    launcher, absent = job.rows["launcher"].iloc[0], set[str]()
-    if origin_of(launcher) == "simulated":
-        absent = {"session", "nodes"}
-    elif launcher == "local" and job.rows["nodes"].max() == job.rows["hosts"].nunique() == 1:
-        absent = {"nodes"}  # the next run is on this machine, too
-    whole = list(whole_jobs(job, group, amounts, absent))
-    varied = [variation(job.rows[name], group, job.rows, absent) for name in quantities]
+    whole = list(whole_jobs(job, group, amounts))
+    varied = [variation(job.rows[name], group, job.rows) for name in quantities]
     shared = [shared_deviations(own, varied) for _, own in job.rows.groupby(group)]
-    repeated = varied[0].repeated
-    is_known = repeated > 0 or "imported" not in set(job.rows["launcher"])
     shown, options = tuple(varying_columns(job.rows)), []
     for number, row in enumerate(rows.to_dict("records")):
         values = {str(name): plain(value) for name, value in row.items()}
@@ -253,14 +248,8 @@ def options_of_runs(
             dataset_fraction=values["dataset_fraction"] or 1.0,
         )
         time_s, energy_j = (
-            Quantity.of(mean, mean / factor * np.exp(-row["slow_log"]), mean * factor)
-            for mean, factor in (
-                (row[name], np.exp(own.half[number]) if is_known else np.nan)
-                for name, own in zip(quantities, varied, strict=True)
-            )
+            Quantity.of(*(row[name + end] for end in ("", "_low", "_high"))) for name in quantities
         )
-        interval_from = "repeats" if repeats > 1 else "other settings"
-        interval_from = interval_from if repeated else "public data"
         if amount is None or time_s is None:
             continue
         options.append(
@@ -271,10 +260,11 @@ def options_of_runs(
                 energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
                 repeats=repeats, runs=runs[number], shared=shared[number],
                 slow_log=values["slow_log"], energy_is=job.energy_is if energy_j else None,
-                interval_from=interval_from if is_known else None,
+                interval_from=values["interval_from"],
                 footprint=footprint, epochs_trained=values["epochs_trained"],
-                eval_time_s=values["eval_time_s"], whole_job_s=whole[number][0],
-                whole_job_without=whole[number][1], metric=values["metric"],
+                eval_time_s=values["eval_time_s"], whole_job_s=whole[number].time_s,
+                whole_job_without=whole[number].without, beside_j=whole[number].beside_j,
+                parts=whole[number].parts, metric=values["metric"],
                 per={name: values[name] for name in PER}, worker=job.worker, shown=shown,
             )
         )  # fmt: skip
@@ -310,9 +300,6 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
     return matching[0]
 
 
-Limit = tuple[float | None, ...]
-
-
 def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator[Setting]:
     """Yield settings at measured GPU counts and their doublings that did not run.
 
@@ -325,8 +312,8 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
     )
     limits = dict.fromkeys(tuple(getattr(item, name) for name in LIMITS) for item in measured)
     precisions = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)
-    batches = {count: _local_batches(measured, count) for count in counts}
-    between = list(dict.fromkeys([*limits, *_between(list(limits))]))
+    batches = {count: grid.local_batches(measured, count) for count in counts}
+    between = list(dict.fromkeys([*limits, *grid.halfway_limits(list(limits))]))
     size = sum(map(len, batches.values())) * len(precisions) * len(between)
     chosen = between if size <= _MOST else list(limits)
     # Where GPUs were spread over more nodes than they need, these numbers are tried too.
@@ -340,6 +327,9 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
 
     known = {key(item) for item in measured}
     same = {name: getattr(measured[0], name) for name in ("power_profile", "dataset_fraction")}
+    if rule.decided is not None and key(rule.decided) not in known:
+        known.add(key(rule.decided))
+        yield rule.decided
     for count, limit, (precision, accumulated) in product(counts, chosen, precisions):
         nodes = [number for number in spread if number <= count <= number * (node_gpus or 0)]
         for batch, on_nodes in product(batches[count], [None, *nodes]):
@@ -350,31 +340,3 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
             if key(setting) not in known:
                 known.add(key(setting))
                 yield setting
-
-
-def _local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
-    """Return batches of a GPU: the measured local and global ones, and doublings between them."""
-    batches: dict[float | None, None] = {}
-    for item in measured:
-        for batch in (item.local_batch, item.global_batch and item.global_batch / gpus):
-            if batch is None or (batch >= 1 and batch == int(batch)):
-                batches[batch] = None
-    known = sorted(batch for batch in batches if batch is not None)
-    for low, high in pairwise(known):
-        between = low
-        while (between := 2 * between) < high:
-            batches[between] = None
-    return list(batches)
-
-
-def _between(limits: Sequence[Limit]) -> Iterator[Limit]:
-    """Yield limits half-way between neighbours that differ in one limit alone."""
-    for place in range(len(LIMITS)):
-        by_other: dict[float | None, list[float]] = {}
-        for limit in limits:
-            if (value := limit[place]) is not None:
-                by_other.setdefault(limit[1 - place], []).append(value)
-        for other, values in by_other.items():
-            for low, high in pairwise(sorted(values)):
-                middle = float(round((low + high) / 2))
-                yield (middle, other) if place == 0 else (other, middle)

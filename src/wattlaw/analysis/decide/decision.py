@@ -72,6 +72,12 @@ class Decision(Result):
         return self.probability is not None and self.probability >= LIKELY
 
     @property
+    def decide(self) -> Decide:
+        """The question and its certainty, as the study file states them."""
+        sure = {"tolerance": self.tolerance, "confidence": self.confidence}
+        return Decide.model_validate({**self.question, **sure})
+
+    @property
     def gpu_hours_saved(self) -> float | None:
         """The predicted GPU-hours of runs that were not made; None before the first run."""
         if self.gpu_hours_grid is None:
@@ -149,7 +155,9 @@ class Decision(Result):
     def from_dict(cls, values: object) -> "Decision":
         """Return a decision from the values of ``to_dict``; ``BadInput`` names a wrong one."""
         try:
-            return _adapter().validate_python(values)
+            decision = _adapter().validate_python(values)
+            _ = decision.decide
+            return decision
         except ValidationError as error:
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"

@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
+import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.decide.candidates import Candidate, emulated_setting, setting_of
@@ -13,7 +14,9 @@ from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.analysis.metrics.run_overhead import Overheads
+from wattlaw.analysis.predict.job import Job, jobs_of, setting_of_row
+from wattlaw.analysis.predict.observation import Floats
 from wattlaw.common.errors import Refused
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
@@ -54,6 +57,19 @@ class Evidence:
     untried: frozenset[float | None]
     warnings: tuple[Caution, ...]
     worker: str  # what a "gpu" of the runs is called
+    samples_per_epoch: float
+    overheads: Overheads | None  # beside training, of jobs; None before the first run
+
+    def beside_training(self, settings: Sequence[Setting], draws: int) -> tuple[Floats, Floats]:
+        """Return draws of the time and energy of jobs of settings beside their training."""
+        length, by_batch = self.question.samples, self.question.samples_by_batch
+        if self.overheads is None or not (length or by_batch):
+            return np.zeros((1, len(settings))), np.zeros((1, len(settings)))
+        samples = [by_batch.get(item.global_batch or 0.0, length or 0.0) for item in settings]
+        epochs = [count / self.samples_per_epoch for count in samples]
+        time_s, energy_j = self.overheads.beside(settings, epochs)
+        normals = np.random.default_rng([0, 9]).standard_normal((draws, 1))
+        return time_s * np.exp(self.overheads.spread * normals), np.atleast_2d(energy_j)
 
     @property
     def excluded(self) -> frozenset[Setting]:
@@ -135,7 +151,15 @@ def read_evidence(
         untried=untried,
         warnings=warnings,
         worker=worker_noun(rows) if len(rows) else "GPU",
+        samples_per_epoch=per_epoch,
+        overheads=_overheads(rows, job),
     )
+
+
+def _overheads(rows: pd.DataFrame, job: Job | None) -> Overheads | None:
+    if job is None:
+        return None
+    return Overheads.of(rows, [setting_of_row(row, job.unit) for row in rows.to_dict("records")])
 
 
 def _candidate(

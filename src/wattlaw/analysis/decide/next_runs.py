@@ -9,17 +9,19 @@ import numpy as np
 from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.decide.checks import Checks
 from wattlaw.analysis.decide.first_runs import first_runs
-from wattlaw.analysis.decide.regret import missed, regrets
+from wattlaw.analysis.decide.regret import Beside, missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.observation import Floats, Observation
-from wattlaw.analysis.predict.posterior import Posterior
+from wattlaw.analysis.predict.posterior import Fitted
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
+#: Returns the draws of time and energy beside training, of settings and a number of draws.
+BesideTraining = Callable[[Sequence[Setting], int], tuple[Floats, Floats]]
 #: Draws of the posterior that values are computed with: many for few settings.
 _DRAWS, _VALUES = 600, 60_000
 #: Of settings that are right, at most so many may lead: one that needs no check is preferred.
@@ -89,6 +91,7 @@ def plan(
     observations: Sequence[Observation],
     *,
     host: HostPower | None = None,
+    beside: BesideTraining | None = None,
     settings: Collection[Setting] | None = None,
     is_modelled: Callable[[Setting], bool] = lambda _: True,
     hours_left: float | None = None,
@@ -101,7 +104,8 @@ def plan(
 
     ``candidates`` has a setting several times where it may be repeated; the caller leaves out runs
     that have been made, or lack memory (``may_fit_memory``). ``host`` is the power of what counts
-    as energy beside GPUs, None if nothing does. ``settings`` are those that can be decided for, by
+    as energy beside GPUs, None if nothing does; ``beside`` is what jobs take beside their training,
+    for the bounds. ``settings`` are those that can be decided for, by
     default those of candidates and observations. A leading setting that is not ``is_modelled`` is
     measured before a decision, whatever that takes. Equal inputs and seeds give equal plans.
 
@@ -127,6 +131,7 @@ def plan(
         fit_with_repeats(observations, seed),
         [*choices, *(item.setting for item in candidates)],
         host,
+        beside,
     )
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
@@ -199,11 +204,14 @@ class Belief:
     powers: Floats | None
     power_noise: Floats | None
     host_w: Floats  # of each setting
+    beside_s: Floats  # of jobs, beside their training
+    beside_j: Floats
 
     @classmethod
     def of(
-        cls, posterior: Posterior, settings: Sequence[Setting], host: HostPower | None = None
-    ) -> "Belief":
+        cls, posterior: Fitted, settings: Sequence[Setting], host: HostPower | None = None,
+        beside: BesideTraining | None = None,
+    ) -> "Belief":  # fmt: skip
         """Return the draws, whose widths are those of the model times what surprises ask for."""
         distinct = list(dict.fromkeys(settings))
         columns = {setting: index for index, setting in enumerate(distinct)}
@@ -214,13 +222,20 @@ class Belief:
         middle = np.median(times, axis=0)
         widths = widening(surprises(posterior.observations, posterior.seed))
         times = middle * (times / middle) ** widths
-        return cls(columns, times, time_noise, powers, power_noise, host_w)
+        beside_s, beside_j = np.zeros((2, 1, len(distinct)))
+        if beside is not None:
+            beside_s, beside_j = beside(distinct, len(times))
+        return cls(columns, times, time_noise, powers, power_noise, host_w, beside_s, beside_j)
 
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        return regrets(question, choices, *self._of_a_sample(choices))
+        return regrets(question, choices, *self._of_a_sample(choices), self._beside(choices))
 
     def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        return missed(question, choices, *self._of_a_sample(choices))
+        return missed(question, choices, *self._of_a_sample(choices), self._beside(choices))
+
+    def _beside(self, choices: Sequence[Setting]) -> Beside:
+        at = [self.columns[setting] for setting in choices]
+        return self.beside_s[:, at], self.beside_j[:, at]
 
     def fastest(self, question: Question, choices: Sequence[Setting]) -> int:
         of_time = Question("time", samples_by_batch=question.samples_by_batch)

@@ -104,6 +104,7 @@ class Planner:
             list(first),
             [] if job is None else job.observations,
             host=None if job is None else job.host,
+            beside=evidence.beside_training,
             settings=settings,
             is_modelled=lambda setting: job is None or not job.shares_cores(setting),
             hours_left=hours_left,
@@ -206,7 +207,7 @@ class Planner:
         if job is None or candidate.informs or candidate.setting not in choices:
             return None
         posterior = fit_with_repeats(job.observations, decide_of(self.study).seed)
-        belief = Belief.of(posterior, choices, job.host)
+        belief = Belief.of(posterior, choices, job.host, evidence.beside_training)
         own = choices.index(candidate.setting)
         belief.times[:, own] = step_s * np.exp(-_LOW_END * belief.time_noise[own])
         regrets = belief.regrets(evidence.question, choices)[:, own]

@@ -12,19 +12,25 @@ from wattlaw.study.setting import Setting
 _PENALTY = 2.0
 
 
+#: Time and energy of jobs beside training, for each setting, maybe in each draw.
+Beside = tuple[Floats | float, Floats | float]
+
+
 def regrets(
-    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
-) -> Floats:
+    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None,
+    beside: Beside = (0.0, 0.0),
+) -> Floats:  # fmt: skip
     """Return the regret of choosing each of some allowed settings, in each draw.
 
     It is the goal over that of the best setting, minus 1; and twice the share by which a constraint
     is missed. GPU-hours replace an energy that is not known; an energy budget is then not checked.
-    ``time_s`` and ``energy_j`` are of one sample, shape (draws, settings).
+    ``time_s`` and ``energy_j`` are of one sample, shape (draws, settings). ``beside`` is what a job
+    takes beside its training, which its bounds include.
     """
     gpus = np.array([item.gpus for item in settings], dtype=float)
     times, energies = _of_training(question, settings, time_s, energy_j)
     goal = _goal(question, times, energies, gpus)
-    missing = missed(question, settings, time_s, energy_j)
+    missing = missed(question, settings, time_s, energy_j, beside)
     meets = missing <= 0
     best = np.where(meets, goal, np.inf).min(1)
     # Where no setting meets the constraints, the one that misses them least is right.
@@ -36,18 +42,20 @@ def regrets(
 
 
 def missed(
-    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None
-) -> Floats:
+    question: Question, settings: Sequence[Setting], time_s: Floats, energy_j: Floats | None,
+    beside: Beside = (0.0, 0.0),
+) -> Floats:  # fmt: skip
     """Return the share by which each setting misses a constraint, 0 if none; as ``regrets``."""
     times, energies = _of_training(question, settings, time_s, energy_j)
-    hours = times * np.array([item.gpus for item in settings]) / 3600
-    slowest = None
+    job_s = times + beside[0]
+    hours = job_s * np.array([item.gpus for item in settings]) / 3600
+    slowest = question.slowest_s
     if question.max_slowdown is not None:
         slowest = times.min(1)[:, None] * (1 + question.max_slowdown)
     result: Floats = np.zeros_like(times)
     for values, bound in (
-        (times, question.deadline_s),
-        (energies, question.energy_budget_j),
+        (job_s, question.deadline_s),
+        (None if energies is None else energies + beside[1], question.energy_budget_j),
         (hours, question.max_gpu_hours),
         (times, slowest),
     ):

@@ -10,14 +10,14 @@ import numpy as np
 
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import COMPUTE, LEARNED, Prior, Priors
-from wattlaw.analysis.predict.posterior import Posterior, fit
+from wattlaw.analysis.predict.posterior import Fitted, fit
 
 #: Standard deviation of the noise's prior, in logs, where repeats show it. With 2.0, 25 of 30
 #: decisions on 9 settings whose runs vary by 20 % were within a tolerance of 10 %; with 0.7, 21.
 _SD = 2.0
 
 
-def fit_with_repeats(observations: Sequence[Observation], seed: int) -> Posterior:
+def fit_with_repeats(observations: Sequence[Observation], seed: int) -> Fitted:
     repeated = _repeated(observations)
     if not repeated:
         return fit(observations, seed=seed)
@@ -26,7 +26,7 @@ def fit_with_repeats(observations: Sequence[Observation], seed: int) -> Posterio
     return fit(observations, seed=seed, priors=Priors(values, LEARNED.source))
 
 
-def noise_of_repeats(posterior: Posterior) -> float:
+def noise_of_repeats(posterior: Fitted) -> float:
     """Return the standard deviation of a run's log time; 0 if no setting was measured twice."""
     if not _repeated(posterior.observations):
         return 0.0
@@ -60,5 +60,5 @@ def _repeated(observations: Sequence[Observation]) -> list[list[float]]:
     by_setting: dict[object, list[float]] = {}
     for item in observations:
         key = item.setting, item.epoch_steps
-        by_setting.setdefault(key, []).append(float(np.log(item.step_time_s)))
+        by_setting.setdefault(key, []).append(float(np.log(item.healthy_step_s)))
     return [times for times in by_setting.values() if len(times) > 1]

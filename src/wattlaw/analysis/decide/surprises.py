@@ -65,7 +65,7 @@ def _compared(
 ) -> tuple[float, float, float, float]:
     """Return the median and the 90 % interval of a run's step time, and the run's normal score."""
     times = fit_with_repeats(before, seed).runs([run.setting])[1][:, 0]
-    share = (np.count_nonzero(times < run.step_time_s) + 0.5) / (times.size + 1)
+    share = (np.count_nonzero(times < run.healthy_step_s) + 0.5) / (times.size + 1)
     middle, low, high = map(float, np.quantile(times, (0.5, 0.05, 0.95)))
     return middle, low, high, float(special.ndtri(share))
 

@@ -1,15 +1,14 @@
 """Rows that differ in one limit alone, and speed and energy under a limit."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.speedup import ratios
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.metrics import SETTINGS
+from wattlaw.analysis.metrics.variation import Variation, variations
 
 Limit = Literal["power_limit_w", "clock_limit_mhz"]
 LIMITS: tuple[Limit, ...] = ("power_limit_w", "clock_limit_mhz")
@@ -69,37 +68,39 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
 
     One row per setting and limit, settings of a single limit left out: the settings, ``limit`` and
     ``reference`` (missing: none; else the highest), ratios of geometric means over repeats with
-    their 95 % intervals of ``speedup.ratios``, pooled over the limits of the setting, ``n``,
-    ``n_reference``, and ``energy_is``. Energies that count different things have no ratio, and
-    ``energy_is`` names all of them. The other limit stays the same. A column of settings that
-    ``table`` lacks is taken not to differ.
+    the 95 % intervals of ``Variation.ratio``, ``n``, ``n_reference``, and ``energy_is``. Energies
+    that count different things have no ratio, and ``energy_is`` names all of them. The other limit
+    stays the same. A column of settings that ``table`` lacks is taken not to differ.
     """
     names = [name for name in SETTINGS if name in table.columns and name != limit]
+    table = table.reset_index(drop=True)
     limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
-    several = table.loc[limits.transform("nunique") > 1, [*names, limit, TIME, ENERGY, "energy_is"]]
-    rows = [row for group, runs in groups(several, names) for row in _rows(group, runs, limit)]
+    several = table.loc[limits.transform("nunique") > 1, [*names, limit, ENERGY, "energy_is"]]
+    of_runs: dict[Any, Mapping[str, Variation]] = {}
+    if len(several):
+        for varied in variations(table, (TIME, ENERGY)):
+            of_runs |= dict.fromkeys(varied[TIME].runs.index, varied)
+    rows = [
+        row for group, runs in groups(several, names)
+        for row in _rows(group, runs, limit, of_runs[runs.index[0]])
+    ]  # fmt: skip
     columns = [*names, "limit", "reference", *_RATIOS, "n", "n_reference", "energy_is"]
     frame = pd.DataFrame(rows, columns=columns)
     return frame.astype(dict.fromkeys(["limit", "reference", *_RATIOS], float))
 
 
-def _rows(group: Group, runs: pd.DataFrame, limit: Limit) -> Iterator[dict[str, Any]]:
+def _rows(
+    group: Group, runs: pd.DataFrame, limit: Limit, varied: Mapping[str, Variation]
+) -> Iterator[dict[str, Any]]:
     limits = distinct_limits(runs[limit])
     at = [at_limit(runs, limit, value) for value in limits]
-    times, energies = (
-        {i: np.log(rows[name].dropna().to_numpy(float)) for i, rows in enumerate(at)}
-        for name in (TIME, ENERGY)
-    )
     kinds = [{*rows.loc[rows[ENERGY].notna(), "energy_is"].dropna()} for rows in at]
-    time_ratios = ratios(times, 0)
     for i, value in enumerate(limits):
         counted = kinds[0] | kinds[i]
-        ratio, low, high = time_ratios[i]
+        ratio, low, high = varied[TIME].ratio(at[i].index, at[0].index)
         values = [ratio, low, high, 1 / ratio, 1 / high, 1 / low]
         if len(counted) <= 1:
-            # Repeats of other limits add to the variance only if they count the same.
-            same = {j: energies[j] for j, kind in enumerate(kinds) if kind == counted}
-            values += ratios(same, 0).get(i, ())
+            values += varied[ENERGY].ratio(at[i].index, at[0].index)
         yield group | dict(zip(_RATIOS, values, strict=False)) | {
             "limit": value, "reference": limits[0], "n": len(at[i]), "n_reference": len(at[0]),
             "energy_is": "; ".join(sorted(counted)) or None,

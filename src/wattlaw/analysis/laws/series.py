@@ -21,13 +21,13 @@ from wattlaw.analysis.laws.fitting import Fit, Fits, fit_groups
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, uncooperative
 from wattlaw.analysis.metrics.groups import (
-    ENERGIES,
     JSON_COLUMNS,
     differing_options,
     group_numbers,
     groups,
 )
 from wattlaw.analysis.metrics.metrics import ESTIMATED, WHY_NO_LAW, missing_energy, unit_of
+from wattlaw.analysis.metrics.setting_means import ENERGIES
 from wattlaw.common.formatting import plural
 from wattlaw.study.labels import group_label
 

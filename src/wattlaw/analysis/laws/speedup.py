@@ -5,9 +5,8 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.metrics.estimates import Floats, pool
+from wattlaw.analysis.metrics.variation import Variation, variations
 
-Ratio = tuple[float, float, float]
 _COLUMNS = [
     "series", "unit", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
     "efficiency_low", "efficiency_high", "energy_ratio", "energy_ratio_low", "energy_ratio_high",
@@ -22,33 +21,43 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     series and GPU count N: ``speedup`` = T(R) / T(N); ``efficiency`` = speedup R / N, or T(R) /
     T(N) where the data set grows with N and each GPU has as much to do; ``energy_ratio`` = E(N) /
     E(R) of the unit or, where the data set grows, of a sample; ``energy_delay_ratio`` of E T. All
-    are of geometric means over repeats, with 95 % t intervals of ``ratios``. A series in steps has
-    none: how much work a step is at another count is not known. Energy ratios are missing where
-    energies count different things.
+    are of geometric means over repeats, with the 95 % intervals of ``Variation.ratio``. A series in
+    steps has none: how much work a step is at another count is not known. Energy ratios are missing
+    where energies count different things.
     """
+    runs = series.drop_duplicates("run_id").set_index("run_id")
+    of_runs = {
+        run_id: varied
+        for varied in variations(runs, ("time_s", "energy_j", "energy_per_sample_j"))
+        for run_id in varied["time_s"].runs.index
+    }
     rows = [
         row
         for label, rows_of_series in series[series["unit"] != "step"].groupby("series", sort=False)
-        for row in _of_series(str(label), rows_of_series, reference)
+        for row in _of_series(
+            str(label), rows_of_series, reference, of_runs[rows_of_series["run_id"].iloc[0]]
+        )
     ]
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
 def _of_series(
-    label: str, series: pd.DataFrame, wanted: int | None
+    label: str, series: pd.DataFrame, wanted: int | None, varied: Mapping[str, Variation]
 ) -> Iterator[tuple[object, ...]]:
     counts = sorted(int(count) for count in series["gpus"].unique())
     reference = wanted if wanted in counts else counts[0]
-    time_ratios = ratios(_logs(series, "time_s"), reference)
+    runs = {gpus: pd.Index(series.loc[series["gpus"] == gpus, "run_id"]) for gpus in counts}
     # Of a growing data set an epoch or a run is more work, a sample is not.
     grows = bool((series["fraction_per_gpu"].notna() & (series["unit"] != "sample")).any())
     energy_j = "energy_per_sample_j" if grows else "energy_j"
     kinds = series.loc[series[energy_j].notna(), "energy_is"].dropna().unique()
-    energies = ratios(_logs(series, energy_j), reference) if len(kinds) == 1 else {}
     unit = series["unit"].iloc[0]
     for gpus in counts:
-        time, high, low = (1 / value for value in time_ratios[gpus])
-        energy, energy_low, energy_high = energies.get(gpus, (np.nan,) * 3)
+        time, high, low = (1 / end for end in varied["time_s"].ratio(runs[gpus], runs[reference]))
+        energy = energy_low = energy_high = np.nan
+        if len(kinds) == 1:
+            pair = runs[gpus], runs[reference]
+            energy, energy_low, energy_high = varied[energy_j].ratio(*pair)
         work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
         share = work * reference / gpus
         yield (
@@ -56,23 +65,3 @@ def _of_series(
             high * share, energy, energy_low, energy_high, energy / (time * work),
             kinds[0] if len(kinds) == 1 else None,
         )  # fmt: skip
-
-
-def ratios(logs: Mapping[int, Floats], reference: int) -> dict[int, Ratio]:
-    """Return exp of the difference of means to the reference, with its 95 % interval.
-
-    ``logs`` are logarithms of the repeats, by GPU count; ``estimates.pool`` says when
-    there is no interval. Where the reference has no values there is nothing to return.
-    """
-    samples = {gpus: values[np.isfinite(values)] for gpus, values in logs.items()}
-    samples = {gpus: values for gpus, values in samples.items() if len(values)}
-    if reference not in samples:
-        return {}
-    pooled = pool(samples)
-    return {gpus: tuple(np.exp(pooled.interval(gpus, reference)).tolist()) for gpus in samples}
-
-
-def _logs(series: pd.DataFrame, column: str) -> dict[int, Floats]:
-    values = series[column].where(series[column] > 0)
-    logs = np.log(values)
-    return {int(gpus): rows.to_numpy(float) for gpus, rows in logs.groupby(series["gpus"])}

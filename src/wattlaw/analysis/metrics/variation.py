@@ -4,17 +4,19 @@ A session is a day (UTC). The logarithm of a run's time or energy is that of its
 deviation of its set of nodes, of its session there, and of the run.
 """
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.metrics.estimates import LEVEL, ROUNDING, Floats, LeastSquares
+from wattlaw.analysis.metrics.estimates import LEVEL, ROUNDING, Floats, LeastSquares, Mean
 from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Caution
+from wattlaw.study.sources import origin_of
 
 #: Standard deviations in logs before a store has shown its own, and the degrees of freedom that
 #: they count for. Nodes: the same T4 jobs on other nodes of a cluster differ by 3.2 %
@@ -31,32 +33,92 @@ _IDENTIFIED = 0.05
 #: Nodes times settings on a set of nodes: with more, a comparison takes a GB and minutes.
 _MOST_PLACES = 10_000_000
 _SIZE = ["gpus", "nodes"]
+#: Runs that are alike in these columns are taken to vary alike.
+JOB = ("workload", "hardware", "launcher")
+
+
+#: A ratio with its 95 % interval.
+Ratio = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
 class Variation:
     """How far mean logarithms of settings may be from those on other days and nodes.
 
-    ``variances`` are those of the components ``run``, ``session`` and ``nodes``, and ``half`` is
-    half the width of the 95 % interval of each setting's mean logarithm. ``repeated`` is the number
-    of repeats beyond the first of each setting.
+    ``variances`` are those of the components ``run``, ``session`` and ``nodes``, with ``freedoms``;
+    ``origins`` says what shows each: ``repeats``, ``public data``, or None where it cannot differ.
+    ``half`` is half the width of the 95 % interval of each setting's mean logarithm, missing for
+    imported runs without repeats. ``repeated`` is the number of repeats beyond the first of each
+    setting. ``runs`` has a row per run with a value, and the numbers of its set of nodes and of its
+    session there; ``of_run`` the variance of a run of its setting, and degrees of freedom.
     """
 
     variances: Floats
+    freedoms: Floats
+    origins: tuple[str | None, ...]
     half: Floats
     repeated: int
+    runs: pd.DataFrame  # log, slow_log, session, nodes, setting
+    of_run: Floats  # shape (2, settings)
+
+    def contrast(self, weights: pd.Series) -> Mean:
+        """Return the weighted sum of log values of runs; ``weights`` are by the index of runs.
+
+        What runs on the same nodes and in the same session share counts once: it cancels in the
+        difference of settings that ran there.
+        """
+        runs = self.runs
+        weight = weights.reindex(runs.index, fill_value=0.0).to_numpy(float)
+        by_setting = np.bincount(runs["setting"], weight**2, minlength=self.of_run.shape[1])
+        is_own = self.of_run[1] != self.freedoms[0]
+        parts, freedoms = by_setting * self.of_run[0], self.of_run[1]
+        parts = np.array([*parts[is_own], parts[~is_own].sum(), *self._shared(weight)])
+        freedoms = np.array([*freedoms[is_own], *self.freedoms])
+        value, variance = float(weight @ runs["log"]), float(parts.sum())
+        if not np.isfinite(self.half).any():
+            return Mean(value, np.nan, 0)
+        return Mean(value, variance, float(variance**2 / (parts**2 / freedoms).sum()))
+
+    def beyond_repeats(self, weights: pd.Series) -> Mean:
+        """Return the part of ``contrast`` that repeats in one place cannot show; its value is 0."""
+        weight = weights.reindex(self.runs.index, fill_value=0.0).to_numpy(float)
+        parts = self._shared(weight)
+        if not (variance := float(parts.sum())) > 0:
+            return Mean(0.0, 0.0, 1)
+        return Mean(0.0, variance, float(variance**2 / (parts**2 / self.freedoms[1:]).sum()))
+
+    def _shared(self, weight: Floats) -> Floats:
+        sums = [np.bincount(self.runs[name], weight) for name in ("session", "nodes")]
+        return np.array([own @ own for own in sums]) * self.variances[1:]
+
+    def ratio(self, first: "pd.Index[Any]", other: "pd.Index[Any]") -> Ratio:
+        """Return the ratio of the geometric means of two sets of runs, with its 95 % interval.
+
+        It reaches to the ratio without what a slow node adds. Missing if a set has no value.
+        """
+        known = [runs.intersection(self.runs.index) for runs in (first, other)]
+        if not all(map(len, known)):
+            return np.nan, np.nan, np.nan
+        if known[0].equals(known[1]):
+            return 1.0, 1.0, 1.0
+        shares = [pd.Series(1 / len(runs), index=runs) for runs in known]
+        weights = shares[0].sub(shares[1], fill_value=0.0)
+        mean = self.contrast(weights)
+        slower = float((weights * self.runs["slow_log"]).sum())
+        low, high = mean.interval
+        ends = np.exp([mean.value, low - max(slower, 0.0), high - min(slower, 0.0)]).tolist()
+        return ends[0], ends[1], ends[2]
 
 
-def variation(
-    quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame, absent: Collection[str] = ()
-) -> Variation:
+def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Variation:
     """Return how a quantity varies: nested analysis of variance by unweighted means, shrunk.
 
     Each sum of squares, less what finer components add to it (Searle, Casella & McCulloch 1992,
     "Variance Components", chapter 3), is pooled with that of ``PRIOR``: a scaled inverse chi-square
-    posterior. Degrees of freedom of a mean are Satterthwaite's. ``absent`` are components that
-    cannot differ, unless runs show it. ``setting`` numbers the settings from 0 on.
+    posterior. Degrees of freedom of a mean are Satterthwaite's. ``setting`` numbers the settings
+    from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes.
     """
+    absent = _absent(rows)
     placed = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts"])
     cell = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts", "session"])
     known = quantity > 0
@@ -65,7 +127,7 @@ def variation(
     size = int(setting.max()) + 1
     runs_of = np.bincount(levels[-1], minlength=size).astype(float)
     values, below, units = logs, np.zeros(len(logs)), np.arange(len(logs))
-    variances, freedoms, shares, repeated = [], [], [], 0
+    variances, freedoms, shares, origins, repeated = [], [], [], [], 0
     for (name, (sd, weight)), level in zip(PRIOR.items(), levels, strict=True):
         # The units of this component, each of one group: runs, cells, sets of nodes.
         first = np.unique(units, return_index=True)[1]
@@ -73,19 +135,20 @@ def variation(
         owner = levels[-1].to_numpy()[first]
         groups, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
         means = np.bincount(number, values) / sizes
-        deviations, freedom = (values - means[number]) ** 2, len(values) - len(groups)
+        deviations = (values - means[number]) ** 2
+        squares, freedom = float(deviations.sum()), len(values) - len(groups)
         if name == "run":
             cells_of = np.unique(np.column_stack([group, owner]), axis=0)[:, 1]
             own_squares = np.bincount(owner, deviations, minlength=size)
             own_freedom = runs_of - np.bincount(cells_of, minlength=size)
-        squares = float(deviations.sum())
         if squares <= len(values) * ROUNDING**2:
             freedom = 0  # identical repeats show nothing
         squares -= float((below * (1 - 1 / sizes[number])).sum())
-        prior = 0.0 if name in absent else sd**2
-        variance = (weight * prior + max(0.0, squares)) / (weight + freedom)
+        prior = 0.0 if name in absent else weight * sd**2
+        variance = (prior + max(0.0, squares)) / (weight + freedom)
         variances.append(variance)
         freedoms.append(weight + freedom)
+        origins.append("repeats" if freedom else "public data" if prior else None)
         of_mean = np.bincount(owner, counts**2.0, minlength=size)
         with np.errstate(invalid="ignore", divide="ignore"):
             shares.append(of_mean / runs_of**2)
@@ -95,15 +158,52 @@ def variation(
     of_settings, freedom_of = (
         np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
     )
-    # A setting with enough repeats shows its own variance of a run.
-    has_enough = own_freedom > _ENOUGH_FREEDOM
+    # A setting with enough repeats shows its own variance of a run, unless they are identical.
+    has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
     freedom_of[0, has_enough] = own_freedom[has_enough]
     parts = np.array(shares) * of_settings
     total = parts.sum(0)
-    freedom_of = total**2 / (parts**2 / freedom_of).sum(0)
-    half = special.stdtrit(freedom_of, (1 + LEVEL) / 2) * np.sqrt(total)
-    return Variation(np.array(variances), half, repeated)
+    of_mean = total**2 / (parts**2 / freedom_of).sum(0)
+    half = special.stdtrit(of_mean, (1 + LEVEL) / 2) * np.sqrt(total)
+    if not repeated and "imported" in set(rows["launcher"]):
+        half = half * np.nan  # nothing says in what these runs differ
+    # Unknown nodes are shared with no other setting.
+    hosts = rows["hosts"].astype(object).where(rows["hosts"].notna(), "of " + setting.astype(str))
+    places = rows.assign(hosts=hosts)[known]
+    runs = places[["slow_log"]].assign(
+        log=np.log(quantity[known].to_numpy(float)), setting=setting[known],
+        session=group_numbers(places, ["hosts", "session"]), nodes=group_numbers(places, ["hosts"]),
+    )  # fmt: skip
+    of_run = np.array([of_settings[0], freedom_of[0]])
+    return Variation(
+        np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs, of_run
+    )
+
+
+def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Variation]]:
+    """Yield how quantities vary in each group of ``JOB``, by the index of runs.
+
+    Energies of a setting that count different things show nothing.
+    """
+    settings = [name for name in SETTINGS if name in table]
+    jobs = [name for name in JOB if name in table]
+    for _, rows in with_slow_nodes(table).groupby(jobs, dropna=False):
+        setting = group_numbers(rows, settings)
+        alike = rows["energy_is"].groupby(setting).transform("nunique") <= 1
+        yield {
+            name: variation(rows[name].where(alike | ("energy" not in name)), setting, rows)
+            for name in names
+        }
+
+
+def _absent(rows: pd.DataFrame) -> set[str]:
+    """Return the components that cannot differ between runs, unless they show it."""
+    launchers = set(rows["launcher"])
+    if {origin_of(launcher) for launcher in launchers} == {"simulated"}:
+        return {"session", "nodes"}
+    is_one_machine = rows["nodes"].max() == rows["hosts"].nunique() == 1
+    return {"nodes"} if launchers == {"local"} and is_one_machine else set()
 
 
 def shared_deviations(
@@ -205,6 +305,14 @@ def slow_nodes(rows: pd.DataFrame) -> tuple[list[SlowNode], pd.Series]:
         ran_on = rows["hosts"].str.split(",").map({*item.names}.issubset, na_action="ignore")
         slower = slower.mask(ran_on.eq(other=True), float(np.log1p(item.slower)))
     return named, slower
+
+
+def with_slow_nodes(table: pd.DataFrame) -> pd.DataFrame:
+    """Return rows of runs with ``slow_log``: how much higher their log time is for a slow node."""
+    if "slow_log" in table:
+        return table
+    of_workloads = [slow_nodes(rows)[1] for _, rows in table.groupby("workload", dropna=False)]
+    return table.assign(slow_log=pd.concat(of_workloads) if of_workloads else 0.0)
 
 
 def _effects_of_settings(cells: pd.DataFrame) -> tuple[pd.Series, Floats, int]:

@@ -1,14 +1,16 @@
 """The settings to predict: what the caller names, and otherwise what most runs have."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import product
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise, product
 from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
 from wattlaw.study.setting import Setting
 
+#: A power limit and a clock limit.
+Limit = tuple[float | None, ...]
 #: Settings that a baseline may name.
 BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS)
 #: Without GPU counts, predictions go up to this multiple of the largest measured one.
@@ -135,3 +137,31 @@ def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -
     if nodes is None and node_gpus is not None:
         return Setting.packed(gpus, node_gpus, **values)
     return Setting(gpus, nodes=nodes, **values)
+
+
+def local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
+    """Return batches of a GPU: the measured local and global ones, and doublings between them."""
+    batches: dict[float | None, None] = {}
+    for item in measured:
+        for batch in (item.local_batch, item.global_batch and item.global_batch / gpus):
+            if batch is None or (batch >= 1 and batch == int(batch)):
+                batches[batch] = None
+    known = sorted(batch for batch in batches if batch is not None)
+    for low, high in pairwise(known):
+        between = low
+        while (between := 2 * between) < high:
+            batches[between] = None
+    return list(batches)
+
+
+def halfway_limits(limits: Sequence[Limit]) -> Iterator[Limit]:
+    """Yield limits half-way between neighbours that differ in one limit alone."""
+    for place in range(len(LIMITS)):
+        by_other: dict[float | None, list[float]] = {}
+        for limit in limits:
+            if (value := limit[place]) is not None:
+                by_other.setdefault(limit[1 - place], []).append(value)
+        for other, values in by_other.items():
+            for low, high in pairwise(sorted(values)):
+                middle = float(round((low + high) / 2))
+                yield (middle, other) if place == 0 else (other, middle)

@@ -70,7 +70,7 @@ class Job:
     def fastest(self) -> Setting:
         times: dict[Setting, list[float]] = {}
         for item in self.observations:
-            time_s = item.step_time_s / item.setting.samples
+            time_s = item.healthy_step_s / item.setting.samples
             times.setdefault(item.setting, []).append(time_s)
         return min(times, key=lambda setting: sum(times[setting]) / len(times[setting]))
 
@@ -356,7 +356,9 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     }
     # A rank that loads its samples itself does not wait for them.
     columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
-    table = pd.DataFrame(columns, dtype=float).astype(object)
+    is_slow = rows["slow_log"] > 0  # healthy nodes wait there, so that the parts are others
+    columns |= {part: columns[part].mask(is_slow) for part in PARTS}
+    table = pd.DataFrame(columns | {"slow_log": rows["slow_log"]}, dtype=float).astype(object)
     records: Any = table.where(table.notna(), None).to_dict("records")
     return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
 
@@ -385,9 +387,9 @@ def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
     """Return the observations; of very many, one with the geometric means for each setting."""
     if len(observations) <= _MOST:
         return tuple(observations)
-    alike: dict[tuple[Setting, float | None], list[Observation]] = {}
+    alike: dict[object, list[Observation]] = {}
     for item in observations:
-        alike.setdefault((item.setting, item.epoch_steps), []).append(item)
+        alike.setdefault((item.setting, item.epoch_steps, item.slow_log), []).append(item)
 
     def mean(items: list[Observation], name: str) -> Any:
         values = [getattr(item, name) for item in items]

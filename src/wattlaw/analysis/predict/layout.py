@@ -29,7 +29,7 @@ class Reference:
     def of(cls, observations: Sequence[Observation]) -> "Reference":
         micro = _micro([item.setting for item in observations])
         counts = [item.setting.gradient_accumulation for item in observations]
-        part_s = np.array([item.step_time_s for item in observations]) / counts
+        part_s = np.array([item.healthy_step_s for item in observations]) / counts
         batch = float(np.exp(np.log(micro).mean()))
         powers = [item.power_per_gpu_w for item in observations if item.power_per_gpu_w]
         gpus = np.array([item.setting.gpus for item in observations])

@@ -1,12 +1,14 @@
 """The observation of a setting."""
 
 from dataclasses import dataclass
+from math import exp
 
 import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import BadInput
+from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 Floats = npt.NDArray[np.float64]
@@ -35,6 +37,14 @@ class Observation(Result):
     #: Steps over which the time of an epoch was divided; None if ``step_time_s`` is of steps alone,
     #: without what an epoch takes beside them.
     epoch_steps: float | None = None
+    slow_log: float = 0.0  # how much higher its log time is for a slow node that is named
+    #: The transformer that was trained. With it, layouts other than data parallel are modelled.
+    network: Network | None = None
+
+    @property
+    def healthy_step_s(self) -> float:
+        """The step time without what a slow node adds."""
+        return self.step_time_s * exp(-self.slow_log)
 
     def __post_init__(self) -> None:
         for name in ("step_time_s", "power_per_gpu_w", "epoch_steps"):

@@ -10,6 +10,7 @@ import numpy.typing as npt
 from wattlaw.analysis.predict import beyond, model_error, parameters
 from wattlaw.analysis.predict.layout import Layout, Reference
 from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
+from wattlaw.analysis.predict.parallel_posterior import ParallelPosterior, fit_layouts
 from wattlaw.analysis.predict.smc import sample
 from wattlaw.analysis.predict.step_model import Parameters, Step, step
 from wattlaw.common.errors import BadInput
@@ -62,7 +63,7 @@ class Posterior:
         """
         seen = [item.setting for item in self.observations]
         fitted, _, _ = self._steps(seen, self.observations)
-        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
         by_setting: dict[Setting, list[float]] = {}
         for setting, value in zip(seen, np.median(missed, axis=0).tolist(), strict=True):
             by_setting.setdefault(setting, []).append(value)
@@ -113,7 +114,7 @@ class Posterior:
             Layout.of_observations(self.observations, self.reference),
             Layout.of(settings, self.reference),
         )
-        missed = np.log([item.step_time_s for item in self.observations]) - np.log(fitted.step_s)
+        missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
         # What an allocation of nodes adds counts as an error of the model: a training is in one
         # allocation too. What a session shares does not.
         misfit = max(self.misfit, model_error.TIME_ERROR)
@@ -128,7 +129,7 @@ class Posterior:
         errors = errors + beyond.draw_errors(
             *layouts, misfit / model_error.TIME_ERROR, self.draws, self.seed
         )
-        seen_s = np.array([item.step_time_s for item in self.observations])
+        seen_s = np.array([item.healthy_step_s for item in self.observations])
         least_s = beyond.saturated_s(
             layouts[0], seen_s, layouts[1], self.growth, self.draws, self.seed
         )
@@ -167,20 +168,27 @@ class Posterior:
         return steps, noise, luck + np.zeros((1, layout.gpus.size))
 
 
+#: The posterior of data-parallel jobs, or that of layouts.
+Fitted = Posterior | ParallelPosterior
+
+
 def fit(
     observations: Sequence[Observation],
     *,
     seed: int = 0,
     priors: parameters.Priors = parameters.LEARNED,
-) -> Posterior:
+) -> Fitted:
     """Return the posterior of the runs of one workload on one kind of hardware.
 
-    It is cached, because callers query one job several times.
+    It is cached, because callers query one job several times. Runs that name their network are of
+    a transformer with a parallel layout, which has a model of its own.
 
     ``BadInput``: There is no observation.
     """
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
+    if observations[0].network is not None:
+        return fit_layouts(tuple(observations), seed)
     return _fit(tuple(observations), seed, priors)
 
 
@@ -203,7 +211,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     data = _Data.of(observations, reference)
     target = partial(_log_likelihood, data, names, transformation)
     guess = {}
-    times = np.array([item.step_time_s for item in observations])
+    times = np.array([item.healthy_step_s for item in observations])
     growth = beyond.growth(layout, times)
     if growth[0] > _GROWTH:
         # Storage that all share may be what takes the step of the most GPUs.
@@ -288,7 +296,7 @@ class _Data:
         observations = [item for items in by_session.values() for item in items]
         layout = Layout.of_observations(observations, reference)
         powers = np.array([item.power_per_gpu_w or np.nan for item in observations])
-        times = np.array([item.step_time_s for item in observations])
+        times = np.array([item.healthy_step_s for item in observations])
         parts = np.array([[getattr(item, name) for item in observations] for name in PARTS], float)
         return cls(
             layout,

@@ -13,7 +13,7 @@ from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.intervals import Basis, Components, NextMeasurement, Prediction, pair
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import LEARNED, Priors
-from wattlaw.analysis.predict.posterior import Posterior, fit
+from wattlaw.analysis.predict.posterior import Fitted, fit
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import percent
 from wattlaw.study.setting import Setting
@@ -115,7 +115,7 @@ def predict(
     return rows
 
 
-def _basis(posterior: Posterior, unknown: set[str]) -> Basis:
+def _basis(posterior: Fitted, unknown: set[str]) -> Basis:
     seen = [item.setting for item in posterior.observations]
     return Basis(
         observations=len(seen),
@@ -177,7 +177,7 @@ def _limits(setting: Setting) -> tuple[float | None, float | None]:
     return setting.power_limit_w, setting.clock_limit_mhz
 
 
-def _warnings(posterior: Posterior, setting: Setting, unknown: set[str]) -> tuple[Caution, ...]:
+def _warnings(posterior: Fitted, setting: Setting, unknown: set[str]) -> tuple[Caution, ...]:
     seen = [item.setting for item in posterior.observations]
     precisions = {item.precision for item in seen}
     limits = {_limits(item) for item in seen}
@@ -193,7 +193,7 @@ def _warnings(posterior: Posterior, setting: Setting, unknown: set[str]) -> tupl
     return (*texts, *misfit_cautions(posterior))
 
 
-def misfit_cautions(posterior: Posterior) -> Iterator[Caution]:
+def misfit_cautions(posterior: Fitted) -> Iterator[Caution]:
     if (missed := posterior.misfit) > _MISFIT:
         text = (
             f"The model misses the runs that it rests on by {percent(missed, 2)}: they are noisy, "
@@ -217,7 +217,7 @@ _TEXTS = {
 
 
 def next_measurement(
-    posterior: Posterior, settings: Sequence[Setting]
+    posterior: Fitted, settings: Sequence[Setting]
 ) -> list[NextMeasurement | None]:
     """Return, for each setting, the candidate whose measurement narrows its interval most.
 
@@ -244,7 +244,7 @@ def next_measurement(
     return measurements
 
 
-def _candidates(posterior: Posterior, settings: Sequence[Setting]) -> list[Setting]:
+def _candidates(posterior: Fitted, settings: Sequence[Setting]) -> list[Setting]:
     """Return settings no larger than needed: one change of a measured setting at a time."""
     seen = dict.fromkeys(item.setting for item in posterior.observations)  # in their order
     largest = max(seen, key=lambda item: item.gpus)

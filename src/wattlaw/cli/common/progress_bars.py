@@ -8,7 +8,6 @@ from rich import progress as bars
 
 from wattlaw.api.progress_lines import LineProgress, Tally, title, waiting_text
 from wattlaw.cli.common.console import Console
-from wattlaw.common import progress as work
 from wattlaw.common.terminal import escaped_output
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.campaign import Observer
@@ -21,7 +20,6 @@ def observer_for(console: Console, runs: int, *, decides: bool = False) -> Itera
 
     A study that ``decides`` does not need all of its runs.
     """
-    work.observer.set(None)  # the bar of the study is the only one
     if not console.is_terminal:
         yield LineProgress(partial(console.print, soft_wrap=True), runs, decides=decides)
         return

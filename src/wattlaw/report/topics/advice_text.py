@@ -8,7 +8,6 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import Savings, Tie
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
-from wattlaw.analysis.advise.whole_job import lateness
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
@@ -27,7 +26,7 @@ _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
     "work-unknown": "the runs may have done different work",
-    "whole-job-late": "the whole job may miss the deadline",
+    "decision-differs": "the study's decision leads with another setting",
     "only-the-mean-meets": "only the mean meets the constraints",
     "energy-estimated": "energies are estimated from CPU use, not measured",
     "no-energy": "energy is not known",
@@ -75,7 +74,8 @@ def answer(advice: Advice) -> Answer:
         if not advice.clearly_best:
             only = "the only setting" if _is_only(advice) else "lowest mean"
             headline = f"No setting is clearly best for {advice.workload}; {only}: {best.label}"
-        qualifier = fmt.full_stop(f"for the lowest {advice.goal}{caveats}")
+        study = ", as the study asks" if advice.decision is not None else ""
+        qualifier = fmt.full_stop(f"for the lowest {advice.goal}{study}{caveats}")
     figures = _figures(advice, best or nearest) if best or nearest else ()
     whole = _whole_job(best or nearest, advice.deadline_s)
     return Answer(headline, qualifier, tuple(figures), f"{whole} {_reference(advice)}".strip())
@@ -118,7 +118,11 @@ def _sure(advice: Advice) -> tuple[str, str]:
     if advice.probability is None:
         why = "there are too few repeats for a probability"
         return "unknown", f"lowest of {compared}; {why}"
-    note = f"to be within {percent(advice.tolerance)} of the best of {compared}"
+    note = f"to be within {percent(advice.tolerance)} of the best"
+    if advice.spread_from == "decision" and advice.decision is not None:
+        runs = fmt.plural(advice.decision.runs, "run")
+        return percent(advice.probability), f"{note}, by the study's decision after {runs}"
+    note += f" of {compared}"
     if advice.spread_from == "model":
         note += ", if runs vary as the model assumes (too few repeats)"
     if advice.simulated:
@@ -145,17 +149,21 @@ def _whole_job(option: Option | None, deadline_s: float | None) -> str:
         return ""
     missing = option.whole_job_without
     known = [part for part in BESIDE_TRAINING if part not in missing]
+    near = option.overhead_from
     text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
     text += f", with {fmt.names_text(known)}" if known else ""
+    text += f" carried over from {near}" if known and near else ""
     if missing:
         verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
         text += f", without {fmt.names_text(missing)}, which {verb} not measured"
     if option.slurm_time is not None:
         text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
-    if late := lateness(option, deadline_s):
-        text += f"; it {late}"
-    elif deadline_s is not None and not missing:
-        text += f"; it meets the deadline of {fmt.duration_text(deadline_s)}"
+    if deadline_s is not None:
+        time_s = option.whole_job_s
+        meets = "misses" if time_s.mean > deadline_s else "may miss"
+        if (time_s.high or time_s.mean) <= deadline_s:
+            meets = "without them, it meets" if missing else "it meets"
+        text += f"; {meets} the deadline of {fmt.duration_text(deadline_s)}"
     return f"{text}."
 
 
@@ -189,6 +197,7 @@ def brief(advice: Advice) -> str:
     """The answer in one line: setting, changes, figures, caveats."""
     shown, codes = answer(advice), {warning.code for warning in advice.warnings}
     reason = "" if advice.recommended else advice.reason
+    reason += "as the study asks" if advice.decision and advice.recommended else ""
     figures = [f"{item.name} {item.value}" for item in shown.figures]
     caveats = [*_caveats(advice), *(text for code, text in _IN_FULL.items() if code in codes)]
     left = sum(advice.left_out.values())

@@ -62,6 +62,11 @@ def decision_text(decision: Decision) -> str:
         )
         if decision.meets is not None and decision.meets < LIKELY:
             text += f", meets the constraints with probability {decision.meets:.2f}"
+    return text + _spent(decision)
+
+
+def _spent(decision: Decision) -> str:
+    text = ""
     if decision.gpu_hours_saved is not None:
         # Hours of other runs are predicted, so they are not added to those that were spent.
         origin = "" if decision.origin == MEASURED else f"{decision.origin} "
@@ -90,20 +95,15 @@ def sentences(findings: Findings) -> Iterator[str]:
         origin = ""
         if item.origin != MEASURED and not findings.sources_label:  # which the page's title has
             origin = f" ({item.origin})"
-        state = decision_text(item).removeprefix("decision: ")
+        is_answer = any(
+            advice.decision is item and advice.spread_from == "decision"
+            for advice in findings.advice
+        )
+        state = f"the answer above{_spent(item)}"
+        if not is_answer:
+            state = decision_text(item).removeprefix("decision: ")
         runs = fmt.plural(item.runs, "run")
         yield f"{item.study}{origin}: {goal_text(item)}: {state} (after {runs})."
-
-
-def in_brief(findings: Findings) -> Iterator[str]:
-    """Yield the setting of each decision, for readers of an advice that may name another one."""
-    for item in findings.decisions:
-        if item.setting is not None:
-            unclear = "" if item.clearly_best else " (leading, not clearly best)"
-            yield (
-                f"The study {item.study} asks for {goal_text(item)}. Its setting is "
-                f"{label(item.setting, item.worker)}{unclear} (see Decision)."
-            )
 
 
 def course(findings: Findings) -> Spec | None:

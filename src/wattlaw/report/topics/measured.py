@@ -40,6 +40,7 @@ def settings(findings: Findings) -> tables.Table | None:
         tables.number("runs", "n"),
         tables.scaled(f"{time_unit} per {of}", "time_s", seconds),
         tables.interval("95 % interval", "time_s", size=seconds),
+        tables.text("interval from", "interval_from"),
         tables.number("samples/s", "samples_per_s"),
         tables.scaled(f"{unit} per {of}", "energy_j", size),
         tables.text("energy is", lambda row: row["energy_is"] or "not available"),
@@ -51,10 +52,22 @@ def settings(findings: Findings) -> tables.Table | None:
         columns,
         cells.to_dict("records"),
         note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
-        f"training windows after warm-up, without evaluation.{interruption_note(findings)}",
+        "training windows after warm-up, without evaluation. Intervals are of the mean on other "
+        f"days and nodes.{_spread_note(cells)}{interruption_note(findings)}",
         command="wattlaw export STORE settings -o settings.csv",
         rank=lambda row: int(row["_limits"]),
     )
+
+
+def _spread_note(cells: pd.DataFrame) -> str:
+    """Return what shows how sessions and nodes vary, which repeats in one place cannot."""
+    texts = {"repeats": "repeats", "public data": "public data, as the runs do not show it"}
+    parts = [
+        f" Between {what}: by {' or '.join(texts[origin] for origin in sorted(origins))}."
+        for what, name in (("days", "sessions_from"), ("sets of nodes", "nodes_from"))
+        if (origins := set(cells[name].dropna()))
+    ]
+    return "".join(parts)
 
 
 def facts(findings: Findings) -> tables.Table | None:

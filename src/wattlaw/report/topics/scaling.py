@@ -124,8 +124,8 @@ def speedups(findings: Findings) -> tables.Table | None:
             tables.number("E·T ratio", "energy_delay_ratio"),
         ],
         rows[rows["gpus"] != rows["reference"]].to_dict("records"),
-        note="Ratios of geometric means over repeats. The reference is the smallest number unless "
-        "another is set.",
+        note="Ratios of geometric means over repeats. Intervals include other days and nodes; what "
+        "both settings share cancels. The reference is the smallest number unless another is set.",
         rank=lambda row: row["_rank"],
     )
 

@@ -54,15 +54,16 @@ _KINDS: dict[str, tuple[str, str, int]] = {
 _MAX_SETTINGS, _MAX_PANELS = 150, 6
 
 
-def answers(findings: Findings) -> Iterator[Answer | str]:
-    if findings.runs.empty:
+def answers(
+    advices: Sequence[Advice], refusals: Sequence[tuple[str, str]]
+) -> Iterator[Answer | str]:
+    if not advices and not refusals:
         yield "No run is done, so there is no result yet."
-    count = len(findings.advice)
-    if count <= _MAX_ANSWERS:
-        yield from map(advice_text.answer, findings.advice)
+    if len(advices) <= _MAX_ANSWERS:
+        yield from map(advice_text.answer, advices)
     else:
-        yield f"The table has the recommended setting of each of {count} workloads."
-    for workload, reason in findings.advice_refusals:
+        yield f"The table has the recommended setting of each of {len(advices)} workloads."
+    for workload, reason in refusals:
         yield f"{workload}: no advice, because {fmt.full_stop(reason)}"
 
 
@@ -75,8 +76,7 @@ def what_changes(findings: Findings) -> BulletList | None:
     return BulletList("What changes the answer", tuple(lines)) if lines else None
 
 
-def table(findings: Findings) -> tables.Table | None:
-    advices = findings.advice
+def table(advices: Sequence[Advice]) -> tables.Table | None:
     if len(advices) == 1:
         return settings(advices[0])
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]

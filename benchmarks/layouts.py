@@ -1,0 +1,131 @@
+"""How well time and memory of parallel layouts are predicted on public measurements.
+
+    python benchmarks/layouts.py [--seeds 5]
+
+Data are read from the folder that ``WATTLAW_PUBLIC_DATA`` names (docs/benchmarks.md). Priors were
+chosen with the layouts of a 3B model on H100 (nanotron) and memory of BigScience's runs in view;
+Megatron-DeepSpeed on A100 (vtrain), and memory of torchtitan and InternLM, report.
+"""
+
+import argparse
+import re
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from prediction_data import FOLDER
+from wattlaw.analysis.predict.observation import Observation
+from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.peak_memory import Peak, learn
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.study.network import Network
+from wattlaw.study.setting import Setting
+
+#: "llama-like 3B L28 h3072 a32 f8192 v131072" of the table.
+_3B = Network(layers=28, hidden=3072, heads=32, ffn=8192, vocabulary=131072, sequence=4096,
+              tied=True)  # fmt: skip
+_H100_GIB = 79.0
+
+
+def _setting(row: Any, **values: Any) -> Setting:
+    local = row.micro_batch * row.grad_acc * row.dp / row.gpus
+    sharding = {"zero1": "zero1"}.get(row.zero_or_fsdp, "none")
+    return Setting.packed(
+        int(row.gpus), int(row.gpus_per_node), local_batch=local, sharding=sharding,
+        gradient_accumulation=int(row.grad_acc), tp=int(row.tp), pp=int(row.pp), **values,
+    )  # fmt: skip
+
+
+def vtrain(table: pd.DataFrame) -> Iterator[Observation]:
+    for row in table[table["source"] == "vtrain_single"].itertuples():
+        layers, hidden, heads = map(int, re.findall(r"\d+", str(row.model)))
+        network = Network(layers=layers, hidden=hidden, heads=heads, vocabulary=51200,
+                          sequence=1024, gated=False, tied=True, biases=True,
+                          learned_positions=True)  # fmt: skip
+        setting = _setting(row, precision="fp16", checkpointing="full")
+        yield Observation(setting, float(row.step_time_s), network=network)  # type: ignore[arg-type]
+
+
+def nanotron(table: pd.DataFrame) -> Iterator[tuple[Setting, Any]]:
+    for row in table[table["source"].str.startswith("nanotron")].itertuples():
+        yield _setting(row, precision="bf16", sequence_parallel=row.tp > 1), row
+
+
+def _draws(posterior: Any, settings: Sequence[Setting], networks: Sequence[Any]) -> np.ndarray:
+    return np.asarray(posterior.times_s(Parallel.of(settings, networks)))
+
+
+def _line(name: str, draws: np.ndarray, truth: np.ndarray) -> None:
+    error = np.abs(np.log(np.median(draws, axis=0) / truth))
+    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    inside = ((low < truth) & (truth < high)).mean()
+    print(f"{name:34s} n {truth.size:5d}  median {100 * np.median(error):5.1f} %  "
+          f"p90 {100 * np.quantile(error, 0.9):5.0f} %  coverage {inside:.2f}  "
+          f"high/low {np.median(high / low):.2f}", flush=True)  # fmt: skip
+
+
+def one_node(runs: Sequence[Observation], seeds: int) -> None:
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(runs))
+        rest = [runs[index] for index in order[72:]]
+        posterior = fit([runs[index] for index in order[:72]], seed=seed)
+        draws = _draws(posterior, [run.setting for run in rest], [run.network for run in rest])
+        truth = np.array([run.step_time_s for run in rest])
+        _line(f"A100, 72 of {len(runs)} runs, seed {seed}", draws, truth)
+
+
+def more_nodes(rows: Sequence[tuple[Setting, Any]], seeds: int) -> None:
+    done = [(setting, row.step_time_s) for setting, row in rows if row.step_time_s > 0]
+    few = [
+        Observation(setting, time, network=_3B)
+        for setting, time in done
+        if (setting.nodes or 1) <= 4
+    ]
+    for seed in range(seeds):
+        posterior = fit(few, seed=seed)
+        for nodes in (8, 16, 32, 64):
+            there = [(setting, time) for setting, time in done if setting.nodes == nodes]
+            truth = np.array([time for _, time in there])
+            draws = _draws(posterior, [setting for setting, _ in there], [_3B] * len(there))
+            _line(f"3B, 1-4 nodes -> {nodes}, seed {seed}", draws, truth)
+            picked = truth[np.median(draws, axis=0).argmin()]
+            print(f"{'':34s} regret of the pick {100 * (picked / truth.min() - 1):.0f} %")
+
+
+def memory(rows: Sequence[tuple[Setting, Any]], seeds: int) -> None:
+    peaks = [
+        Peak(setting, _3B, _H100_GIB, row.memory_gib if row.memory_gib > 0 else None,
+             row.status == "ok")
+        for setting, row in rows if setting.pp <= _3B.layers
+    ]  # fmt: skip
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(peaks))
+        rest = [peaks[index] for index in order[60:]]
+        model = learn([peaks[index] for index in order[:60]], seed)
+        settings, networks = [item.setting for item in rest], [_3B] * len(rest)
+        draws = model.peaks_gib(settings, networks)
+        known = np.array([item.peak_gib is not None for item in rest])
+        truth = np.array([item.peak_gib for item in rest if item.peak_gib is not None])
+        _line(f"3B, peak of 60 runs, seed {seed}", draws[:, known], truth)
+        chance = model.chance(settings, networks, _H100_GIB)
+        fitted = np.array([item.fitted for item in rest])
+        for name, called in (("at least 90 %", chance >= 0.9), ("below 10 %", chance < 0.1)):
+            print(f"{'':34s} called {name} sure to fit: {called.sum()}, "
+                  f"of which fitted {100 * fitted[called].mean():.0f} %")  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5)
+    seeds = parser.parse_args().seeds
+    table = pd.read_csv(FOLDER / "parallel_layouts.csv")
+    one_node(list(vtrain(table)), seeds)
+    rows = list(nanotron(table))
+    more_nodes(rows, seeds)
+    memory(rows, seeds)
+
+
+if __name__ == "__main__":
+    main()

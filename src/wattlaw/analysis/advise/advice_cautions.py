@@ -1,0 +1,139 @@
+"""What a reader of an advice has to know: warnings of the choice, and of what it rests on."""
+
+import math
+from collections.abc import Iterator
+
+from wattlaw.analysis.advise.choice import Choice
+from wattlaw.analysis.advise.option import BESIDE_TRAINING
+from wattlaw.analysis.advise.possible_options import LOWER_BATCH, UNKNOWN_BATCH, WIDEST, Options
+from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.predict import reach
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.analysis.predict.predictions import misfit_cautions
+from wattlaw.common.formatting import names_text
+from wattlaw.study.labels import LIMIT_NAMES
+
+#: The codes of warnings that runs may have done different work.
+WORK_UNKNOWN, BATCH_UNKNOWN = "work-unknown", "batch-unknown"
+#: Epochs of unknown length that take at least this share of the time on the fewest workers may have
+#: more samples on more workers; numbers of samples that differ by this share are of other epochs.
+_HARDLY_FASTER, _MORE_SAMPLES = 0.8, 0.05
+#: The share of an epoch's time from which an evaluation that is not counted gets a warning.
+_MUCH = 0.05
+_NAMES = {"gpus": "GPU counts"} | LIMIT_NAMES
+_MAX_LISTED = 4  # batches
+_BATCHES_LEFT_OUT = {
+    UNKNOWN_BATCH: (
+        "batch-quality-unknown",
+        "Global batches of unknown quality are left out ({}). --any-batch includes them.",
+    ),
+    LOWER_BATCH: ("batch-excluded", "Excluded because quality is lower: global batch {}."),
+}
+
+
+def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator[Caution]:
+    """Yield which batches are left out, and what is not certain about the chosen setting."""
+    for reason, (code, text) in _BATCHES_LEFT_OUT.items():
+        left = {item.global_batch or 0 for item in options.ran if item.left_out == reason}
+        if left:
+            more = ", ..." if len(left) > _MAX_LISTED else ""
+            yield Caution(code, text.format(", ".join(map(str, sorted(left)[:_MAX_LISTED])) + more))
+    if (best := choice.recommended) is not None:
+        if best.falls:
+            yield Caution("quality-falls", "Quality is lower at this global batch.")
+        yield from (Caution("quality", text) for text in best.quality_warnings)
+    yield from choice.warnings
+    if (option := best or choice.nearest) is None:
+        return
+    if option.is_predicted:
+        counts = sorted({item.gpus for item in options.ran})
+        text = (
+            "This setting did not run: time and energy are predicted from runs on "
+            f"{counts[0]} to {counts[-1]} {job.worker}s."
+        )
+        if option.extrapolates:
+            names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
+            text += f" Outside of their range: {names_text(names)}."
+        yield Caution("extrapolated" if option.extrapolates else "predicted", text)
+        if option.model is not None:
+            yield from misfit_cautions(fit(option.model.observations))
+            yield from reach.cautions(option.setting, option.model.settings, option.model.board)
+    elif option.repeats == 1:
+        text = "This setting ran once, so it has no interval: its uncertainty is unknown."
+        if option.interval_from:
+            text = f"This setting ran once: its interval is from {option.interval_from}."
+        yield Caution("measured-once", text)
+    share = (option.eval_time_s or 0) / option.time_s.mean
+    if option.unit == "epoch" and share >= _MUCH and BESIDE_TRAINING[1] in option.whole_job_without:
+        text = f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not"
+        yield Caution("evaluation-not-included", f"{text} included.")
+    known = max(item.gpus for item in options.offered)
+    most = choice.question.max_gpus or (0 if choice.recommended else math.inf)
+    is_parallel = set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL)
+    if is_parallel and 2 * known <= most:  # else another warning says so
+        text = (
+            f"Options end at {known} {job.worker}s: more were not tried, or the 95 % interval of "
+            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it and the "
+            "measurement that would narrow it most."
+        )
+        yield Caution("prediction-ends", text)
+
+
+def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) -> Iterator[Caution]:
+    """Yield what the runs do not show, and why they may not be comparable."""
+    if energy_reason is not None and "suspect" in (job.energy_is or ""):
+        yield Caution("energy-reason", f"Energies are suspect: {energy_reason}.")
+    ran = options.ran
+    if job.energy_is is None:
+        text = f"No energy is known: the advice considers time and {job.worker}-hours, not energy."
+        yield Caution("no-energy", text)
+    elif without := sum(item.energy_j is None for item in ran):
+        text = f"{without} of {len(ran)} settings have no comparable energy"
+        yield Caution("energy-incomplete", f"{text} and are not considered.")
+    once = sum(item.repeats == 1 for item in ran)
+    are_imported = {item.source for item in ran} == {"imported"}
+    if job.unit == "run" and are_imported and once == len(ran) > 1:
+        text = (
+            f"These {len(ran)} runs may have done different work: each is a whole process of "
+            "another setting, and only the name of the workload is the same. Repeat a setting to "
+            "check this."
+        )
+        yield Caution(WORK_UNKNOWN, text)
+    if once and once < len(ran):
+        text = f"{once} of {len(ran)} settings ran once: their repeats would show how runs vary."
+        yield Caution("settings-measured-once", text)
+    if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
+        text = "Quality is not known: global batches may differ in quality."
+        yield Caution("quality-not-measured", text)
+    precisions = sorted({str(item.setting.precision) for item in ran})
+    if len(precisions) > 1:
+        text = f"The settings differ in precision ({', '.join(precisions)}): compare quality, too."
+        yield Caution("precisions-differ", text)
+    yield from _of_samples(options, job)
+
+
+def _of_samples(options: Options, job: ComparableRuns) -> Iterator[Caution]:
+    # A unit may have more samples on more workers, where the batch grows with them.
+    ran = tuple(options.allowed)
+    counts: dict[int | None, set[int]] = {}
+    for item in ran:
+        counts.setdefault(item.global_batch, set()).add(item.gpus)
+    if len(counts) < 2 or None in counts or any(len(gpus) > 1 for gpus in counts.values()):
+        return
+    fewest, most = (of(ran, key=lambda item: item.gpus) for of in (min, max))
+    per_sample_s = [item.per.get("time_per_sample_s") for item in ran]
+    samples = [
+        item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True) if time_s
+    ]
+    if job.unit == "sample" or fewest.gpus == most.gpus:
+        return
+    if len(samples) == len(ran):
+        differs = max(samples) > (1 + _MORE_SAMPLES) * min(samples)
+    else:
+        differs = most.time_s.mean >= _HARDLY_FASTER * fewest.time_s.mean
+    if differs:
+        has = "has" if len(samples) == len(ran) else "may have"
+        unit = f"An {job.unit}" if job.unit == "epoch" else f"A {job.unit}"
+        text = f"{unit} {has} more samples on more {job.worker}s: compare times of a sample."
+        yield Caution(WORK_UNKNOWN, text)

@@ -1,0 +1,193 @@
+"""Time of an optimizer step of a transformer by its parallel layout.
+
+    step = (k + bubble) (stage + sends) + exposed reduction of gradients + update + overhead
+
+- A stage computes its layers forward and backward: three times the forward work, and once more the
+  part that is computed again. The time of a layer is the smooth maximum of a floor (launch of
+  kernels) and work: matrices, pairs of tokens, and data that is only read and written, of which a
+  part is the same on all GPUs of a tensor-parallel group unless sequences are shared.
+- Tensor parallel: two all-reduces forward and two backward in each layer (Shoeybi et al. 2019,
+  arXiv:1909.08053), and two more with full recomputation; in a node or between nodes.
+- Context parallel: keys and values of the other parts of a sequence. Experts: an exchange of
+  tokens.
+- Pipeline: k micro-batches and (pp - 1) / virtual stages of bubble (Narayanan et al. 2021, doi
+  10.1145/3458817.3476209); the largest stage decides, and the last one has the output matrix.
+- Copies: reduction of the gradients of a GPU's part in each step, partly hidden; with ZeRO-3 or
+  FSDP, parameters are gathered twice and gradients reduced in each micro-batch behind its
+  computing.
+
+Rates are relative to the fastest measured run, so that no board's figures are needed: a byte takes
+as long as so many operations.
+"""
+
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.predict.observation import Floats
+from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.parameters import LN, Prior
+from wattlaw.analysis.predict.step_model import Step
+
+Values = dict[str, Floats]
+Bools = npt.NDArray[np.bool_]
+
+PRIORS = {
+    # Rate of matrices, relative to that of the fastest run (which has everything else, too).
+    "rate": Prior(0.25, 0.25),
+    # Operations in the time of a byte: of memory, of a link in a node, of one between nodes.
+    "memory": Prior(LN(150.0), 0.7),
+    "inside": Prior(LN(1000.0), 0.8),
+    "between": Prior(LN(10000.0), 0.8),
+    # Passes over the activations of a layer that all GPUs of a group make, and that they share.
+    "unshared_passes": Prior(LN(6.0), 0.8),
+    "shared_passes": Prior(LN(6.0), 0.8),
+    "pairs": Prior(LN(1.5), 0.6),  # time of an operation of attention over one of a matrix
+    "floor": Prior(LN(1.5e-3), 0.8),  # seconds of a layer, forward and backward
+    "sharpness": Prior(LN(1.5), 0.6, "above_1"),
+    "hop": Prior(LN(1.5e-5), 1.0),  # seconds of a hop of a collective in a node
+    "far_hop": Prior(LN(4e-5), 1.0),  # between nodes
+    "send": Prior(LN(3e-4), 1.0),  # seconds of a micro-batch between stages
+    "balance": Prior(0.0, 1.0, "logit"),  # of the output matrix over the stages
+    "hidden": Prior(0.5, 1.0, "logit"),  # share of the reduction of gradients behind computing
+    "gathered": Prior(LN(2.0), 0.7, "above_1"),  # norm of overlap of gathered parameters
+    # Reductions of each micro-batch where a framework does not wait for the last, relative to one.
+    # Seconds of a layer and hop of the ring of copies in which gradients are reduced.
+    "copy_hop": Prior(LN(2e-5), 1.0),
+    # Seconds by which reductions hold up each micro-batch of a pipeline over several nodes, where
+    # the copies do not share the optimizer.
+    "early": Prior(LN(1e-3), 3.0),
+    # Hops of collectives beside the sends of a pipeline between nodes.
+    "disturbed": Prior(LN(2e-5), 2.0),
+    "update": Prior(LN(20.0), 0.6),  # bytes of an update of a parameter
+    "overhead": Prior(LN(0.01), 1.2),  # seconds of a step
+    "noise": Prior(LN(0.03), 0.6),
+    "session": Prior(LN(0.01), 0.5),  # of a run of the same layout
+    "odd": Prior(-3.5, 0.8, "logit"),  # share of runs that something else makes slow
+}
+
+
+#: With power: that of computing relative to the highest observed, and its share while a GPU waits
+#: or communicates.
+POWER = {"power": Prior(0.02, 0.2), "waiting": Prior(-0.4, 0.7, "logit")}
+
+
+def reference_rate(times_s: Floats, parallel: Parallel) -> float:
+    """Return the operations per second of a GPU in the fastest run."""
+    layer = parallel.layer_flops + parallel.attention_flops
+    flops = (
+        3
+        * parallel.micro_batches
+        * (layer * parallel.layers / parallel.pp + parallel.head_flops / parallel.pp)
+    )
+    return float((flops / times_s).max())
+
+
+def step(values: Values, parallel: Parallel, rate: float, power_w: float | None) -> Step:
+    """Return the parts of a step; the bubble of a pipeline is waiting.
+
+    ``rate`` are the operations per second, and ``power_w`` the power, to which parameters relate.
+    """
+    p, flop_s = parallel, 1 / (rate * values["rate"])
+    passes = np.where(p.checkpointing == 2, 4.0, 3.0)
+    memory_s = flop_s * values["memory"]
+    layer_s = _layer(values, p, passes, flop_s, memory_s)
+    exchange_s = _exchange(values, p, flop_s)
+    head_s = 3 * p.head_flops * flop_s
+    own_s = layer_s + exchange_s
+    even_s = (p.layers * own_s + head_s) / p.pp
+    largest_s = np.maximum(p.stage_layers * own_s, (p.stage_layers - 1) * own_s + head_s)
+    largest_s = np.maximum(largest_s, even_s)
+    uneven_s = p.stage_layers * own_s + head_s
+    share = values["balance"]
+    stage_s = np.where(p.pp > 1, largest_s * share + uneven_s * (1 - share), even_s)
+    crosses = (p.nodes > 1) & (p.pp > 1)
+    per_byte = flop_s * np.where(crosses, values["between"], values["inside"])
+    sent = 2 * p.tokens * p.hidden * p.value_bytes / np.where(p.sequence_parallel, p.tp, 1.0)
+    send_s = np.where(p.pp > 1, values["send"] + sent * per_byte, 0.0) * p.virtual_stages
+    gathered_s = _gathered(values, p, flop_s)
+    both_s = _norm(stage_s, gathered_s, values["gathered"])
+    early_s = np.where((p.zero == 0) & (p.dp > 1) & crosses, values["early"], 0.0)
+    each_s = both_s + send_s + early_s
+    bubble_s = (p.pp - 1) / p.virtual_stages * each_s
+    compute_s = p.micro_batches * p.stage_layers * layer_s + p.micro_batches * head_s / p.pp
+    spans = p.dp > p.copies_on_node
+    reduced_s = (1 - values["hidden"]) * _reduction(values, p, flop_s, spans)
+    reduced_s = np.where(p.zero >= 3, 0.0, reduced_s)
+    shared_by = np.where(p.zero >= 1, p.dp, 1.0)
+    update_s = p.stage_parameters / shared_by * values["update"] * memory_s
+    compute_s = compute_s + update_s + values["overhead"]
+    total_s = p.micro_batches * each_s + bubble_s + reduced_s + update_s + values["overhead"]
+    communication_s = np.maximum(total_s - compute_s - bubble_s, 0.0)
+    compute_s = total_s - bubble_s - communication_s
+    watts = waiting = idle = None
+    if power_w is not None:
+        busy, rest = compute_s / total_s, values["waiting"]
+        watts = power_w * values["power"] * (busy + rest * (1 - busy))
+        waiting, idle = rest * power_w * values["power"] / watts, power_w * values["power"] * rest
+    zero = np.zeros((1, 1))
+    return Step(compute_s, bubble_s, communication_s, zero, communication_s / total_s, watts,
+                waiting, idle, zero)  # fmt: skip
+
+
+def _layer(values: Values, p: Parallel, passes: Floats, flop_s: Floats, memory_s: Floats) -> Floats:
+    """Return the time of a layer of a micro-batch, forward and backward."""
+    again = passes + np.where(p.checkpointing == 1, 1.0, 0.0)
+    work_s = passes * p.layer_flops * flop_s
+    work_s = work_s + again * p.attention_flops * values["pairs"] * flop_s
+    unshared = values["unshared_passes"] / np.where(p.sequence_parallel, p.tp, 1.0)
+    size = p.tokens * p.value_bytes
+    moved = p.hidden * unshared + (p.hidden + p.inner) * values["shared_passes"] / p.tp
+    weights = p.value_bytes * (p.dense_parameters + p.expert_parameters)
+    work_s = work_s + passes * (size * moved + weights) * memory_s
+    return _norm(work_s, values["floor"] * passes / 3, values["sharpness"])
+
+
+def _exchange(values: Values, p: Parallel, flop_s: Floats) -> Floats:
+    """Return the time of a layer's collectives: of tensor, context and expert parallel groups."""
+    size = p.tokens * p.hidden * p.value_bytes
+    count = np.where(p.checkpointing == 2, 6.0, 4.0)
+    inner = np.minimum(p.tp, p.node_gpus)
+    outer = p.tp / inner
+    inside, between = values["inside"] * flop_s, values["between"] * flop_s
+    ring_s = 2 * (inner - 1) / inner * size * inside + 2 * (outer - 1) / outer * size * between
+    hop_s = (inner - 1) * values["hop"] + 2 * (outer - 1) * values["far_hop"]
+    disturbed = (p.nodes > 1) & (p.pp > 1)
+    hop_s = hop_s + np.where(disturbed, values["disturbed"] * (p.tp - 1), 0.0)
+    total_s = count * (ring_s + hop_s)
+    far = np.where(p.cp * p.tp > p.node_gpus, between, inside)
+    keys = 3 * 2 * p.tokens * (p.cp - 1) * p.kv_width / p.tp * p.value_bytes
+    total_s = total_s + keys * far
+    far = np.where(p.ep * p.tp > p.node_gpus, between, inside)
+    tokens = 6 * size * p.experts_per_token * (p.ep - 1) / p.ep
+    result: Floats = total_s + tokens * far
+    return result
+
+
+def _reduction(values: Values, p: Parallel, flop_s: Floats, spans: Bools) -> Floats:
+    """Return the time to reduce the gradients of a GPU's part of the model."""
+    size = p.stage_parameters * p.value_bytes
+    near, copies = p.copies_on_node, p.dp
+    nodes = np.maximum(copies / near, 1.0)
+    inside_s = 2 * (near - 1) / near * size * values["inside"] * flop_s
+    # The GPUs of a node that hold different parts share its adapters.
+    between_s = 2 * (nodes - 1) / nodes * size / near * values["between"] * flop_s
+    far_s = 2 * size * values["between"] * flop_s
+    between_s = np.where(spans, np.where(nodes > 1, between_s, far_s), 0.0)
+    turns = np.where(p.zero >= 1, 2.0, 1.0)
+    hops_s = turns * (copies - 1) * p.stage_layers * values["copy_hop"]
+    result: Floats = inside_s + between_s + np.where(spans, hops_s, 0.0)
+    return result
+
+
+def _gathered(values: Values, p: Parallel, flop_s: Floats) -> Floats:
+    """Return the time to gather parameters twice, and to reduce gradients, of a micro-batch."""
+    spans = (p.dp > p.copies_on_node) & ~p.within_node
+    whole_s = _reduction(values, p, flop_s, spans)
+    return np.where((p.zero >= 3) & (p.dp > 1), 1.5 * whole_s, 0.0)
+
+
+def _norm(one: Floats, other: Floats, sharpness: Floats) -> Floats:
+    high, low = np.maximum(one, other), np.minimum(one, other)
+    ratio = np.log(np.maximum(low, 1e-300) / np.maximum(high, 1e-300))
+    result: Floats = high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
+    return result

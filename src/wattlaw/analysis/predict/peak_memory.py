@@ -1,0 +1,149 @@
+"""The peak memory of a GPU that trains a part of a transformer, and whether it fits.
+
+    peak = states * (weights + gradients + optimizer) + activations * (layers in flight + one layer)
+           + logits + gathered layers + rest
+
+- States: for mixed precision 2 bytes of a weight, 4 of its gradient and 12 of the optimizer (a copy
+  and two moments in fp32), shared by the copies of the model as ZeRO does (Rajbhandari et al. 2020,
+  doi 10.1109/SC41405.2020.00024).
+- Activations of a layer: tokens x hidden x 34 bytes, of which 10 are not shared by the GPUs of a
+  tensor-parallel group unless sequences are (Korthikanti et al. 2023, arXiv:2205.05198, with the
+  sizes of the feed-forward part and of keys and values as they are). Recomputation keeps the 2
+  bytes of a layer's input, and needs one layer at a time. The first stage of a pipeline holds as
+  many micro-batches as there are stages.
+- Logits of the last stage: in the precision of the network and twice in fp32.
+
+The factors differ between programs (fused kernels, gradients in which precision): they are learned
+from measured peaks. A run that was out of memory shows that its peak was above the memory.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from wattlaw.analysis.predict.observation import Floats
+from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.parameters import LN, Prior, Transformation
+from wattlaw.analysis.predict.smc import sample
+from wattlaw.common.errors import BadInput
+from wattlaw.study.network import Network
+from wattlaw.study.setting import Setting
+
+GIB = 2.0**30
+PRIORS = {
+    "states": Prior(0.1, 0.12),
+    "gradients": Prior(LN(4.0), 0.3),  # bytes of a gradient
+    "activations": Prior(0.1, 0.35),
+    "unshared": Prior(LN(8.0), 0.5),  # bytes of a token and channel that tp does not divide
+    "logits": Prior(LN(7.0), 0.35),  # bytes of each
+    "in_flight": Prior(0.0, 0.25),
+    "rest": Prior(LN(2.5), 0.6),  # GiB: context, communication, workspaces
+    "error": Prior(LN(0.08), 0.5),
+}
+#: The share of a layer's activations that selective recomputation keeps.
+_SELECTIVE = 0.5
+#: Degrees of freedom of the error of a peak.
+_FREEDOM = 4.0
+
+
+@dataclass(frozen=True)
+class Peak:
+    """A run of a setting: its peak, or that it was out of memory, or only that it fitted."""
+
+    setting: Setting
+    network: Network
+    memory_gib: float  # of the GPU
+    peak_gib: float | None = None
+    fitted: bool = True
+
+
+def peak_gib(values: dict[str, Floats], parallel: Parallel) -> Floats:
+    """Return the peak of the fullest GPU in GiB, a row for each draw."""
+    held = parallel.stage_layers * (parallel.dense_parameters + parallel.expert_parameters)
+    first = np.maximum(parallel.micro_batches, 1)
+    shared_by = np.where(parallel.within_node, parallel.copies_on_node, parallel.dp)
+
+    def states(parameters: Floats) -> Floats:
+        half = parallel.value_bytes < 4
+        weights = np.where(half, 2.0, 4.0) / np.where(parallel.zero >= 3, shared_by, 1.0)
+        gradients = np.where(half, values["gradients"], 4.0)
+        gradients = gradients / np.where(parallel.zero >= 2, shared_by, 1.0)
+        optimizer = np.where(half, 12.0, 8.0) / np.where(parallel.zero >= 1, shared_by, 1.0)
+        result: Floats = values["states"] * parameters * (weights + gradients + optimizer)
+        return result
+
+    hidden, tp = parallel.hidden, parallel.tp
+    scale = parallel.value_bytes / 2
+    unshared = values["unshared"] / np.where(parallel.sequence_parallel, tp, 1.0)
+    shared = 4 * hidden + 4 * parallel.kv_width + 4 * parallel.inner
+    layer = values["activations"] * scale * parallel.tokens * (hidden * unshared + shared / tp)
+    kept = np.where(parallel.checkpointing == 1, _SELECTIVE * layer, layer)
+    kept = np.where(parallel.checkpointing == 2, 2 * scale * parallel.tokens * hidden, kept)
+    stages = np.minimum(first, parallel.pp) - 1
+    flying = 1 + values["in_flight"] * stages
+    working = np.where(parallel.checkpointing == 2, layer, 0.0)
+    activations = kept * parallel.stage_layers * flying + working
+    gathered = np.where(
+        parallel.zero >= 3,
+        2 * parallel.value_bytes * (parallel.dense_parameters + parallel.expert_parameters), 0.0
+    )  # fmt: skip
+    logits = values["logits"] * parallel.tokens * parallel.vocabulary / tp
+    ends = parallel.embedding * np.where((parallel.pp == 1) & ~parallel.tied, 2.0, 1.0)
+    begin = states(held + ends) + activations
+    last = np.where(parallel.pp > 1, kept * parallel.stage_layers + working, activations)
+    end = states(held + ends) + last + logits
+    result: Floats = (np.maximum(begin, end) + gathered) / GIB + values["rest"]
+    return result
+
+
+@dataclass(frozen=True)
+class MemoryModel:
+    """Draws of the factors, given the peaks of runs."""
+
+    values: dict[str, Floats]
+
+    def peaks_gib(self, settings: Sequence[Setting], networks: Sequence[Network]) -> Floats:
+        """Return draws of the peak of each setting, shape (draws, settings), in GiB."""
+        peaks = peak_gib(self.values, Parallel.of(settings, networks))
+        dice = np.random.default_rng(0)
+        errors = self.values["error"] * dice.standard_t(_FREEDOM, peaks.shape)
+        return np.asarray(peaks * np.exp(errors))
+
+    def chance(
+        self, settings: Sequence[Setting], networks: Sequence[Network], memory_gib: float
+    ) -> Floats:
+        """Return the probability that each setting fits."""
+        return np.asarray((self.peaks_gib(settings, networks) < memory_gib).mean(0))
+
+
+def learn(peaks: Sequence[Peak], seed: int = 0) -> MemoryModel:
+    """Return the memory model after the peaks of runs; without any, that of the priors."""
+    if not peaks:
+        raise BadInput("peaks: given none; allowed: one run or more")
+    parallel = Parallel.of([p.setting for p in peaks], [p.network for p in peaks])
+    transformation = Transformation(list(PRIORS.values()))
+    measured = np.array([np.nan if p.peak_gib is None else p.peak_gib for p in peaks])
+    memory = np.array([p.memory_gib for p in peaks])
+    fitted = np.array([p.fitted for p in peaks])
+    target = partial(_log_likelihood, parallel, transformation, np.log(measured), memory, fitted)
+    columns = transformation.values(sample(target, len(PRIORS), seed))
+    return MemoryModel({name: columns[:, i : i + 1] for i, name in enumerate(PRIORS)})
+
+
+def _log_likelihood(
+    parallel: Parallel, transformation: Transformation, log_peak: Floats, memory: Floats,
+    fitted: np.ndarray, normals: Floats,
+) -> Floats:  # fmt: skip
+    columns = transformation.values(normals)
+    values = {name: columns[:, i : i + 1] for i, name in enumerate(PRIORS)}
+    log_model = np.log(peak_gib(values, parallel))
+    known = ~np.isnan(log_peak)
+    scaled = (log_peak - log_model)[:, known] / values["error"]
+    total = -(_FREEDOM + 1) / 2 * np.log1p(scaled**2 / _FREEDOM).sum(1)
+    total = total - known.sum() * np.log(values["error"][:, 0])
+    room = (np.log(memory) - log_model)[:, ~known] / values["error"]
+    chance = 1 / (1 + np.exp(-1.7 * np.clip(room, -200, 200)))
+    side = np.where(fitted[~known], chance, 1 - chance)
+    return np.asarray(total + np.log(np.maximum(side, 0.02)).sum(1))

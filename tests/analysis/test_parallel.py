@@ -1,0 +1,104 @@
+"""Time and memory of layouts: what follows from their arithmetic, and public measurements."""
+
+import numpy as np
+import pytest
+
+from wattlaw.analysis.predict.observation import Observation
+from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.parallel_step import PRIORS as STEP
+from wattlaw.analysis.predict.parallel_step import step
+from wattlaw.analysis.predict.parameters import Transformation
+from wattlaw.analysis.predict.peak_memory import PRIORS as MEMORY
+from wattlaw.analysis.predict.peak_memory import Peak, learn, peak_gib
+from wattlaw.analysis.predict.posterior import fit
+from wattlaw.study.network import Network
+from wattlaw.study.setting import Setting
+
+NETWORK = Network(layers=32, hidden=4096, heads=32, ffn=11008, vocabulary=32000, sequence=4096)
+
+
+def middle(priors):
+    values = Transformation(list(priors.values())).values(np.zeros((1, len(priors))))
+    return {name: values[:, index : index + 1] for index, name in enumerate(priors)}
+
+
+def layout(gpus, micro=1, parts=8, **sizes):
+    setting = Setting.packed(gpus, 8, gradient_accumulation=parts, precision="bf16", **sizes)
+    local = micro * parts / setting.model_gpus
+    return Setting.packed(gpus, 8, local_batch=local, gradient_accumulation=parts,
+                          precision="bf16", **sizes)  # fmt: skip
+
+
+def seconds(*settings):
+    parallel = Parallel.of(settings, [NETWORK] * len(settings))
+    return step(middle(STEP), parallel, 2e14, None).step_s[0]
+
+
+def gib(*settings):
+    return peak_gib(middle(MEMORY), Parallel.of(settings, [NETWORK] * len(settings)))[0]
+
+
+def test_a_pipeline_has_a_bubble_that_more_micro_batches_hide():
+    few, many = layout(8, parts=8, pp=8), layout(8, parts=64, pp=8)
+    parts = step(middle(STEP), Parallel.of([few, many], [NETWORK] * 2), 2e14, None)
+    share = parts.waiting_s[0] / parts.step_s[0]
+    assert share[0] == pytest.approx(7 / 15, rel=0.05)  # (pp - 1) / (k + pp - 1)
+    assert share[1] == pytest.approx(7 / 71, rel=0.05)
+    interleaved = layout(8, parts=8, pp=8, virtual_stages=2)
+    assert seconds(interleaved)[0] < seconds(few)[0]
+
+
+def test_tensor_parallel_between_nodes_is_slower_than_in_one():
+    inside, across = layout(16, tp=8, micro=2), layout(16, tp=16, micro=2)
+    per_sample = seconds(inside, across) / [inside.global_batch, across.global_batch]
+    assert per_sample[1] > 2 * per_sample[0]
+
+
+def test_recomputation_costs_a_third_and_saves_activations():
+    plain, again = layout(8, tp=8, micro=4), layout(8, tp=8, micro=4, checkpointing="full")
+    assert seconds(again)[0] / seconds(plain)[0] == pytest.approx(4 / 3, rel=0.15)
+    assert gib(again)[0] < 0.6 * gib(plain)[0]  # the rest are states
+
+
+def test_states_are_shared_as_zero_does():
+    """7.5 GB x (2 + 2 + 12), of 64 GPUs: Rajbhandari et al. 2020, figure 1."""
+    values = middle(MEMORY) | {"states": np.ones((1, 1)), "gradients": np.full((1, 1), 2.0),
+                               "activations": np.full((1, 1), 1e-9), "logits": np.zeros((1, 1)),
+                               "rest": np.zeros((1, 1))}  # fmt: skip
+    settings = [layout(64, sharding=kind) for kind in ("none", "zero1", "zero2", "zero3")]
+    parallel = Parallel.of(settings, [NETWORK] * 4)
+    peaks = peak_gib(values, parallel)[0] / NETWORK.parameters * 2**30
+    expected = [16.0, 4 + 12 / 64, 2 + 14 / 64]
+    assert peaks[:3] == pytest.approx(expected, rel=0.01)
+    assert peaks[3] < 1.2  # 16 / 64, and two layers that are gathered
+
+
+def test_out_of_memory_teaches_what_does_not_fit():
+    wide = [layout(8, micro=size, tp=2) for size in (1, 2, 4, 8)]
+    true = gib(*wide) * 1.5
+    room = float(np.sqrt(true[1] * true[2]))
+    runs = [Peak(item, NETWORK, room, peak if peak < room else None, bool(peak < room))
+            for item, peak in zip(wide, true, strict=True)]  # fmt: skip
+    chance = learn(runs).chance(wide, [NETWORK] * 4, room)
+    assert chance[0] > 0.9
+    assert chance[2] < 0.25  # a little above the memory
+    assert chance[3] < 0.1
+    others = [layout(8, micro=size, tp=4) for size in (1, 16)]
+    assert np.diff(learn(runs).chance(others, [NETWORK] * 2, room))[0] < -0.5
+
+
+def test_a_fit_predicts_other_layouts_of_its_own_world():
+    choices = [layout(gpus, micro=micro, parts=8, tp=tp, pp=pp, checkpointing="full")
+               for gpus in (8, 16) for tp in (1, 2, 4, 8) for pp in (1, 2) for micro in (1, 2, 4)
+               if tp * pp <= gpus]  # fmt: skip
+    dice = np.random.default_rng(1)
+    times = seconds(*choices) * np.exp(0.02 * dice.standard_normal(len(choices)))
+    runs = [Observation(*row, network=NETWORK) for row in zip(choices, times, strict=True)]
+    order = dice.permutation(len(runs))
+    posterior = fit([runs[index] for index in order[:16]])
+    rest = order[16:]
+    _, draws, _ = posterior.runs([choices[i] for i in rest])
+    error = np.abs(np.log(np.median(draws, axis=0) / times[rest]))
+    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    assert np.median(error) < 0.05
+    assert ((low < times[rest]) & (times[rest] < high)).mean() >= 0.75

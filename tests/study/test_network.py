@@ -1,0 +1,81 @@
+"""Parameters of networks against the counts that their publishers state."""
+
+import pytest
+
+from wattlaw.common.errors import BadInput
+from wattlaw.study.network import Network
+
+_LLAMA = {
+    "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
+    "num_attention_heads": 32, "vocab_size": 32000, "max_position_embeddings": 4096,
+}  # fmt: skip
+#: Configurations on Hugging Face, and the parameters of their weight files.
+PUBLISHED = {
+    "gpt2": ({"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12,
+              "vocab_size": 50257, "n_positions": 1024}, 124_439_808),
+    "gpt2-xl": ({"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25,
+                 "vocab_size": 50257, "n_positions": 1024}, 1_557_611_200),
+    "llama-2-7b": (_LLAMA | {"intermediate_size": 11008}, 6_738_415_616),
+    "llama-2-70b": (_LLAMA | {"num_hidden_layers": 80, "hidden_size": 8192,
+                              "num_attention_heads": 64, "num_key_value_heads": 8,
+                              "intermediate_size": 28672}, 68_976_648_192),
+    "llama-3-8b": (_LLAMA | {"num_key_value_heads": 8, "intermediate_size": 14336,
+                             "vocab_size": 128256}, 8_030_261_248),
+    "mistral-7b": (_LLAMA | {"num_key_value_heads": 8, "intermediate_size": 14336},
+                   7_241_732_096),
+    "mixtral-8x7b": (_LLAMA | {"num_key_value_heads": 8, "intermediate_size": 14336,
+                               "num_local_experts": 8, "num_experts_per_tok": 2},
+                     46_702_792_704),
+    "gpt-neox-20b": (_LLAMA | {"model_type": "gpt_neox", "num_hidden_layers": 44,
+                               "hidden_size": 6144, "num_attention_heads": 64,
+                               "intermediate_size": 24576, "vocab_size": 50432},
+                     20_554_567_680),
+    "qwen2.5-7b": (_LLAMA | {"model_type": "qwen2", "num_hidden_layers": 28,
+                             "hidden_size": 3584, "num_attention_heads": 28,
+                             "num_key_value_heads": 4, "intermediate_size": 18944,
+                             "vocab_size": 152064}, 7_615_616_512),
+    "qwen3-30b-a3b": (_LLAMA | {"num_hidden_layers": 48, "hidden_size": 2048,
+                                "num_key_value_heads": 4, "head_dim": 128,
+                                "intermediate_size": 6144, "moe_intermediate_size": 768,
+                                "num_experts": 128, "num_experts_per_tok": 8,
+                                "vocab_size": 151936}, 30_532_122_624),
+    "deepseek-v3": (_LLAMA | {"model_type": "deepseek_v3", "num_hidden_layers": 61,
+                              "hidden_size": 7168, "num_attention_heads": 128,
+                              "intermediate_size": 18432, "moe_intermediate_size": 2048,
+                              "n_routed_experts": 256, "num_experts_per_tok": 8,
+                              "n_shared_experts": 1, "first_k_dense_replace": 3,
+                              "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_rope_head_dim": 64,
+                              "qk_nope_head_dim": 128, "v_head_dim": 128, "vocab_size": 129280},
+                    671_026_404_352),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_network_has_the_parameters_that_its_publisher_counts(name):
+    config, parameters = PUBLISHED[name]
+    assert Network.of_config(config).parameters == pytest.approx(parameters, rel=5e-5)
+
+
+def test_the_work_of_a_token_is_that_of_narayanan_2021():
+    """Equation 3 of doi 10.1145/3458817.3476209, with recomputation, for one token."""
+    layers, hidden, sequence, vocabulary = 96, 12288, 2048, 51200
+    network = Network(layers=layers, hidden=hidden, heads=96, vocabulary=vocabulary,
+                      sequence=sequence, gated=False)  # fmt: skip
+    table = 96 * layers * hidden**2
+    table *= 1 + sequence / (6 * hidden) + vocabulary / (16 * layers * hidden)
+    recomputed = (network.flops_per_token - 6 * network.embedding) / 3
+    assert network.flops_per_token + recomputed == pytest.approx(table, rel=1e-3)
+
+
+def test_only_the_experts_of_a_token_work():
+    config, _ = PUBLISHED["mixtral-8x7b"]
+    network = Network.of_config(config, sequence=4096)
+    used = network.layers * network.active_matrices + 2 * network.embedding
+    assert used == pytest.approx(12.9e9, rel=0.01)  # "uses 13B active parameters", mistral.ai
+
+
+@pytest.mark.parametrize("change", [{"hidden_size": None}, {"n_head": 7, "hidden_size": "x"},
+                                    {"num_attention_heads": 3}])  # fmt: skip
+def test_a_config_that_is_no_transformer_is_refused(change):
+    with pytest.raises(BadInput):
+        Network.of_config(_LLAMA | change)

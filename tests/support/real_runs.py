@@ -1,0 +1,127 @@
+"""Runs that the real packages of W&B (offline) and MLflow write, each in a process of its own."""
+
+import json
+import subprocess
+import sys
+import zlib
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from conftest import environment
+
+#: The time of the first step; the others follow each second, the validation takes 5 s.
+BEGIN_S = 1_769_860_000
+CONFIG = {"batch_size": 64, "lr": 0.1, "optimizer": {"name": "sgd"}, "seed": 3, "gpu_count": 2}
+
+_WANDB = """
+import json, sys, time, wandb
+settings = wandb.Settings(silent=True, console="off", x_stats_sampling_interval=0.1)
+history, wait_s = json.loads(sys.argv[2]), float(sys.argv[3])
+with wandb.init(project="nets", dir=sys.argv[1], config=json.loads(sys.argv[4]),
+                settings=settings) as run:
+    for values in history:
+        run.log(values)
+        time.sleep(wait_s)
+"""
+_MLFLOW = """
+import json, sys, time, mlflow
+mlflow.set_tracking_uri("file://" + sys.argv[1])
+mlflow.set_experiment("nets")
+history, wait_s = json.loads(sys.argv[2]), float(sys.argv[3])
+with mlflow.start_run(log_system_metrics=wait_s > 0) as run:
+    mlflow.log_params(json.loads(sys.argv[4]))
+    for values in history:
+        step, time_s = values.pop("_step"), values.pop("_timestamp", None)
+        for name, value in values.items():
+            at_ms = None if time_s is None else int(time_s * 1000)
+            mlflow.log_metric(name, value, step=step, timestamp=at_ms)
+        time.sleep(wait_s)
+print(run.info.artifact_uri.removeprefix("file://").removesuffix("/artifacts"))
+"""
+
+
+def history(steps: int = 20, *, has_times: bool = True) -> list[dict[str, float]]:
+    rows, time_s = [], BEGIN_S
+    for step in range(steps):
+        row = {"_step": step, "train/loss": 1 / (step + 1), "samples": 64 * step}
+        if step == 10:
+            row["val/acc"], time_s = 0.5, time_s + 5
+        rows.append(row | ({"_timestamp": time_s + step} if has_times else {}))
+    return rows
+
+
+def _written(script: str, folder: Path, *arguments: object, **variables: str) -> str:
+    own = {name: str(folder) for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")}
+    quiet = {
+        "WANDB_MODE": "offline",
+        "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_ALLOW_FILE_STORE": "true",
+        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.1",
+        "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
+    }
+    return subprocess.run(
+        [sys.executable, "-c", script, str(folder), *map(str, arguments)], capture_output=True,
+        text=True, timeout=180, check=True, cwd=folder, env=environment() | own | quiet | variables,
+    ).stdout  # fmt: skip
+
+
+def wandb_run(
+    folder: Path, rows: list[dict[str, float]], wait_s: float = 0, **variables: str
+) -> Path:
+    """Return the log of an offline run that wandb has written."""
+    _written(_WANDB, folder, json.dumps(rows), wait_s, json.dumps(CONFIG), **variables)
+    (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
+    return path
+
+
+def mlflow_run(
+    folder: Path, rows: list[dict[str, float]], wait_s: float = 0, **variables: str
+) -> Path:
+    """Return the folder of a run that mlflow has written."""
+    config = {name: value for name, value in CONFIG.items() if not isinstance(value, Mapping)}
+    done = _written(_MLFLOW, folder, json.dumps(rows), wait_s, json.dumps(config), **variables)
+    return Path(done.split()[-1])
+
+
+@cache
+def wandb_log() -> bytes:
+    with TemporaryDirectory() as folder:
+        return wandb_run(Path(folder), history()).read_bytes()
+
+
+@cache
+def mlflow_files() -> dict[str, bytes]:
+    """Return the files of a run by their place in its folder."""
+    with TemporaryDirectory() as folder:
+        run = mlflow_run(Path(folder), history())
+        files = (path for path in run.rglob("*") if path.is_file())
+        return {str(path.relative_to(run)): path.read_bytes() for path in files}
+
+
+def count_wandb_records(content: bytes) -> int:
+    """Count the records of a log; what follows damage within its block is a part of it."""
+    at, is_open, records = 7, False, 0
+    while at < len(content):
+        left = 32_768 - at % 32_768
+        if left < 7:
+            at += left
+            continue
+        head = content[at : at + 7].ljust(7, b"\0")
+        size, kind = int.from_bytes(head[4:6], "little"), head[6]
+        crc = zlib.crc32(head[6:] + content[at + 7 : at + 7 + size])
+        if (
+            size > left - 7
+            or at + 7 + size > len(content)
+            or crc != int.from_bytes(head[:4], "little")
+        ):
+            records, is_open, at = records + 1, False, at + left
+            continue
+        records += is_open and kind in (1, 2)  # one that is cut off
+        is_open = kind in (1, 2) or is_open
+        if is_open and kind in (1, 4):
+            records, is_open = records + 1, False
+        at += 7 + size
+    return records + is_open
