@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-
 from test_instrumentation import processes, run
+
 from wattlaw.running.instrumentation.hook._wattlaw import layouts
 from wattlaw.running.instrumentation.hook._wattlaw.loaders import _tokens
 from wattlaw.running.instrumentation.steady_state import summarise

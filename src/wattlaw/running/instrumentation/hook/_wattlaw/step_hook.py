@@ -90,7 +90,8 @@ class _Recorder:
     @contextlib.contextmanager
     def one_step(self) -> Iterator[None]:
         """Count the steps of optimizers in the block, such as of each group, as one step."""
-        self.held = held = []
+        held: list[Any] = []
+        self.held = held
         try:
             yield
         finally:
