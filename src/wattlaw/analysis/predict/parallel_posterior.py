@@ -133,7 +133,7 @@ class ParallelPosterior:
         return Parallel.of(settings, networks[:1] * len(settings))
 
     def _missed(self, seen: Parallel) -> Floats:
-        times = np.log([item.step_time_s for item in self.observations])
+        times = np.log([item.healthy_step_s for item in self.observations])
         return np.asarray(times - np.log(step(self.values, seen, self.rate, None).step_s))
 
 
@@ -141,7 +141,7 @@ class ParallelPosterior:
 def fit_layouts(observations: tuple[Observation, ...], seed: int) -> ParallelPosterior:
     """Return the posterior of runs with networks and layouts, on one kind of hardware."""
     parallel = _arrays(observations)
-    times = np.array([item.step_time_s for item in observations])
+    times = np.array([item.healthy_step_s for item in observations])
     watts = np.array([item.power_per_gpu_w or np.nan for item in observations])
     rate = reference_rate(times, parallel)
     power_w = None if np.isnan(watts).all() else float(np.nanmax(watts))
