@@ -1,14 +1,22 @@
 """``gpt``: its counts, and the same training in every layout on real ranks."""
 
+import json
+from dataclasses import replace
+
 import pytest
 import torch
 
+from conftest import study_of
 from ranks import losses, spec_of, trained
 from reduced import WORKLOADS
 from wattlaw.common.errors import BadInput
+from wattlaw.running.campaign import Campaign
+from wattlaw.running.local import LocalLauncher
 from wattlaw.running.training.flops import flops_per_sample
 from wattlaw.running.training.layout_checks import check_layout
-from wattlaw.study.model import WorkloadSpec
+from wattlaw.store.store import Store
+from wattlaw.study.model import Study, WorkloadSpec
+from wattlaw.study.plan import expand
 from wattlaw.workloads import catalogue
 
 OPTIONS = WORKLOADS["gpt"].options
@@ -85,3 +93,34 @@ def test_other_workloads_have_no_layouts():
     check_layout(spec_of("digits-cnn", {}, gpus=2))
     with pytest.raises(BadInput, match="gpt"):
         check_layout(spec_of("digits-cnn", {}, gpus=2, layout={"tp": 2}))
+
+
+def test_a_run_has_its_layout_and_its_peak_memory_as_columns(tmp_path):
+    study = Study.model_validate_json(json.dumps(study_of(
+        workloads=[{"name": "gpt", "options": OPTIONS}],
+        sweeps=[{"gpus": [2], "global_batch": [8]}],
+        measure={"steps": 6, "warmup_steps": 2, "sample_hz": 20},
+        launch={"gpus_per_node": 2, "threads_per_worker": 1},
+    )))  # fmt: skip
+    (run,) = expand(study)
+    setting = replace(run.setting, sharding="fsdp", checkpointing="full")
+    run = replace(run, spec=run.spec.model_copy(update={"setting": setting}))
+    store = Store(tmp_path / "store")
+    store.create()
+    launcher = LocalLauncher(study.launch, gpus=[], boards=[])
+    outcome = Campaign(study, [run], store, launcher, []).run()
+    assert outcome.done == 1, store.records()
+    (row,) = store.pandas("runs").to_dict("records")
+    layout = {
+        "parallelism": "fsdp", "world_size": 2, "tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": 2,
+        "virtual_stages": 1, "sharding": "fsdp", "checkpointing": "full",
+        "gradient_accumulation": 1, "micro_batch": 4, "tokens_per_sample": 16.0,
+    }  # fmt: skip
+    assert {name: row[name] for name in layout} == layout
+    assert row["peak_memory_bytes"] > 50e6
+    spec = WorkloadSpec(name="gpt", options=OPTIONS)
+    assert row["parameters"] == catalogue.validated(spec).parameters
+    assert row["flops_per_sample"] == catalogue.work(spec).flops_per_sample
+    epochs = store.pandas("epochs")
+    assert epochs["steps"].sum() >= 8
+    assert (epochs["samples"] == 8 * epochs["steps"]).all()

@@ -6,8 +6,7 @@ import json
 import math
 import os
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from wattlaw.running.training import checkpoint
 from wattlaw.running.training.checkpoint import Checkpointer, Progress
 from wattlaw.running.training.environment import SHARING_WORKERS, WARNS
 from wattlaw.running.training.preemption import PreemptionNotice
-from wattlaw.running.training.ranks import Ranks, to_device
+from wattlaw.running.training.ranks import Ranks, sum_by_name, to_device
 from wattlaw.running.training.shared_models import Place, is_shared
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
@@ -196,8 +195,8 @@ class Training:
         duration_s = window.elapsed_s
         waits_s = float(clock.between_s(own.data_waits).sum())
         counted = {"loss": float(own.loss_sum), "samples": own.samples or 0}
-        gathered = ranks.all_gather(self._once(counted) | {"data_wait_s": waits_s})
-        totals = _sum_by_name(gathered)
+        gathered = ranks.all_gather(self._place.once(counted) | {"data_wait_s": waits_s})
+        totals = sum_by_name(gathered)
         columns = window.columns() | {
             "start_ns": window.start_ns,
             "duration_s": duration_s,
@@ -211,10 +210,6 @@ class Training:
             least_s, mean_s = (float(values.sum()) for values in ranks.least_and_mean(each_s))
             columns |= {"communication_s": least_s, "rank_wait_s": mean_s - least_s}
         return columns, totals
-
-    def _once(self, values: dict[str, float]) -> dict[str, float]:
-        """Return values of samples as 0 where another rank of the same copy has them, too."""
-        return values if self._place.is_first else dict.fromkeys(values, 0)
 
     def _seed_epoch(self, epoch: int) -> None:
         """Seed an epoch's random numbers, which do not depend on the epochs before."""
@@ -350,8 +345,8 @@ class Training:
         ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
         local_sums = {name: float(value) for name, value in sums.items()}
-        gathered = ranks.all_gather(self._once(local_sums | {"samples": samples}))
-        totals = _sum_by_name(gathered)
+        gathered = ranks.all_gather(self._place.once(local_sums | {"samples": samples}))
+        totals = sum_by_name(gathered)
         metrics = self._workload.metrics(totals) if totals["samples"] else {}
         return window | {
             "samples": int(sum(values["samples"] for values in ranks.of_host(gathered))),
@@ -360,15 +355,6 @@ class Training:
             # JSON has finite numbers only.
             "metrics": json.dumps({n: v if math.isfinite(v) else None for n, v in metrics.items()}),
         }
-
-
-def _sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the sums over ranks; a rank without samples has only their number."""
-    totals: dict[str, float] = defaultdict(float)
-    for values in gathered:
-        for name, value in values.items():
-            totals[name] += value
-    return dict(totals)
 
 
 class Precision:

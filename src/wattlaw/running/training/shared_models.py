@@ -46,6 +46,10 @@ class Place:
         copy, part = divmod(ranks.rank, setting.tp)
         return cls(copy, ranks.world // setting.tp, part == 0)
 
+    def once(self, values: dict[str, float]) -> dict[str, float]:
+        """Return values of samples as 0 where another rank of the same copy has them, too."""
+        return values if self.is_first else dict.fromkeys(values, 0)
+
 
 def is_shared(setting: Setting) -> bool:
     """Say whether a rank has less than the whole model."""

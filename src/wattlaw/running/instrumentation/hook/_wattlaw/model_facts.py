@@ -83,6 +83,18 @@ def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dic
     }
 
 
+def peak_memory(gpus: list[Any]) -> dict[str, int]:
+    """Return what was allocated on a GPU, and the resident memory of this process on Linux."""
+    peaks = [getattr(sys.modules["torch"], gpu.type).max_memory_allocated(gpu) for gpu in gpus]
+    found = {"peak_memory_bytes": max(peaks)} if peaks else {}
+    try:
+        with open("/proc/self/status", "rb") as file:
+            lines = [line.split() for line in file if line.startswith(b"VmHWM:")]
+    except OSError:
+        return found
+    return {**found, "peak_resident_bytes": int(lines[0][1]) * 1024} if lines else found
+
+
 def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) -> None:
     """Show a method's objects to ``see`` until it returns True; then the method is as before."""
     original = getattr(owner, name)

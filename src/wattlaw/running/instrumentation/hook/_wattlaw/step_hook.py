@@ -90,7 +90,8 @@ class _Recorder:
     @contextlib.contextmanager
     def one_step(self) -> Iterator[None]:
         """Count the steps of optimizers in the block, such as of each group, as one step."""
-        self.held = held = []
+        held: list[Any] = []
+        self.held = held
         try:
             yield
         finally:
@@ -191,7 +192,6 @@ class _Recorder:
         }
 
     def facts(self) -> dict[str, Any]:
-        torch: Any = sys.modules["torch"]
         group = model_facts.process_group()
         if self.next_facts <= 100:
             readable = [own for own in [*self.optimizers.values()] if own.devices]
@@ -215,10 +215,7 @@ class _Recorder:
             **self.parameters,
         }
         try:
-            peaks = [getattr(torch, gpu.type).max_memory_allocated(gpu) for gpu in self.gpus]
-            if peaks:
-                facts["peak_memory_bytes"] = max(peaks)
-            facts["peak_resident_bytes"] = _peak_resident_bytes()
+            facts.update(model_facts.peak_memory(self.gpus))
         except Exception as error:
             self.note("peak memory", error)
         return facts
@@ -350,16 +347,6 @@ class _Recorder:
 def _differences(values: Sequence[int]) -> list[int]:
     """Return the first value, and the difference of each to the next."""
     return [values[0], *(after - before for before, after in zip(values, values[1:]))]
-
-
-def _peak_resident_bytes() -> int | None:
-    """Return the largest resident memory of this process, where Linux tells it."""
-    try:
-        with open("/proc/self/status", "rb") as file:
-            lines = [line.split() for line in file if line.startswith(b"VmHWM:")]
-    except OSError:
-        return None
-    return int(lines[0][1]) * 1024 if lines else None
 
 
 def _first_number(names: tuple[str, ...]) -> int | None:
