@@ -103,23 +103,18 @@ def _loaded(path: Path) -> Any:
 def _problem(record: Any) -> str | None:
     if not isinstance(record, dict):
         return f"is a {type(record).__name__}; allowed: a dict with z, pos and y"
-    for key in ("z", "pos", "y"):
-        if not isinstance(record.get(key), torch.Tensor):
-            state = f"is a {type(record[key]).__name__}" if key in record else "is missing"
-            return f"{key} {state}; allowed: a tensor"
-    z, pos, y = record["z"], record["pos"], record["y"]
-    if z.dim() != 1 or z.is_floating_point() or z.is_complex():
-        return _wrong("z", z, "(atoms,) of integers")
-    if tuple(pos.shape) != (len(z), 3) or not pos.is_floating_point():
-        return _wrong("pos", pos, f"({len(z)}, 3) of floats")
-    if tuple(y.shape) != (1, _PROPERTIES) or not y.is_floating_point():
-        return _wrong("y", y, f"(1, {_PROPERTIES}) of floats")
-    few = f"z has {len(z)} atom(s); allowed: 2 or more, because a net works on pairs"
-    return few if len(z) < 2 else None
-
-
-def _wrong(key: str, tensor: torch.Tensor, allowed: str) -> str:
-    return f"{key} has shape {tuple(tensor.shape)} of {tensor.dtype}; allowed: {allowed}"
+    atoms = record["z"].numel() if isinstance(record.get("z"), torch.Tensor) else 0
+    shapes = {"z": (atoms,), "pos": (atoms, 3), "y": (1, _PROPERTIES)}
+    for key, shape in shapes.items():
+        value, is_float = record.get(key), key != "z"
+        if not isinstance(value, torch.Tensor):
+            return f"{key} is missing or a {type(value).__name__}; allowed: a tensor"
+        is_kind = value.is_floating_point() == is_float and not value.is_complex()
+        if tuple(value.shape) != shape or not is_kind:
+            allowed = f"{shape} of {'floats' if is_float else 'integers'}"
+            return f"{key} has shape {tuple(value.shape)} of {value.dtype}; allowed: {allowed}"
+    few = f"z has {atoms} atom(s); allowed: 2 or more, because a net works on pairs"
+    return few if atoms < 2 else None
 
 
 def _check_values(

@@ -162,22 +162,8 @@ def _write(
         for number, (image, label) in enumerate(_images(count, classes, generator)):
             encoded = io.BytesIO()
             image.save(encoded, "JPEG", quality=90)
-            name = f"{number:07}.jpg"
-            (folder / subfolder / f"class{label}" / name).write_bytes(encoded.getvalue())
-            features = _features(image, label, name, encoded.getvalue())
-            writers[number * shards // count].write(features)
-
-
-def _features(
-    image: Image.Image, label: int, name: str, encoded: bytes
-) -> dict[str, tuple[bytes | int, str]]:
-    return {
-        "image/encoded": (encoded, "byte"),
-        "image/format": (b"JPEG", "byte"),
-        "image/filename": (name.encode(), "byte"),
-        "image/height": (image.height, "int"),
-        "image/width": (image.width, "int"),
-        "image/channels": (len(image.getbands()), "int"),
-        "image/class/label": (label + 1, "int"),
-        "image/class/synset": (f"class{label}".encode(), "byte"),
-    }
+            path = folder / subfolder / f"class{label}" / f"{number:07}.jpg"
+            path.write_bytes(encoded.getvalue())
+            image_of = {"image/encoded": (encoded.getvalue(), "byte")}
+            label_of = {"image/class/label": (label + 1, "int")}
+            writers[number * shards // count].write(image_of | label_of)
