@@ -37,9 +37,7 @@ class Timeline:
 
 def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
     """Return a chart of each value that the devices have; one time axis for all."""
-    step_s = max((item.step_s for item in devices), default=1)
-    steps = [step for item in devices if item.steps for step in (min(item.steps), max(item.steps))]
-    first, newest = min(steps, default=0), max(steps, default=0)
+    step_s, (first, newest) = totals.step_s, totals.ends
     span_s = step_s * min(STEPS, max(_LEAST_STEPS, newest - first))
     charts = []
     for column in _TITLES:
@@ -81,7 +79,8 @@ def _chart(
     last = "; ".join(f"{line} last {number([*each.values()][-1])}" for line, each in lines.items())
     chart = Timeline(title, f"{title}, the last {_duration(span_s)}: {last}")
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
-    top = 100.0 if unit == "%" else _ceiling(highest)
+    steps = (step * 10.0**power for power in range(-3, 12) for step in (1, 2, 5))
+    top = 100.0 if unit == "%" else next((step for step in steps if highest <= step), highest)
 
     def x(t_s: float) -> float:
         return chart.width * min(1.0, max(0.0, 1 - (newest_s - t_s) / span_s))
@@ -112,9 +111,3 @@ def _chart(
 
 def _duration(seconds: float) -> str:
     return f"{number(seconds)} s" if seconds < 300 else f"{number(seconds / 60)} min"
-
-
-def _ceiling(value: float) -> float:
-    """Return the least of 1, 2 or 5 times a power of ten that is not below a value."""
-    steps = (step * 10.0**power for power in range(-3, 12) for step in (1, 2, 5))
-    return next((step for step in steps if value <= step), value)

@@ -37,8 +37,6 @@ class _Series:
 
 
 class ExtraP:
-    """The scaling series of done runs, with the metrics time and energy."""
-
     endings = (".txt", ".jsonl")
 
     def write(self, tables: Tables, path: Path, options: Options) -> Exported:

@@ -62,7 +62,10 @@ class RunImporter:
         for file in files[1:]:
             part, *names = file.relative_to(folder).parts
             if part == "params":
-                config["/".join(names)] = _param(file)
+                with open_regular(file) as content:
+                    text = content.read(_MAX_PARAM).decode("utf-8", "replace").strip()
+                known = number(text)
+                config["/".join(names)] = text if known is None else count(text) or known
             elif part == "metrics":
                 _read_metric(source, file, "/".join(names), points, samples)
         name = _read_yaml(folder.parent / _META).get("name")
@@ -110,13 +113,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError):
         raise BadInput(f"{path}: not a YAML file") from None
     return read if isinstance(read, dict) else {}
-
-
-def _param(file: Path) -> float | str:
-    with open_regular(file) as content:
-        text = content.read(_MAX_PARAM).decode("utf-8", "replace").strip()
-    value = number(text)
-    return text if value is None else count(text) or value
 
 
 IMPORTER = RunImporter()

@@ -80,8 +80,6 @@ class TrainingImporter:
 
 
 class PowerImporter:
-    """The power of a node, as MLPerf's power logs have it."""
-
     name = "mlperf-power"
     description = "power log of MLPerf (:::MLLOG lines with power_reading)"
 
@@ -247,18 +245,13 @@ def _other_events(account: Account, training: Sequence[Event]) -> Event | None:
 
 
 def _setting(known: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
     benchmark = known.get("submission_benchmark")
-    if isinstance(benchmark, str) and benchmark.strip():
-        values["workload"] = benchmark.strip()[:200]
-    batch = count(known.get("global_batch_size"), 1, 10**7)
-    if batch is not None:
-        values["global_batch"] = batch
+    name = benchmark.strip()[:200] if isinstance(benchmark, str) else ""
+    values = {"workload": name, "global_batch": count(known.get("global_batch_size"), 1, 10**7)}
     nodes = count(known.get("number_of_nodes"), 1, 10**7)
     per_node = count(known.get("accelerators_per_node"), 1, 10**5)
-    if nodes and per_node:
-        values |= {"nodes": nodes, "gpus": nodes * per_node}
-    return values
+    values |= {"nodes": nodes, "gpus": nodes * per_node} if nodes and per_node else {}
+    return {name: value for name, value in values.items() if value}
 
 
 TRAINING = TrainingImporter()

@@ -24,7 +24,6 @@ _IMAGES, _MOLECULES, _SEQUENCES, _TIMES = 32, 1024, 512, 6
 
 
 def images(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - of any size
-    """Write JPEGs as large as those of ImageNet."""
     from PIL import Image
 
     from wattlaw_papers.workloads.vision.synthetic_images import synthetic_images
@@ -78,7 +77,6 @@ def text(options: "language.Options", folder: Path) -> RealInput:
 
 
 def weather_states(options: "weather.Options", folder: Path) -> RealInput:
-    """Write time steps as large as those of ERA5."""
     import h5py
 
     shape = (options.channels, *options.image_size)

@@ -148,19 +148,14 @@ def _job_template(
         raise BadInput("--hardware is required; see 'wattlaw simulate --list-hardware'")
     cluster = read_cluster(hardware)
     if gpus_per_node is not None and gpus_per_node > cluster.node.gpus:
-        raise BadInput(
-            f"--gpus-per-node: {gpus_per_node} is too large; a node of {cluster.name} has "
-            f"{cluster.node.gpus} GPUs"
-        )
+        has = f"a node of {cluster.name} has {cluster.node.gpus} GPUs"
+        raise BadInput(f"--gpus-per-node: {gpus_per_node} is too large; {has}")
     profile = None if profile_path is None else catalogue.read_profile(profile_path)
     name = workload or (profile.workload if profile else None)
     if name is None:
         raise BadInput("--workload is required; see 'wattlaw workloads'")
     if profile is not None and name != profile.workload:
-        raise BadInput(
-            f"--workload: {name!r:.80} does not match {profile_path}, a profile of "
-            f"{profile.workload}"
-        )
+        raise BadInput(f"--workload: {profile_path} is a profile of {profile.workload}")
     if profile is None or samples is None:
         catalogue.entry(name)  # raises BadInput for an unknown name
     values = {} if profile is None else profile.options

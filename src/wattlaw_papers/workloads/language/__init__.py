@@ -90,10 +90,7 @@ class Options(DataOptions):
         for name in _OF_FILES if synthetic else _OF_SYNTHETIC:
             if getattr(self, name) != type(self).model_fields[name].default:
                 others = "text or parquet" if synthetic else "synthetic"
-                raise ValueError(
-                    f"{name} is for source {others}, and the source is {self.source}: "
-                    "leave it out or change the source"
-                )
+                raise ValueError(f"{name} is for source {others}, and the source is {self.source}")
         return self
 
 

@@ -35,13 +35,12 @@ def load(folder: Path, vocab_size: int) -> Tokenizer:
     path = full if full.is_file() else words
     if not path.is_file():
         raise BadInput(f"{folder}: has neither tokenizer.json nor vocab.txt")
+    is_lower_case = path is full or _is_lower_case(folder)
     try:
         if path is full:
             made = Tokenizer.from_file(str(path))
         else:
-            made = _wordpiece(WordPiece.read_file(str(path)), lowercase=_is_lower_case(folder))
-    except BadInput:
-        raise
+            made = _wordpiece(WordPiece.read_file(str(path)), lowercase=is_lower_case)
     except Exception as error:  # tokenizers raises plain Exception
         reason = " ".join(str(error).split())
         raise BadInput(f"{path}: not a valid tokenizer: {reason}") from None

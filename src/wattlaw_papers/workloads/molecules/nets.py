@@ -6,15 +6,11 @@ and ``ji`` of the two edges of each triplet, and the number of molecules. A forw
 number from the device to the host, such as that of edges, so that a GPU never waits for the host.
 """
 
-from functools import partial
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.optimize import brentq
-from scipy.special import spherical_jn
 from torch import Tensor, nn
 
 from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions
@@ -138,7 +134,9 @@ class SphericalBasis(nn.Module):
         self._cutoff = cutoff
         self._envelope = dimenet.Envelope(5)
         zeros = bessel_zeros(spherical, radial)
-        norms = np.sqrt(2) / np.abs(spherical_jn(np.arange(1, spherical + 1)[:, None], zeros))
+        norms = np.stack(
+            [np.sqrt(2) / np.abs(_bessel(row, order + 1)) for order, row in enumerate(zeros)]
+        )
         harmonics = np.sqrt((2 * np.arange(spherical) + 1) / (4 * np.pi))
         for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
@@ -175,15 +173,28 @@ class SphericalBasis(nn.Module):
 def bessel_zeros(orders: int, count: int) -> _Array:
     """Return the first positive zeros of spherical Bessel functions, shape (orders, count).
 
-    The zeros of an order lie between those of the next lower order, so a search between them finds all.
+    The zeros of an order lie between those of the next lower order, so bisection finds them all.
     """
     zeros: _Array = np.arange(1.0, count + orders) * np.pi
     rows = [zeros[:count]]
     for order in range(1, orders):
-        function = partial(spherical_jn, order)
-        zeros = np.array([brentq(function, *ends, xtol=1e-14) for ends in pairwise(zeros)])
+        low, high = zeros[:-1].copy(), zeros[1:].copy()
+        sign = np.sign(_bessel(low, order))
+        for _ in range(60):
+            middle = (low + high) / 2
+            left = np.sign(_bessel(middle, order)) == sign
+            low, high = np.where(left, middle, low), np.where(left, high, middle)
+        zeros = (low + high) / 2
         rows.append(zeros[:count])
     return np.stack(rows)
+
+
+def _bessel(x: _Array, order: int) -> _Array:
+    """Return j_order(x); upward recursion is accurate unless x is much less than the order."""
+    value, higher = np.sin(x) / x, np.sin(x) / x**2 - np.cos(x) / x
+    for lower in range(1, order + 1):
+        value, higher = higher, (2 * lower + 1) / x * higher - value
+    return value
 
 
 def _legendre(x: Tensor, orders: int) -> Tensor:

@@ -141,9 +141,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     atoms = molecules.counts.tolist()
     # Views of three tensors, whose storages torch.save writes once.
     columns = {
-        "z": torch.from_numpy(molecules.z).long().split(atoms),
-        "pos": torch.from_numpy(molecules.pos).split(atoms),
-        "y": torch.from_numpy(molecules.targets).split(1),
+        "z": torch.split_with_sizes(torch.from_numpy(molecules.z).long(), atoms),
+        "pos": torch.split_with_sizes(torch.from_numpy(molecules.pos), atoms),
+        "y": torch.from_numpy(molecules.targets)[:, None].unbind(),
     }
     records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     path = folder / FILE

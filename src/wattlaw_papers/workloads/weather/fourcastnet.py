@@ -2,6 +2,7 @@
 # ruff: noqa: ARG002 - the arguments of the protocol
 
 import pickle
+import re
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from wattlaw_papers.workloads.weather.synthetic_weather import Climate, Syntheti
 _DATA_SEED = 0
 _FIRST_EVALUATION_YEAR = 37  # of the synthetic years, after those of training
 #: The prefixes that DDP, torch.compile and ``Forecaster`` add to the names of weights.
-_PREFIXES = ("module.", "_orig_mod.", "network.")
+_PREFIXES = re.compile(r"^(?:module\.|_orig_mod\.|network\.)+")
 
 
 class Forecaster(nn.Module):
@@ -151,10 +152,7 @@ def _load_weights(network: nn.Module, path: Path) -> None:
         state = state["model"] if isinstance(state.get("model"), dict) else state
         # physicsnemo has an empty buffer for its device, which files of other versions lack.
         weights = dict(network.named_buffers())
-        for name, value in state.items():
-            while name.startswith(_PREFIXES):
-                name = name.partition(".")[2]
-            weights[name] = value
+        weights |= {_PREFIXES.sub("", name): value for name, value in state.items()}
         network.load_state_dict(weights)
     except (
         AttributeError, EOFError, OSError, RuntimeError, TypeError, ValueError,
