@@ -109,8 +109,6 @@ class Reading:
 
 @dataclass
 class Pages:
-    """The pages of stores; reading happens in threads."""
-
     paths: tuple[Path, ...]
     _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattlaw.common.formatting import number
+from wattlaw.common.formatting import duration_text, number
 from wattlaw.report.charts import COLOURS
 from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
 
@@ -77,7 +77,7 @@ def _chart(
     name, unit = _TITLES[column]
     title = f"{name} in {unit}" if unit else name
     last = "; ".join(f"{line} last {number([*each.values()][-1])}" for line, each in lines.items())
-    chart = Timeline(title, f"{title}, the last {_duration(span_s)}: {last}")
+    chart = Timeline(title, f"{title}, the last {duration_text(span_s)}: {last}")
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
     steps = (step * 10.0**power for power in range(-3, 12) for step in (1, 2, 5))
     top = 100.0 if unit == "%" else next((step for step in steps if highest <= step), highest)
@@ -95,7 +95,7 @@ def _chart(
     chart.grid = [(y(top * share), number(top * share)) for share in (0.0, 0.5, 1.0)]
     chart.limits = [(y(limit), number(limit)) for limit in limits]
     for age_s in (span_s * part / 5 for part in range(5)):
-        label = f"-{_duration(age_s)}" if age_s else "last"
+        label = f"-{duration_text(age_s)}" if age_s else "last"
         chart.times.append((f"{100 * (1 - age_s / span_s):.1f}%", label))
     gap = 10 * chart.width * max(1, span_s / STEPS) / span_s
     for i, (line, values) in enumerate(lines.items()):
@@ -107,7 +107,3 @@ def _chart(
             path += f"{'M' if is_begin else 'L'}{before:.1f} {y(value)}"
         chart.lines.append({"name": line, "colour": COLOURS[i % len(COLOURS)], "path": path})
     return chart
-
-
-def _duration(seconds: float) -> str:
-    return f"{number(seconds)} s" if seconds < 300 else f"{number(seconds / 60)} min"

@@ -60,9 +60,8 @@ def predict(job: SimulatedJob) -> Prediction:
     parts = [(full_steps, float(job.local_batch)), (int(rest > 0), rest / job.gpus)]
     steps = [(count, _training_step(job, local)) for count, local in parts if count]
     if not steps:
-        raise BadInput(
-            f"gpus: given {job.gpus} for {samples_used} samples; allowed: a sample for each GPU"
-        )
+        given = f"gpus: given {job.gpus} for {samples_used} samples"
+        raise BadInput(f"{given}; allowed: a sample for each GPU")
     main = steps[0][1]
     parameters = job.parameters
     # Barriers, and shuffling on every rank.
@@ -108,13 +107,9 @@ def _check(job: SimulatedJob) -> None:
 def _warnings(job: SimulatedJob) -> tuple[str, ...]:
     warnings = []
     if job.nodes > job.cluster.nodes:
-        warnings.append(
-            f"{job.nodes} nodes are more than the {job.cluster.nodes} of {job.cluster.name}"
-        )
+        warnings.append(f"{job.nodes} nodes; {job.cluster.name} has {job.cluster.nodes}")
     if job.global_batch > job.samples * job.setting.dataset_fraction:
-        warnings.append(
-            "the global batch is larger than the data set: an epoch is one smaller step"
-        )
+        warnings.append("the global batch is larger than the data: an epoch is one smaller step")
     needs_gb, has_gb = _memory_gb(job), job.cluster.gpu.memory_gb
     if needs_gb > has_gb:
         warnings.append(

@@ -84,7 +84,6 @@ class SiteStateFolder(StateFolder):
     def restore_locked(
         self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
     ) -> None:
-        """Restore as ``restore`` does; the caller has locked the device."""
         saved = self.read(device)
         if saved is None or saved.token != token:
             return

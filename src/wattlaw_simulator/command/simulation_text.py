@@ -132,7 +132,6 @@ def _sweep(rows: Sequence[Row]) -> tables.Table | None:
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:
-    """List the known hardware, or the parameters of a cluster with their sources."""
     rows: list[dict[str, Any]]
     title = hint = ""
     if hardware is not None:

@@ -71,9 +71,8 @@ def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
     try:
         return WorkloadSpec(name=name, options=dict(options))
     except ValidationError:
-        raise BadInput(
-            f"{name!a:.80}: allowed as a workload's name: letters, digits, '.', '_' and '-'"
-        ) from None
+        allowed = "allowed as a workload's name: letters, digits, '.', '_' and '-'"
+        raise BadInput(f"{name!a:.80}: {allowed}") from None
 
 
 #: The most boards of a run that have telemetry.
@@ -126,7 +125,6 @@ class Machine:
         return f"{name} ({', '.join(details)})"
 
     def job(self, spec: RunSpec) -> SimulatedJob:
-        """Return the simulator's job of a run; raise ``WattlawError`` if it has no profile."""
         return simulation_job(spec, self.cluster, gpus_per_node=self._per_node(spec))
 
     def _per_node(self, spec: RunSpec) -> int:

@@ -292,7 +292,6 @@ class Sampling:
         return cls(sample_hz, first_s, readings, min(readings, MAX_SAMPLES // boards))
 
     def drawn_s(self, draw: np.random.Generator) -> Floats:
-        """Return the times of the kept readings of a board, shape (kept,)."""
         edges = np.linspace(0, self.readings, self.kept + 1).astype(np.int64)
         chosen = edges[:-1] + (draw.random(self.kept) * np.diff(edges)).astype(np.int64)
         return np.add(self.first_s, chosen / self.sample_hz)

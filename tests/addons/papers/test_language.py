@@ -350,7 +350,7 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     [
         ({"source": "text"}, "source text needs data"),
         ({"data": "somewhere"}, "data is for source text or parquet"),
-        ({"heads": 7}, "hidden_size 768 is not a multiple of heads 7"),
+        ({"heads": 7}, "heads 7 do not divide hidden_size 768"),
     ],
 )
 def test_options_that_contradict_are_refused(options, said):

@@ -172,7 +172,7 @@ def _cut(path: Path) -> None:
         (lambda p: rewrite(p, fields_of(p)[:, :19]), "has 19 channels; allowed: at least 20"),
         (
             lambda p: rewrite(p, fields_of(p)[..., :63]),
-            "grid of 33x63; allowed by 'image_size': 32x64 or 33x64",
+            "grid of 33x63; allowed: 32x64.*or 33x64",
         ),
         (lambda p: rewrite(p, fields_of(p)[:1]), "has 1 times; allowed: at least 2"),
     ],

@@ -72,11 +72,12 @@ class Bert(BaseWorkload):
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
         parameters, options = list(model.parameters()), self._options
-        matrices = [p for p in parameters if p.dim() > 1]
-        others = [p for p in parameters if p.dim() == 1]
         groups = [
-            {"params": matrices, "weight_decay": options.weight_decay},
-            {"params": others, "weight_decay": 0.0},
+            {
+                "params": [p for p in parameters if p.dim() > 1],
+                "weight_decay": options.weight_decay,
+            },
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
         ]
         return torch.optim.AdamW(groups, lr=options.lr, fused=fused)
 

@@ -61,9 +61,7 @@ def find_text(folder: Path, source: Source, split: Literal["train", "validation"
     files = [folder / name for name in names if (folder / name).is_file()]
     if len(files) != 1:
         present = " and ".join(path.name for path in files) or "none"
-        raise BadInput(
-            f"{folder}: has {present} of the {split} files; needs one of {', '.join(names)}"
-        )
+        raise BadInput(f"{folder}: has {present} of {', '.join(names)}; needs one")
     return Text(tuple(files), source)
 
 

@@ -52,9 +52,7 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     missing = [name for name in _SPECIAL if name not in tokens]
     if missing:
-        raise BadInput(
-            f"{path}: has no token {' '.join(missing)}; BERT needs all of {' '.join(_SPECIAL)}"
-        )
+        raise BadInput(f"{path}: has no token {' '.join(missing)}, which BERT needs")
     needed = max(tokens.values()) + 1
     if needed > vocab_size:
         raise BadInput(f"{path}: has {needed} tokens; vocab_size allows {vocab_size}")

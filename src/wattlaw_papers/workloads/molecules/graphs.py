@@ -9,10 +9,7 @@ try:
     import torch_geometric.nn as pyg
     from torch_geometric.nn.models import dimenet
 except ImportError as error:
-    raise NotAvailable(
-        f"torch_geometric cannot be imported ({one_line(error)}); "
-        'try: pip install "wattlaw[molecules]"'
-    ) from error
+    raise NotAvailable(f'{one_line(error)}; try: pip install "wattlaw[molecules]"') from error
 
 __all__ = ["dimenet", "paths", "pyg", "radius_graph"]
 

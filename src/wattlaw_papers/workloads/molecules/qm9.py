@@ -75,9 +75,7 @@ def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indi
     ``evaluation`` molecules is split in the same proportion, with at least one molecule each.
     """
     if molecules < 2:
-        raise BadInput(
-            f"{data / FILE}: contains 1 molecule; allowed: 2 or more, for training and evaluation"
-        )
+        raise BadInput(f"{data / FILE}: contains 1 molecule; allowed: 2 or more")
     order = np.random.default_rng(_SPLIT_SEED).permutation(molecules)
     if molecules < train + evaluation:
         train = min(max(1, round(molecules * train / (train + evaluation))), molecules - 1)

@@ -59,10 +59,8 @@ def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
     stds = _read(folder / "global_stds.npy", channels, (1, 1))
     if not (stds > 0).all():
         channel = int(np.argmin(stds.ravel() > 0))
-        value = stds.ravel()[channel]
-        raise BadInput(
-            f"{folder / 'global_stds.npy'}: channel {channel} is {value:g}; allowed: above 0"
-        )
+        given = f"{folder / 'global_stds.npy'}: channel {channel} is {stds.ravel()[channel]:g}"
+        raise BadInput(f"{given}; allowed: above 0")
     return ChannelStatistics(means, stds)
 
 
@@ -197,7 +195,7 @@ def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
         allowed = f"allowed: at least {channels}, the option 'channels'"
         raise BadInput(f"{path}: 'fields' has {shape[1]} channels; {allowed}")
     if (kept_rows(shape[2]), shape[3]) != (height, width):
-        allowed = f"allowed by 'image_size': {height}x{width} or {height + 1}x{width}"
+        allowed = f"allowed: {height}x{width}, the option 'image_size', or {height + 1}x{width}"
         raise BadInput(f"{path}: 'fields' has a grid of {shape[2]}x{shape[3]}; {allowed}")
     if shape[0] < needed:
         raise BadInput(f"{path}: has {shape[0]} times; allowed: at least {needed} for one sample")

@@ -63,9 +63,7 @@ class FourCastNet(BaseWorkload):
         try:
             from physicsnemo.models.afno import AFNO
         except ImportError as error:
-            raise NotAvailable(
-                f'AFNO cannot be imported ({error}); try: pip install "wattlaw[weather]"'
-            ) from None
+            raise NotAvailable(f'{error}; try: pip install "wattlaw[weather]"') from None
         network = AFNO(
             inp_shape=list(options.image_size),
             in_channels=options.channels,
@@ -146,7 +144,6 @@ def _losses(forecasts: tuple[Tensor, ...], truths: tuple[Tensor, ...]) -> Tensor
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:
-    """Load a state dict, or one in ``model``; ``BadInput`` if it is not of this network."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         state = state["model"] if isinstance(state.get("model"), dict) else state

@@ -115,11 +115,7 @@ class SyntheticWeather:
         return self._samples
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """Return the first states and those after each step, standardised float32.
-
-        Each has the shape (samples, channels, height, width). States after the end of a year
-        continue its waves, so that no sample has a jump.
-        """
+        """As ``Era5.batch``; states after the end of a year continue its waves, without a jump."""
         shape = (len(indices), *self._climate.shape)
         times = tuple(torch.from_numpy(np.empty(shape, np.float32)) for _ in self._ahead)
         for row, index in enumerate(indices.tolist()):
