@@ -144,6 +144,7 @@ def _losses(forecasts: tuple[Tensor, ...], truths: tuple[Tensor, ...]) -> Tensor
 
 
 def _load_weights(network: nn.Module, path: Path) -> None:
+    """Load a state dict, or one in ``model``; ``BadInput`` if it is not of this network."""
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
         state = state["model"] if isinstance(state.get("model"), dict) else state
