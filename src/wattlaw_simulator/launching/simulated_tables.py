@@ -22,7 +22,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 
 from wattlaw.running.launcher import VIRTUAL_BEGIN_NS
@@ -49,9 +48,11 @@ _P95 = 1.6448536269514722
 
 def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table:
     """Return a table of a schema from arrays and constants; NaN and missing columns are null."""
-    frame = pd.DataFrame(columns, index=range(count)).reindex(columns=schema.names)
-    filled = pa.Table.from_pandas(frame, schema, preserve_index=False)
-    return filled.replace_schema_metadata(schema.metadata)
+    arrays = []
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        values = np.broadcast_to(columns.get(name), count)  # a data frame takes three times as long
+        arrays.append(pa.array(values, kind, from_pandas=True))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 @dataclass(frozen=True)
