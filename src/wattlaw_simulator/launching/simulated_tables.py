@@ -50,7 +50,8 @@ def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table
     """Return a table of a schema from arrays and constants; NaN and missing columns are null."""
     arrays = []
     for name, kind in zip(schema.names, schema.types, strict=True):
-        values = np.broadcast_to(columns.get(name), count)  # a data frame takes three times as long
+        # A data frame would take three times as long.
+        values = np.broadcast_to(np.asarray(columns.get(name)), count)
         arrays.append(pa.array(values, kind, from_pandas=True))
     return pa.Table.from_arrays(arrays, schema=schema)
 
