@@ -43,8 +43,7 @@ class Totals:
 
     @property
     def ends(self) -> tuple[int, int]:
-        """The first and the last step that have a sample, 0 without any."""
-        steps = [*chain.from_iterable(self.steps.values())]
+        steps = [*chain.from_iterable(self.steps.values())]  # that have a sample
         return min(steps, default=0), max(steps, default=0)
 
     def add(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:

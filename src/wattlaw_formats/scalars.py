@@ -89,7 +89,8 @@ class Logged:
 
     def leave_out_damaged(self, row: int, at: int, size: int) -> None:
         self.source.account.leave_out("a record that is damaged or cut off", row)
-        self.notes = self.notes or [f"damaged or cut off at byte {at:,} of {size:,}"]
+        if not any(note.startswith("damaged") for note in self.notes):
+            self.notes.append(f"damaged or cut off at byte {at:,} of {size:,}")
 
     def imported(self, options: Options) -> Imported:
         values = {"workload": self.workload, **setting_of(self.source.path, self.config, options)}
