@@ -112,7 +112,7 @@ class PowerImporter:
             rows.add(host, f"node {host}", "node", event.t_ms * 10**6, power)
         readings, notes = rows.readings(), list[str]()
         if efficiency != 1:
-            notes.append(f"the power of nodes is times the conversion efficiency, {efficiency:g}")
+            notes.append(f"conversion efficiency {efficiency:g} is applied to the power of nodes")
         gaps_s = np.concatenate([np.diff(np.sort(own)) for own in times_ms.values()]) * 1e-3
         spacing_s = float(np.median(gaps_s)) if len(gaps_s) else 0.0
         if spacing_s > 1.05 * _RULE_S:
