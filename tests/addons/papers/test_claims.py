@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from claims_lab import Lab, capped, law
-from made_tables import frames, run_row
+from made_tables import frames
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
@@ -270,11 +270,6 @@ def test_a_store_without_the_needed_values_decides_no_claim():
     for claim in (claim.evaluate(EMPTY) for claim in CLAIMS):
         assert claim.verdict == NOT_DECIDABLE
         assert claim.evidence.startswith("Nothing"), claim.evidence
-
-
-def test_a_store_without_a_done_run_decides_no_claim():
-    found = check_claims(*frames([run_row("a", status="failed")], []))
-    assert {claim.verdict for claim in found} == {NOT_DECIDABLE}
 
 
 def test_one_model_against_it_contradicts_a_claim_on_all():
