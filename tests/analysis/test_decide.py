@@ -3,11 +3,10 @@
 import json
 import os
 import signal
-from itertools import pairwise
 
 import pytest
 
-from conftest import decide_table, records, started
+from conftest import decide_table, records
 from decide_studies import QUESTION, statuses
 from wattlaw.analysis.decide.evidence import UNKNOWN_QUALITY
 from wattlaw.api import results
@@ -217,25 +216,3 @@ def test_a_damaged_decision_is_kept_under_another_name(write_decide, tmp_path, c
     assert (decision["runs"], len(decision["course"])) == (1, 1)
     assert kept.is_dir() if content is None else kept.read_bytes() == content
     assert not any(str(kept) in warning for warning in run(study, store).warnings)
-
-
-def test_two_campaigns_on_one_store_make_each_run_once(write_decide, tmp_path):
-    budget = {"budget": {"runs": 4}, "tolerance": 1e-6}
-    study, store = write_decide(QUESTION | budget), tmp_path / "store"
-    alone = run(study, tmp_path / "alone")
-    line = ("run", str(study), "--store", str(store))
-    with started(*line) as first, started(*line) as second:
-        for process in (first, second):
-            output, _ = process.communicate(timeout=120)
-            assert process.returncode == 0, output
-    decision, expected = results.open(store).decision, alone.results.decision
-    course, rows = decision.pop("course"), expected.pop("course")
-    assert decision == expected
-    # Two runs that are active together end in any order, and have one row if they end together.
-    for before, after in pairwise(course):
-        assert before["runs"] < after["runs"]
-        assert before["gpu_hours_spent"] < after["gpu_hours_spent"]
-    for name in ("runs", "gpu_hours_spent"):
-        assert course[-1][name] == rows[-1][name]
-    done = [record for record in records(store).values() if record.status == "done"]
-    assert [record.attempts for record in done] == [1] * alone.done

@@ -282,19 +282,6 @@ def driver_commands(path: Path) -> Iterator[Callable[[], list[str]]]:
         os.close(handle)
 
 
-@pytest.mark.parametrize("name", AMD)
-def test_a_radeon_keeps_clocks_so_they_are_not_limited_and_its_power_is(
-    name: str, amd_machine: Callable[..., AmdMachine]
-) -> None:
-    gpu = amd_machine("RX 7900 XTX", 1)[0]
-    with contextlib.closing(registry.load(GROUP, name).open()) as limiter:
-        state = limiter.read(gpu.id)
-        assert (state.min_mhz, state.power_limit_w) == (None, 217)
-        assert "could not be removed" in state.no_clock_limit_reason
-        limiter.set_power_limit(gpu.id, 150)
-        assert gpu.limit_uw == 150_000_000
-
-
 @pytest.mark.parametrize("way", NVIDIA, indirect=True)
 def test_a_clock_is_locked_and_unlocked(way: Way) -> None:
     with way.opened() as limiter:

@@ -108,14 +108,6 @@ def test_too_few_steps_are_all_warm_up():
     assert (nothing.instrumented, nothing.steps, nothing.world_size) == (False, None, None)
 
 
-def test_a_drift_is_reported_and_noise_is_not():
-    generator = np.random.default_rng(1)
-    noise_s = generator.normal(0.1, 0.01, 90)
-    assert summarise([training(noise_s)]).drift is None
-    slower_s = noise_s * np.linspace(1.0, 1.5, 90)
-    assert summarise([training(slower_s)]).drift == pytest.approx(0.31, abs=0.08)
-
-
 def test_processes_at_other_times_are_not_ranks():
     later = ProcessSteps("node1", 2, T0_S + 1000 + np.arange(50.0), np.full(50, 8.0))
     summary = summarise([training([0.1] * 30), later])

@@ -251,31 +251,6 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(start):
     assert node.is_clean()
 
 
-def test_saved_limits_of_an_earlier_boot_are_removed(start):
-    node = start(1)
-    with stepd(JOB):
-        node.prolog()
-        (saved,) = node.state.glob("*.json")
-        told = json.loads(saved.read_text())
-        for watchdog in node.watchdogs:
-            watchdog.kill()
-    saved.write_text(json.dumps(told | {"boot_id": "of last week"}))
-    node.boards[0].limit_mw = 400_000
-    assert node.hook("prolog")[0] == 0
-    assert node.limits_w == [400]
-    assert node.states == []
-
-
-def test_a_limit_that_an_administrator_has_set_since_stays(start):
-    node = start(1)
-    node.prolog()
-    for watchdog in node.watchdogs:
-        watchdog.kill()
-    node.boards[0].limit_mw = 190_000
-    assert "somebody has set 190 W since" in node.prolog(OTHER, None)
-    assert node.limits_w == [190]
-
-
 @pytest.fixture
 def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
     """Give a node whose administrator has changed the folders of the scripts."""

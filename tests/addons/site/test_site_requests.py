@@ -5,13 +5,11 @@ import os
 import time
 from pathlib import Path
 
-import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import wait_for
-from limiting import SET
 from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, nodes, stepd
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
@@ -150,15 +148,6 @@ def test_a_board_of_another_job_that_runs_is_not_limited_twice(start):
     assert node.limits_w == [250]
     assert node.hook("epilog", JOB)[0] == 0
     assert node.limits_w == [287.5]
-
-
-def test_the_first_board_is_restored_if_the_second_fails(start):
-    node = start()
-    node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
-    node.prolog(gpus="0,1")
-    assert "Unknown Error" in node.report(JOB)["refused"]
-    assert node.limits_w == BEFORE_W
-    assert node.states == []
 
 
 def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start):
