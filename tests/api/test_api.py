@@ -134,20 +134,6 @@ def test_settings_that_differ_have_a_column_of_their_own(tmp_path):
     assert "train" not in settings  # equal in all rows
 
 
-def test_what_users_get_has_a_short_repr(results, folder):
-    study = wattlaw.load_study(folder / "study.yaml")
-    fits, predictions = results.fit(), results.predict(gpus=16)
-    shown = [
-        results, study, study.preview(folder / "results"), fits, fits[0], results.advise(),
-        results.advise().recommended, predictions, predictions[0],
-        results.compare(folder / "results"),
-    ]  # fmt: skip
-    for item in shown:
-        assert repr(item).startswith(f"{type(item).__name__}(")
-        assert len(repr(item)) < 200
-    assert "gpus=16" in repr(predictions[0])
-
-
 class _Display:
     """Stands for the display of a notebook: keeps what its one line shows."""
 

@@ -164,7 +164,7 @@ def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_all_registered_limiters_follow_the_contract() -> None:
-    assert {*registry.names(GROUP)} - {"simulated"} == {*WAYS}
+    assert {*registry.names(GROUP)} == {*WAYS}
 
 
 def test_devices_are_those_of_the_meter(way: Way) -> None:

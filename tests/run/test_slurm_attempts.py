@@ -205,13 +205,6 @@ def test_the_queue_is_polled_while_the_accounting_is_down(queue):
     assert queue.folder.read().status == "running"
 
 
-def test_jobs_of_earlier_attempts_are_ignored(queue):
-    attempt = queue.submitted()
-    queue.set_job("CANCELLED", job="3")
-    command(queue.bin, "sacct", "7|RUNNING|0:0||1|")
-    assert queue.poll(attempt) is None
-
-
 def test_only_one_campaign_at_a_time_submits_for_a_store(queue):
     spec = record_of(RUN).spec
     assert queue.launcher.allocate(spec) is not None

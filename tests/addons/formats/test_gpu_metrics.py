@@ -120,13 +120,3 @@ def test_a_gpu_without_power_is_part_of_no_sum_that_is_ok(tmp_path):
     read = read_import(made(tmp_path, "dcgm.txt", *lines))
     assert (gpus(read), verdicts(read)) == ([2], {"partial"})
     assert any("GPU-2" in note for note in read.runs[0].record.notes)
-
-
-def test_values_that_are_none_are_counted(tmp_path):
-    values = [[1_717_920_000 + s, "NaN" if s % 10 == 3 else "250"] for s in range(60)]
-    metric = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "UUID": "GPU-1", "gpu": "0"}
-    result = [{"metric": metric, "values": values}, "nothing", {"metric": metric, "values": [[1]]}]
-    text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
-    read = read_import(made(tmp_path, "dcgm.json", text))
-    assert left_out(read) == {"a blank value": 6, "no pair of time and value": 2}
-    assert joules(read) == [pytest.approx(250 * 59)]

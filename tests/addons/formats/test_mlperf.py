@@ -309,14 +309,3 @@ def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
     ]
     assert [row["epoch"] for row in windows(read, "evaluate")] == [0]
     assert "1 evaluation ran beside training" in read.files[0].notes[0]
-
-
-def test_power_readings_without_a_value_are_left_out_and_gaps_are_said(tmp_path):
-    lines = samples.mlperf_power().decode().splitlines()
-    lines[10] = lines[10].replace("5000.0", "null")
-    del lines[20:25]
-    log = a_file(tmp_path / "result_0.txt", samples.mlperf())
-    power = a_file(tmp_path / "node_0.txt", "\n".join(lines))
-    read = read_import([log, power], map="gpus=@8")
-    assert left_out(read)["power_reading without a value"] == 1
-    assert "2 gaps of up to 6 s" in " ".join(read.files[1].notes)

@@ -1,11 +1,15 @@
 """Every claim is supported where it is true, contradicted where not, and else undecided."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from claims_lab import Lab, capped, law
-from made_tables import frames
+from made_tables import frames, study
+from wattlaw.analysis.findings import analyse
+from wattlaw.report.core_sections import sections
+from wattlaw.report.sections import Content, Layout
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
@@ -344,6 +348,14 @@ def test_verdicts_on_simulated_runs_say_simulated():
     claim = BY_NAME["power-law-describes"].evaluate(both)
     assert claim.verdict == SUPPORTED  # by the measured runs alone
     assert {part.verdict for part in claim.workloads} == {SIMULATED, SUPPORTED}
+
+
+def test_the_report_has_no_claims_while_none_is_decided_unless_they_are_asked_for():
+    content = Content(analyse(*study((1, 2))), (), Layout(("claims",)))
+    assert not sections(content)
+    wanted = replace(content.layout, wanted=frozenset({"claims"}))
+    (shown,) = sections(replace(content, layout=wanted))
+    assert len(shown.blocks[0].rows) == sum(one.study == "mit-2022" for one in CLAIMS)
 
 
 def test_the_numbers_in_claims_are_the_published_ones():
