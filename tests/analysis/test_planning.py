@@ -11,7 +11,7 @@ from hypothesis.extra.numpy import arrays
 
 from public_data import public_csv
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
-from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, plan
+from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, Belief, plan
 from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
@@ -209,6 +209,28 @@ class TestPlan:
         question = Question("gpu_hours", deadline_s=deadline_s)
         found = plan(question, [], observed(*GRID))
         assert (found.meets, found.stopped_because) == (meets, reason)
+
+    def test_a_setting_that_rather_misses_a_bound_does_not_lead(self):
+        """150 W need the least energy, but are 10.3 % slower where 10 % are allowed."""
+        runs = {250: (0.1, 200), 200: (0.1005, 190), 150: (0.1103, 148), 100: (0.15, 99)}
+        seen = [
+            Observation(packed(1, power_limit_w=limit_w), step_s, power_w)
+            for limit_w, (step_s, power_w) in runs.items()
+        ]
+        found = plan(Question("energy", max_slowdown=0.1, tolerance=0.05), [], seen)
+        assert (found.setting, found.stopped_because) == (seen[1].setting, NOTHING_LEFT)
+
+    @pytest.mark.parametrize(("measured", "odds"), [(5, 1), (6, 2)])
+    def test_odds_are_higher_than_draws_say_where_enough_was_measured(self, measured, odds):
+        seen, rest = observed(*GRID[:measured]), left(*GRID[:measured])
+        question = Question("gpu_hours", tolerance=0.02)
+        found = plan(question, rest, seen)
+        settings = [*(item.setting for item in rest), *GRID[:measured]]
+        belief = Belief.of(fit_with_repeats(seen, 0), settings)
+        shares = (belief.regrets(question, settings) <= question.tolerance).mean(0)
+        share = shares[settings.index(found.setting)]
+        stated = found.probability / (1 - found.probability)
+        assert stated == pytest.approx(odds * share / (1 - share))
 
     def test_what_a_decision_refers_to_is_measured_first(self):
         """Runs on 1 to 4 GPUs say nothing of what happens on 32."""
