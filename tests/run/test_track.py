@@ -1,7 +1,6 @@
 """``wattlaw.track``: three lines in any loop, its windows, and its optimizer steps."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 import yaml
 
 import wattlaw
-from conftest import environment
 from conftest import wattlaw as command
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.store.store import Store
@@ -18,14 +16,6 @@ from wattlaw.store.store import Store
 
 def windows(store: Path) -> list[dict[str, object]]:
     return Store(store).pandas("epochs").sort_values("start_ns").to_dict("records")
-
-
-def program(store: Path, body: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    code = f"import sys, time, wattlaw\nstore = {str(store)!r}\n{body}"
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
-        env=environment() | variables,
-    )  # fmt: skip
 
 
 def test_three_lines_make_a_stored_run_with_a_window_per_epoch(tmp_path):

@@ -134,12 +134,12 @@ def mlperf() -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def mlperf_power(spacing_s: float = 1.0, efficiency: float = 0.9) -> bytes:
+def mlperf_power(spacing_s: float = 1.0) -> bytes:
     t = 1_769_860_000_000
     times = np.arange(0, 40, spacing_s)
     lines = [
         mllog("power_measurement_start", t),
-        mllog("conversion_eff", t, efficiency),
+        mllog("conversion_eff", t, 0.9),
         *(mllog("power_reading", t + int(1000 * s), 5000.0, host="node_0") for s in times),
         mllog("power_measurement_stop", t + 40_000),
     ]

@@ -23,7 +23,6 @@ SOURCES = {
 
 #: Files that other tools wrote, in the folder ``formats``.
 FORMATS = {
-    "codecarbon_1.csv": "CodeCarbon's tests",
     "codecarbon_2021.csv": "CodeCarbon's tests",
     "codecarbon_2.4.csv": "CodeCarbon's tests",
     "codecarbon_3.csv": "CodeCarbon's tests",
