@@ -91,7 +91,7 @@ def test_the_steps_of_several_workers_are_those_of_one_rank(tmp_path):
     ("line", "accumulation", "evaluated", "batches", "data"),
     [
         ([SCRIPTS / "hugging_face.py"], 2, [6], {8}, 48),
-        (["-m", "lightning_fit"], None, [12], {4, 2}, 46),
+        (["-m", "lightning_fit"], 1, [12], {4, 2}, 46),
     ],
     ids=["transformers", "lightning"],
 )

@@ -215,6 +215,9 @@ def test_what_ranks_wait_for_is_split_as_the_script_times_it_and_used_for_predic
     found, done = told_of(tmp_path, *options, *choice, "--accumulate", "2", "--epochs", "8")
     assert (found["steps"], found["world_size"], found["parallelism"]) == (40, 2, parallelism)
     assert (found["samples_seen"], found["gradient_accumulation"]) == (1600, 2)
+    assert (found["dp"], found["tp"], found["pp"], found["cp"]) == (2, 1, 1, 1)
+    assert (found["sharding"], found["micro_batch"]) == ("fsdp" if choice else "none", 10)
+    assert found["tokens_per_sample"] is None
     results = [json.loads(text) for text in re.findall(r"RESULT (.*)", done.stdout)]
     # Of 80 backward passes, DDP does not show the last; two are a step.
     waits_s = np.array([result["gradient_waits_s"] for result in results], float)
@@ -295,3 +298,23 @@ def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_
     assert done.stdout.split() == [str(n) for n in range(0 if fault == "never" else 150)]
     assert "Traceback" not in done.stderr
     assert [text for text in found["notes"] if note in text]
+
+
+def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_once(tmp_path):
+    """fully_shard over two copies, each of which two ranks share by parallelize_module."""
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
+    script = (SCRIPTS / "sharded.py", "--tp", "2", "--accumulate", "2", "--recompute")
+    found, done = told_of(tmp_path, "--", sys.executable, *line, *script)
+    assert done.returncode == 0, done.stderr
+    layout = {
+        "tp": 2, "pp": 1, "cp": 1, "ep": 1, "dp": 2, "virtual_stages": 1, "sharding": "fsdp",
+        "checkpointing": "full", "gradient_accumulation": 2, "micro_batch": 2,
+        "tokens_per_sample": 12.0, "parallelism": "tensor", "world_size": 4,
+    }  # fmt: skip
+    assert {name: found[name] for name in layout} == layout
+    assert (found["steps"], found["samples_seen"]) == (12, 96)
+    assert found["parameters"] == 2 * 16 * 64 + 64 + 16
+    (run,) = Store(tmp_path).pandas("runs").to_dict("records")
+    assert {name: run[name] for name in layout} == layout
+    assert run["peak_memory_bytes"] == found["peak_resident_bytes"] > 50e6
+    assert "dp 2 x tp 2" in done.stderr

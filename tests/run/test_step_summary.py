@@ -108,6 +108,24 @@ def test_too_few_steps_are_all_warm_up():
     assert (nothing.instrumented, nothing.steps, nothing.world_size) == (False, None, None)
 
 
+def test_ranks_that_share_a_copy_of_the_model_count_its_samples_once():
+    """Two copies of two ranks, of which the second one of a copy reads no data."""
+    facts = {"world_size": 4, "dp": 2, "tp": 1, "pp": 2, "parallelism": "pipeline"}
+    ranks = [
+        training(
+            [0.1] * 30, pid=rank, rank=rank, data_rank=rank % 2, gradient_accumulation=2,
+            samples=np.full(31, 8.0 if rank < 2 else 0.0), **facts,
+        )
+        for rank in range(4)
+    ]  # fmt: skip
+    summary = summarise(ranks)
+    assert summary.samples_seen == 31 * 16
+    assert (summary.micro_batch, summary.steps_by_samples) == (4, {16: 28})
+    unknown = [replace(rank, data_rank=None) for rank in ranks]
+    assert summarise(unknown).samples_seen is None
+    assert summarise(unknown).micro_batch is None
+
+
 def test_processes_at_other_times_are_not_ranks():
     later = ProcessSteps("node1", 2, T0_S + 1000 + np.arange(50.0), np.full(50, 8.0))
     summary = summarise([training([0.1] * 30), later])

@@ -47,11 +47,13 @@ def spec_of(
     precision: str = "fp32",
     fraction: float = 1.0,
     evaluate: bool = True,
+    layout: dict[str, Any] | None = None,
     **train: Any,
 ) -> RunSpec:
     setting = Setting(
-        gpus=gpus, local_batch=global_batch // gpus, precision=precision, dataset_fraction=fraction
-    )
+        gpus=gpus, local_batch=global_batch // gpus, precision=precision,
+        dataset_fraction=fraction, **layout or {},
+    )  # fmt: skip
     return RunSpec(
         workload=WorkloadSpec(name=name, options=options),
         setting=setting,
@@ -142,6 +144,7 @@ def _rank(
     from wattlaw.running.training import environment, failures
     from wattlaw.running.training.loop import Training
     from wattlaw.running.training.ranks import process_group
+    from wattlaw.running.training.shared_models import new_model
     from wattlaw.store.live import open_windows
     from wattlaw.workloads import catalogue
 
@@ -159,7 +162,7 @@ def _rank(
         workload = catalogue.build(spec.workload)
         with process_group() as ranks:
             torch.manual_seed(seed)
-            model = workload.model()
+            model = new_model(workload, spec.setting, ranks)
             training = Training(workload, model, spec, seed, ranks)
             if warned_at is not None:
                 training._notice = _Looks(warned_at)

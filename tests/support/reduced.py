@@ -17,6 +17,10 @@ class Reduced(NamedTuple):
 
 WORKLOADS = {
     "digits-cnn": Reduced({"width": 8}, global_batch=256, samples=1437),
+    "gpt": Reduced({
+        "layers": 2, "hidden": 32, "heads": 4, "kv_heads": 2, "ffn": 64, "vocabulary": 64,
+        "sequence": 16, "lr": 0.01, "train_samples": 64, "evaluation_samples": 16,
+    }, samples=64),
     "vgg16": Reduced({
         "width": 8, "image_size": 32, "classes": 2, "dropout": 0.0, "lr": 0.03,
         "train_samples": 256, "evaluation_samples": 16,

@@ -209,7 +209,9 @@ def batch_text(seen: Seen) -> str:
     parts = seen.gradient_accumulation
     of = "" if seen.ranks == 1 else f", {seen.local_batch:g} of each of {seen.ranks} workers"
     text = f"the batch that ran is {seen.global_batch:,}{of}"
-    return text if not parts else f"{text}, in {parts} gradient-accumulation steps (try without)"
+    if parts is None or parts == 1:
+        return text
+    return f"{text}, in {parts} gradient-accumulation steps (try without)"
 
 
 def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:

@@ -13,6 +13,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.common.processes import run_captured
 from wattlaw.running.command_checks import check_own_ranks, command_warnings
 from wattlaw.running.launcher import GROUP, Launcher
+from wattlaw.running.training.layout_checks import check_layout
 from wattlaw.store.record import RunRecord
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, read_study
@@ -21,6 +22,8 @@ from wattlaw.workloads import catalogue
 #: The most reasons of skipped runs that are shown before the start.
 _MOST_REASONS = 5
 _HOUR_S = 3600.0
+#: Launchers that train built-in workloads.
+_TRAINING = ("local", "slurm")
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,11 @@ def plan_study(
     try:
         study = catalogue.checked(launcher.resolve(study))
         check_own_ranks(study)
-        return Planned(study, expand(study))
+        planned = Planned(study, expand(study))
+        if kind in _TRAINING:
+            for run in planned.runs:
+                check_layout(run.spec)
+        return planned
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from wattlaw.study.base_model import Checkpointing, Sharding
 from wattlaw.study.model import RunSpec
 
 Status = Literal["planned", "running", "done", "failed", "skipped"]
@@ -96,6 +97,19 @@ class Facts(_FiniteModel):
     global_batch: Count | None = None  # that ran, where it is not that of the setting
     workers_cooperate: bool | None = None  # False: several trained without a process group
     instrumented: bool | None = None  # the steps of a command were counted in its processes
+    # The layout that ran, as in the setting:
+    tp: Count | None = None
+    pp: Count | None = None
+    cp: Count | None = None
+    ep: Count | None = None
+    dp: Count | None = None
+    virtual_stages: Count | None = None
+    sharding: Sharding | None = None
+    checkpointing: Checkpointing | None = None
+    gradient_accumulation: Count | None = None
+    micro_batch: Count | None = None
+    tokens_per_sample: float | None = None
+    peak_memory_bytes: Count | None = None  # the largest of a rank, see ``columns.csv``
 
 
 class Interruption(_Model):

@@ -139,6 +139,10 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
     row |= {name: getattr(setting, name) for name in RECORDED}
+    declared = {name: value for name, value in setting.layout.items() if row.get(name) is None}
+    row |= declared  # what ran counts, where it was seen
+    if spec.workload.model is not None:
+        row["network"] = spec.workload.model.model_dump_json(exclude_defaults=True)
     if facts.global_batch:  # analyses use the batch that ran
         local_batch, rest = divmod(facts.global_batch, setting.gpus)
         row |= {

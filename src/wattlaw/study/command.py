@@ -12,8 +12,9 @@ _PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 #: Names that an argument of a command may have in braces.
 PLACEHOLDERS = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "power_profile",
-    "precision", "dataset_fraction", "epochs", "warmup_epochs", "steps", "warmup_steps",
-    "seconds", "seed", "repeat", "python",
+    "precision", "tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch",
+    "gradient_accumulation", "sharding", "checkpointing", "sequence_parallel", "dataset_fraction",
+    "epochs", "warmup_epochs", "steps", "warmup_steps", "seconds", "seed", "repeat", "python",
 )  # fmt: skip
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 
@@ -32,6 +33,8 @@ def substitute(word: str, values: dict[str, object]) -> str:
                 f"given {word!r:.80}; allowed in braces: {', '.join(values)} ({{{{ is a brace)"
             )
         value = values[match[1]]
+        if isinstance(value, bool):
+            return str(value).lower()
         return _number(value) if isinstance(value, float) else "" if value is None else str(value)
 
     return _BRACES.sub(replacement, word)

@@ -15,7 +15,7 @@ _SETTINGS_WITHOUT_NAME = (
     "workload", "hardware", "precision", "power_profile", "energy_is", "run_length", "placement",
 )  # fmt: skip
 #: Settings that are JSON objects.
-_JSON_SETTINGS = ("options", "train")
+_JSON_SETTINGS = ("options", "train", "layout")
 
 
 def limit_label(name: str, value: float | None) -> str:

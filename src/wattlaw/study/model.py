@@ -16,6 +16,7 @@ from wattlaw.study.base_model import MAX_COUNT, Count, LocatedError, Model, Name
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
 from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
+from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep
 
@@ -41,6 +42,7 @@ class WorkloadSpec(Model):
         "auto", "auto, none, torchrun, mpirun or srun"
     )
     progress: LogProgress | None = field(None, "a mapping {pattern: REGULAR EXPRESSION}, or null")
+    model: Network | None = field(None, "a mapping of the sizes of a transformer, or null")
 
     @model_validator(mode="before")
     @classmethod
@@ -270,7 +272,8 @@ def _setting(given: Any) -> Setting:
         return given
     try:
         setting = Setting.of_record(given)
-        if setting.local_batch is not None and setting.local_batch != int(setting.local_batch):
+        batch = setting.global_batch if setting.model_gpus > 1 else setting.local_batch
+        if batch is not None and batch != int(batch):
             raise BadInput("local_batch: allowed in a run: a whole number")
         return setting
     except (BadInput, TypeError, ValueError) as error:
@@ -291,10 +294,11 @@ class RunSpec(Model):
 
     @property
     def local_batch(self) -> int | None:
-        """Return the samples of a GPU in a step, a whole number in a run."""
+        """Return the samples of a GPU in a step; None if they are not known or not whole."""
         batch = self.setting.local_batch
-        return None if batch is None else int(batch)
+        return int(batch) if batch is not None and batch == int(batch) else None
 
     @property
     def global_batch(self) -> int | None:
-        return None if self.local_batch is None else self.local_batch * self.setting.gpus
+        batch = self.setting.global_batch
+        return None if batch is None else int(batch)

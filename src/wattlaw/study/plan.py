@@ -3,8 +3,8 @@
 import itertools
 import random
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,14 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.document import read_document
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec, Study
-from wattlaw.study.setting import Setting
+from wattlaw.study.network import Network
+from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 20_000
+_SWEPT = (
+    "power_limit_w", "clock_limit_mhz", "power_profile", "precision", "dataset_fraction", *LAYOUT,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +62,7 @@ def expand(study: Study) -> list[PlannedRun]:
     # The points of each workload, without expanding them.
     for_all, by_name = 0, Counter[str]()
     for sweep in study.sweeps:
-        points = prod(map(len, (*_lists(sweep), sweep.nodes or (None,))))
+        points = prod(map(len, (*_axes(sweep).values(), sweep.nodes or (None,))))
         if sweep.workloads is None:
             for_all += points
         else:
@@ -72,14 +76,16 @@ def expand(study: Study) -> list[PlannedRun]:
         epochs = sweep.epochs or study.measure.epochs
         measure = study.measure.model_copy(update={"epochs": epochs})
         points_of_sweep = [
-            {"setting": setting, "nodes": nodes, "measure": measure}
-            for setting, nodes in _settings(study, sweep)
-        ]
+            {"setting": point[0], "nodes": point[1], "measure": measure}
+            for point in _points(study, sweep) if not isinstance(point, str)
+        ]  # fmt: skip
         for name in grids if sweep.workloads is None else {*sweep.workloads}:
             grids[name] += points_of_sweep
     runs: dict[str, PlannedRun] = {}
     for repeat, workload in itertools.product(range(study.repeats), study.workloads):
         for point in grids[workload.name]:
+            if workload.model is not None and unfit(point["setting"], workload.model):
+                continue
             spec = RunSpec(
                 workload=workload, repeat=repeat, train=study.train,
                 launch_kind=study.launch.kind, hardware=study.launch.hardware, **point,
@@ -87,33 +93,85 @@ def expand(study: Study) -> list[PlannedRun]:
             planned = PlannedRun(run_id(spec), spec)
             runs.setdefault(planned.run_id, planned)
     ordered = list(runs.values())
+    if not ordered:
+        reasons = "; ".join(impossible(study)) or "no run"
+        raise BadInput(f"sweeps: no layout can exist ({reasons}); allowed: one or more that can")
     if study.order == "random":
         random.Random(study.order_seed).shuffle(ordered)  # noqa: S311 - an order, not a secret
     return ordered
 
 
-def _lists(sweep: Sweep) -> tuple[tuple[Any, ...], ...]:
-    return (
-        sweep.local_batch or sweep.global_batch or (), sweep.gpus, sweep.power_limit_w,
-        sweep.clock_limit_mhz, sweep.power_profile, sweep.precision, sweep.dataset_fraction,
-        (None,) if sweep.emulate is None else sweep.emulate.gpus,
+def impossible(study: Study) -> Counter[str]:
+    """Return how many settings of the sweeps cannot exist, by the reason."""
+    count = Counter[str]()
+    for sweep in study.sweeps:
+        of_sweep = [
+            item
+            for item in study.workloads
+            if sweep.workloads is None or item.name in sweep.workloads
+        ]
+        for point in _points(study, sweep):
+            if isinstance(point, str):
+                count[point] += len(of_sweep)
+                continue
+            faults = [unfit(point[0], item.model) for item in of_sweep if item.model is not None]
+            count.update(fault for fault in faults if fault)
+    return count
+
+
+def unfit(setting: Setting, network: Network) -> str | None:
+    """Return why a network cannot have a layout, or None."""
+    kv_heads = network.kv_heads or network.heads
+    faults = (
+        (network.heads % setting.tp > 0, "tp does not divide the heads"),
+        (min(kv_heads % setting.tp, setting.tp % kv_heads) > 0, "tp does not divide the kv_heads"),
+        (network.layers < setting.pp * setting.virtual_stages,
+         "pp x virtual_stages is above the layers"),
+        (network.sequence % setting.cp > 0, "cp does not divide the sequence"),
+        ((network.experts or 1) % setting.ep > 0, "ep does not divide the experts"),
     )  # fmt: skip
+    return next((text for applies, text in faults if applies), None)
 
 
-def _settings(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int]]:
+def _points(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int] | str]:
+    """Yield each setting of a sweep with its nodes, or why it cannot exist."""
     per_node = None if study.launch.kind == "local" else study.launch.gpus_per_node
-    for batch, gpus, power, clock, profile, precision, fraction, emulated in itertools.product(
-        *_lists(sweep)
-    ):
-        setting = Setting(
-            gpus,
-            local_batch=batch if sweep.local_batch else batch // (emulated or gpus),
-            power_limit_w=power,
-            clock_limit_mhz=clock,
-            power_profile=profile,
-            precision=precision,
-            dataset_fraction=evaluate_fraction(fraction, gpus),
-            emulated_gpus=emulated,
-        )
+    names = list(_axes(sweep))
+    for values in itertools.product(*_axes(sweep).values()):
+        given = dict(zip(names, values, strict=True))
+        batch, gpus, micro = given.pop("batch"), given["gpus"], given.pop("micro_batch")
+        given["dataset_fraction"] = evaluate_fraction(given["dataset_fraction"], gpus)
+        shared_by = given["emulated_gpus"] or gpus
+        local = batch if sweep.local_batch else batch / shared_by
+        given["local_batch"] = int(local) if local == int(local) else local
+        try:
+            setting = Setting(**given)
+            if micro is not None:
+                setting = _in_micro_batches(setting, micro)
+        except BadInput as error:
+            if not sweep.has_layouts:
+                raise
+            yield str(error).partition(":")[0] + " cannot be divided so"
+            continue
+        if (setting.global_batch or 0) % (setting.dp * setting.gradient_accumulation):
+            yield "the global batch is no multiple of dp x micro_batch"
+            continue
         for nodes in sweep.nodes or (1 if per_node is None else ceil(gpus / per_node),):
             yield setting, nodes
+
+
+def _in_micro_batches(setting: Setting, micro_batch: int) -> Setting:
+    parts, rest = divmod(setting.global_batch or 0, setting.dp * micro_batch)
+    if rest or not parts:
+        raise BadInput("global_batch: no multiple of dp x micro_batch")
+    return replace(setting, gradient_accumulation=int(parts))
+
+
+def _axes(sweep: Sweep) -> dict[str, Sequence[Any]]:
+    """Return the values of each name of ``Setting``, of the batch and of the micro-batch."""
+    return {
+        "batch": sweep.local_batch or sweep.global_batch or (), "gpus": sweep.gpus,
+        **{name: getattr(sweep, name) for name in _SWEPT},
+        "emulated_gpus": (None,) if sweep.emulate is None else sweep.emulate.gpus,
+        "micro_batch": sweep.micro_batch or (None,),
+    }  # fmt: skip

@@ -35,6 +35,10 @@ _COUNTS = (
     "gpus", "nodes", "gradient_accumulation", "emulated_gpus", "tp", "pp", "cp", "ep",
     "virtual_stages",
 )  # fmt: skip
+#: The parallel layout, beside GPUs, nodes and gradient accumulation.
+LAYOUT = (
+    "tp", "pp", "cp", "ep", "virtual_stages", "sharding", "checkpointing", "sequence_parallel",
+)  # fmt: skip
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
 _CHOICES: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
@@ -179,6 +183,15 @@ class Setting:
     @property
     def global_batch(self) -> float | None:
         return None if self.local_batch is None else _whole(self.local_batch * self.gpus)
+
+    @property
+    def layout(self) -> dict[str, Any]:
+        """Return what of the layout is not that of a data-parallel job, and then micro-batches."""
+        changed = self.changed()
+        layout = {name: changed[name] for name in LAYOUT if name in changed}
+        if layout:
+            layout["gradient_accumulation"] = self.gradient_accumulation
+        return layout
 
     @property
     def model_gpus(self) -> int:

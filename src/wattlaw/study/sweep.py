@@ -8,8 +8,11 @@ from pydantic import Field, PlainValidator, model_validator
 from pydantic_core import PydanticCustomError
 
 from wattlaw.study.base_model import (
+    CHECKPOINTINGS,
     MAX_COUNT,
     POWER_PROFILES,
+    SHARDINGS,
+    Checkpointing,
     Count,
     LocatedError,
     Model,
@@ -17,8 +20,10 @@ from wattlaw.study.base_model import (
     Positive,
     PowerProfile,
     Precision,
+    Sharding,
     field,
 )
+from wattlaw.study.setting import LAYOUT
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
@@ -60,6 +65,21 @@ class Sweep(Model):
     dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = field(
         (1.0,), _FRACTIONS, min_length=1
     )
+    tp: tuple[Count, ...] = field((1,), _COUNTS, min_length=1)
+    pp: tuple[Count, ...] = field((1,), _COUNTS, min_length=1)
+    cp: tuple[Count, ...] = field((1,), _COUNTS, min_length=1)
+    ep: tuple[Count, ...] = field((1,), _COUNTS, min_length=1)
+    virtual_stages: tuple[Count, ...] = field((1,), _COUNTS, min_length=1)
+    sharding: tuple[Sharding, ...] = field(
+        ("none",), f"a list of: {', '.join(SHARDINGS)}", min_length=1
+    )
+    checkpointing: tuple[Checkpointing, ...] = field(
+        ("none",), f"a list of: {', '.join(CHECKPOINTINGS)}", min_length=1
+    )
+    sequence_parallel: tuple[bool, ...] = field((False,), "a list of true, false", min_length=1)
+    micro_batch: tuple[Count, ...] | None = field(
+        None, "a list of samples that a copy of the model processes at once, or null", min_length=1
+    )
     workloads: tuple[Name, ...] | None = field(
         None, "a list of workloads' names, or null for all", min_length=1
     )
@@ -70,6 +90,11 @@ class Sweep(Model):
         None, "a list of whole numbers >= 1, or null for the least number of nodes", min_length=1
     )
     emulate: Emulation | None = field(None, "a mapping {gpus: [...]}, or null")
+
+    @property
+    def has_layouts(self) -> bool:
+        names = (*LAYOUT, "micro_batch")
+        return any(getattr(self, name) != type(self).model_fields[name].default for name in names)
 
     @model_validator(mode="after")
     def _check_nodes(self) -> Self:
@@ -112,7 +137,7 @@ class Sweep(Model):
         for workers in shared_by:
             if (every_count := math.lcm(every_count, workers)) > MAX_COUNT:
                 break  # larger than any batch
-        for batch in self.global_batch or ():
+        for batch in () if self.has_layouts else self.global_batch or ():
             if batch % every_count:
                 workers = next(workers for workers in shared_by if batch % workers)
                 raise ValueError(

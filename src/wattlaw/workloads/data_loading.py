@@ -46,7 +46,8 @@ def training_parts(samples: int, shard: Shard, epoch: int, from_step: int = 0) -
         if len(step) < shard.world:
             continue
         local = np.array_split(step, shard.world)[shard.rank]
-        pieces = np.array_split(local, min(shard.micro_batches, len(local)))
+        # As many on every rank: sharded models communicate in each.
+        pieces = np.array_split(local, min(shard.micro_batches, len(step) // shard.world))
         for number, piece in enumerate(pieces, 1):
             yield Part(piece, len(step), ends_step=number == len(pieces))
 

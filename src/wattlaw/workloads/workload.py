@@ -28,6 +28,7 @@ class Work(NamedTuple):
     samples: int
     flops_per_sample: float  # of a forward and backward pass, as ``training.flops`` counts them
     evaluation_samples: int
+    tokens_per_sample: int | None = None  # None: samples are no tokens
 
 
 class RealInput(NamedTuple):
@@ -62,6 +63,8 @@ class Entry:
     #: The modules that a run imports, and the extra of wattlaw that installs them.
     modules: tuple[str, ...] = ("torch",)
     extra: str = "train"
+    #: Several ranks can share its model, which is a ``training.shared_models.Shareable``.
+    shares_layers: bool = False
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,7 @@ from wattlaw.study.labels import group_label
 RULES = ("global_batch", "local_batch")
 FIXED = (
     "workload", "options", "train", "hardware", "launcher", "precision", *POWER_SETTINGS,
-    "dataset_fraction", "threads_per_worker", "unit", "run_length",
+    "dataset_fraction", "threads_per_worker", "layout", "unit", "run_length",
 )  # fmt: skip
 #: With fewer counts, the data set may grow with the GPUs by chance.
 _MIN_GROWING_COUNTS = 3

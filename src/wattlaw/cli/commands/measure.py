@@ -28,7 +28,8 @@ _OF_STEPS = (
     "steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen", "parallelism",
     "instrumented", "steps_measured", "samples_measured", "step_time_p95_s", "precision",
     "gradient_accumulation", "parameters", "gradient_bytes", "peak_memory_bytes", "pauses",
-    "pause_s", "drift", "workers_work_together",
+    "pause_s", "drift", "workers_work_together", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
+    "sharding", "checkpointing", "micro_batch", "tokens_per_sample", "peak_resident_bytes",
 )  # fmt: skip
 _OF_PHASE = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
 
@@ -161,7 +162,25 @@ def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[st
         per_s = steps.samples_measured / (mean_s * count)
         lines.append(("samples per second", f"{per_s:,.4g}"))
     world_size = ("world size", fmt.number(steps.world_size))
-    return [*lines, world_size, ("parallelism", steps.parallelism or "")]
+    return [*lines, world_size, ("layout", _layout(steps))]
+
+
+def _layout(steps: StepSummary) -> str:
+    """Return the kind of parallelism, the sizes above 1, and what else was seen of the layout."""
+    sizes = [(getattr(steps, name), name) for name in ("dp", "tp", "pp", "cp", "ep")]
+    parts = [" x ".join(f"{name} {size}" for size, name in sizes if size and size > 1)]
+    parts += [
+        f"{what} {value:g}" if isinstance(value, int | float) else f"{what} {value}"
+        for what, value in (
+            ("sharding", steps.sharding),
+            ("checkpointing", steps.checkpointing),
+            ("micro-batch", steps.micro_batch),
+            ("accumulation", steps.gradient_accumulation),
+            ("tokens per sample", steps.tokens_per_sample),
+        )
+        if value not in (None, "none")
+    ]
+    return ", ".join(filter(None, [steps.parallelism or "", *parts]))
 
 
 def _end_lines(record: RunRecord, *, has_energy: bool) -> list[tuple[str, str]]:

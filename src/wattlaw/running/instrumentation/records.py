@@ -22,12 +22,15 @@ _MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS = 2**62, 10_000, 20
 _MAX_LOST_STEPS, _MAX_GAPS = 2 * 10**6, 1000
 #: A hundred years: no process counts more. Samples of one step.
 _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
-_TEXTS = ("host", "backend", "parallelism", "precision")
+_TEXTS = ("host", "backend", "parallelism", "precision", "sharding", "checkpointing")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
     "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
-    "dataset_samples",
+    "peak_resident_bytes", "dataset_samples", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
+    "data_rank", "micro_batch", "accumulation", "pieces", "tokens", "token_samples",
 )  # fmt: skip
+#: Of which the largest that was recorded counts.
+_PEAKS = ("peak_memory_bytes", "peak_resident_bytes")
 #: Counts of steps that read several loaders, and of steps of any optimizer that got batches.
 _MIXED = ("several_loaders", "fed_steps")
 #: Optimizers step on batches in turn if so many times the steps of the main one got batches.
@@ -46,7 +49,7 @@ class TrainingFacts:
     """What a process shows of the training; None where it has not shown a value.
 
     ``backend`` is that of the process group that it has joined, ``gradient_accumulation`` counts
-    batches per step.
+    micro-batches per step. The sizes of the layout are those of ``Setting``.
     """
 
     backend: str | None = None
@@ -56,7 +59,18 @@ class TrainingFacts:
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
     dataset_samples: int | None = None  # of an epoch of all ranks
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: int | None = None  # of a GPU
+    peak_resident_bytes: int | None = None  # of the process
+    tp: int | None = None
+    pp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
+    dp: int | None = None
+    virtual_stages: int | None = None
+    sharding: str | None = None
+    checkpointing: str | None = None
+    micro_batch: int | None = None  # samples of a copy of the model at once
+    tokens_per_sample: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,6 +101,7 @@ class ProcessSteps(TrainingFacts):
     data_wait_s: Floats | None = None
     gradient_wait_s: Floats | None = None
     is_mixed: bool = False
+    data_rank: int | None = None  # the copy of the model that this rank is a part of
 
     @property
     def steps(self) -> int:
@@ -220,7 +235,7 @@ class _File:
         for name in _NUMBERS:
             if record.get(name) is not None:
                 number = _integer(record[name])
-                before = self._facts.get(name, 0) if name == "peak_memory_bytes" else 0
+                before = self._facts.get(name, 0) if name in _PEAKS else 0
                 self._facts[name] = max(number, before)
 
     def _take_steps(self, record: dict[str, Any]) -> None:
@@ -281,6 +296,8 @@ class _File:
         table = self._main_steps()
         batches, at_step = facts.pop("batches", 0), facts.pop("batches_at_step", 0)
         per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
+        stated, pieces = facts.pop("accumulation", None), facts.pop("pieces", 1)
+        tokens, token_samples = (facts.pop(name, 0) for name in ("tokens", "token_samples"))
         is_one = len(table) == self._most_steps()
         several, fed = (facts.pop(name, 0) for name in _MIXED)
         return ProcessSteps(
@@ -289,7 +306,8 @@ class _File:
             data_wait_s=table[:, _WAIT_S],
             evaluated=table[:, _EVALUATED] > 0,
             gradient_wait_s=self._gradient_waits_s(table[:, _PASSES]),
-            gradient_accumulation=per_step if per_step > 1 else None,
+            gradient_accumulation=stated or per_step * pieces or None,
+            tokens_per_sample=tokens / token_samples if token_samples else None,
             is_mixed=2 * several > at_step or (is_one and fed > _ALTERNATE * at_step),
             is_ended=self._is_ended,
             problems=tuple(self._problems),

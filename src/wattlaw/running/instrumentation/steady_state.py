@@ -10,6 +10,7 @@ import numpy as np
 from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
 from wattlaw.running.steps import Floats, Mask, drift, step_time_columns
 from wattlaw.store.record import Parallelism
+from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
@@ -83,7 +84,15 @@ class MeasuredPart:
 #: What is stored of a job as it is.
 _FACTS = (
     "instrumented", "world_size", "backend", "parameters", "gradient_bytes", "dataset_samples",
+    "tp", "pp", "cp", "ep", "dp", "virtual_stages", "gradient_accumulation", "micro_batch",
+    "tokens_per_sample",
 )  # fmt: skip
+#: What is stored if it is one of these.
+_CHOICES: Mapping[str, tuple[str, ...]] = {
+    "parallelism": get_args(Parallelism),
+    "sharding": SHARDINGS,
+    "checkpointing": CHECKPOINTINGS,
+}
 
 
 @dataclass(frozen=True)
@@ -121,8 +130,13 @@ class StepSummary(TrainingFacts):
         known = {name: getattr(self, name) for name in _FACTS}
         if self.workers_work_together is False:  # each has epochs of its own
             known["dataset_samples"] = None
-        parallelism = self.parallelism if self.parallelism in get_args(Parallelism) else None
-        return known | {"parallelism": parallelism, "workers_cooperate": self.workers_work_together}
+        for name, allowed in _CHOICES.items():
+            known[name] = getattr(self, name) if getattr(self, name) in allowed else None
+        peak_bytes = self.peak_memory_bytes or self.peak_resident_bytes
+        return known | {
+            "peak_memory_bytes": peak_bytes,
+            "workers_cooperate": self.workers_work_together,
+        }
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:
@@ -141,29 +155,51 @@ def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = Non
     has_joined = any((process.world_size or 1) > 1 for process in ranks)
     together = has_joined if has_joined or len(ranks) > 1 else None
     members = ranks if together else [first]
-    samples = _of_ranks(members, first.steps, "samples_per_step").sum(0)
-    if first.parallelism in _SHARED_SAMPLES or len(members) != (first.world_size or 1):
-        samples = np.full(first.steps, np.nan)
+    samples = _samples(members, first)
     common = min(process.steps for process in members)  # a killed rank may lack the last ones
-    peaks = [p.peak_memory_bytes for p in ranks if p.peak_memory_bytes is not None]
     facts = {name: getattr(first, name) for name in TRAINING_FACTS}
+    for name in ("peak_memory_bytes", "peak_resident_bytes"):
+        peaks = [getattr(p, name) for p in ranks if getattr(p, name) is not None]
+        facts[name] = max(peaks, default=None)
     batches: Mapping[int, int] = {}
     if not any(process.is_mixed for process in members):
         models = len(ranks) if together is False else 1  # each has samples of its own
         begin, end = part.bounds(first.step_end_s)
         measured = models * samples[begin if end - begin >= _ENOUGH_STEPS else 0 : end]
         batches = Counter(int(count) for count in measured[np.isfinite(measured)])
+        if facts["micro_batch"] is None and first.dp and first.gradient_accumulation and batches:
+            parts = first.dp * first.gradient_accumulation
+            size, rest = divmod(max(batches, key=lambda count: batches[count]), parts)
+            facts["micro_batch"] = size if size and not rest else None
     return StepSummary(
         instrumented=True,
         steps=first.steps,
         world_size=first.world_size or 1,
         samples_seen=_total(samples[:common]),
-        **facts | {"peak_memory_bytes": max(peaks, default=None)},
+        **facts,
         workers_work_together=together,
         **_measured(first, samples, _parts_s(members, first), part, notes),
         notes=tuple(dict.fromkeys(notes)),
         steps_by_samples=batches,
     )
+
+
+def _samples(ranks: Sequence[ProcessSteps], first: ProcessSteps) -> Floats:
+    """Return the samples of each step, of all ranks: those of ranks that share a copy of the model
+    once. Some of these may read none.
+    """
+    table = _of_ranks(ranks, first.steps, "samples_per_step")
+    unknown = np.full(first.steps, np.nan)
+    if len(ranks) != (first.world_size or 1):
+        return unknown
+    if first.dp is None or first.dp == first.world_size:
+        return unknown if first.parallelism in _SHARED_SAMPLES else table.sum(0)
+    copies = [rank.data_rank for rank in ranks]
+    if len({*copies} - {None}) != first.dp or None in copies:
+        return unknown
+    of_copies = [table[[copy == one for one in copies]].max(0) for copy in {*copies}]
+    total: Floats = np.sum(of_copies, axis=0)
+    return total
 
 
 def _are_of_one_job(process: ProcessSteps, first: ProcessSteps) -> bool:

@@ -6,8 +6,7 @@ import json
 import math
 import os
 import time
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,8 @@ from wattlaw.running.training import checkpoint
 from wattlaw.running.training.checkpoint import Checkpointer, Progress
 from wattlaw.running.training.environment import SHARING_WORKERS, WARNS
 from wattlaw.running.training.preemption import PreemptionNotice
-from wattlaw.running.training.ranks import Ranks, to_device
+from wattlaw.running.training.ranks import Ranks, sum_by_name, to_device
+from wattlaw.running.training.shared_models import Place, is_shared
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
@@ -54,12 +54,17 @@ class Training:
             raise BadInput("a run that is trained here needs a batch size")
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
+        self._place, self._is_shared = Place.of(spec.setting, ranks), is_shared(spec.setting)
+        copies = self._place.copies
+        self._has_ddp = copies > 1 and not self._is_shared
         self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._clock = StepClock(ranks.gpu)
         self._precision = Precision(spec.setting.precision or "fp32", ranks.device)
-        parts, fraction = self._options.gradient_accumulation, spec.setting.dataset_fraction
-        self._batch_size = local_batch // parts
-        shard = Shard(ranks.rank, ranks.world, local_batch, seed, fraction, parts)
+        fraction = spec.setting.dataset_fraction
+        parts = max(self._options.gradient_accumulation, spec.setting.gradient_accumulation)
+        of_copy = global_batch // copies
+        self._batch_size = of_copy // parts
+        shard = Shard(self._place.copy, copies, of_copy, seed, fraction, parts)
         evaluated = self._evaluation = None
         with ranks.first_before_others():
             self.data = workload.training_data()
@@ -71,7 +76,7 @@ class Training:
         if not self.loader.steps:
             raise BadInput(
                 f"dataset_fraction {fraction:g} of {len(self.data)} samples with "
-                f"{ranks.world} gpus; allowed: at least one sample for each of them"
+                f"{copies} copies of the model; allowed: at least one sample for each of them"
             )
         self._format = torch.preserve_format
         if self._options.channels_last:
@@ -101,7 +106,7 @@ class Training:
     def _wrapped(self) -> nn.Module:
         """Return the model for training. A single rank does not communicate gradients."""
         model = self._plain
-        if self._ranks.world > 1:
+        if self._has_ddp:
             on_device = None if self._ranks.gpu is None else [self._ranks.device.index]
             model = DistributedDataParallel(
                 model,
@@ -136,7 +141,8 @@ class Training:
             begin = checkpointer.load(epochs=self._epochs, steps=self.loader.steps)
             stopped_at = self._train_by_epochs(begin, checkpointer, windows, metric)
         if stopped_at is not None:
-            checkpointer.stop(stopped_at, saves=not self._measure.is_by_steps)
+            saves = not self._measure.is_by_steps and not self._is_shared
+            checkpointer.stop(stopped_at, saves=saves)
         elif self._options.save_model and self._ranks.rank == 0:
             checkpoint.save_model(folder.model_path, self._plain)
 
@@ -188,10 +194,9 @@ class Training:
         ranks.barrier()
         duration_s = window.elapsed_s
         waits_s = float(clock.between_s(own.data_waits).sum())
-        gathered = ranks.all_gather(
-            {"loss": float(own.loss_sum), "samples": own.samples or 0, "data_wait_s": waits_s}
-        )
-        totals = _sum_by_name(gathered)
+        counted = {"loss": float(own.loss_sum), "samples": own.samples or 0}
+        gathered = ranks.all_gather(self._place.once(counted) | {"data_wait_s": waits_s})
+        totals = sum_by_name(gathered)
         columns = window.columns() | {
             "start_ns": window.start_ns,
             "duration_s": duration_s,
@@ -199,7 +204,7 @@ class Training:
             "loss": totals["loss"] / totals["samples"] if totals["samples"] else None,
             "data_wait_s": totals["data_wait_s"] / ranks.world,
         }
-        if ranks.world > 1:
+        if self._has_ddp:  # other ways communicate at many places of a step
             # The last rank of a step does not wait for others: it only communicates.
             each_s = clock.between_s(own.communication)
             least_s, mean_s = (float(values.sum()) for values in ranks.least_and_mean(each_s))
@@ -208,7 +213,7 @@ class Training:
 
     def _seed_epoch(self, epoch: int) -> None:
         """Seed an epoch's random numbers, which do not depend on the epochs before."""
-        seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.rank
+        seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._place.copy
         torch.manual_seed(seed % 2**64)
 
     def _train_by_epochs(
@@ -288,19 +293,19 @@ class Training:
         torch.backends.cudnn.benchmark = batch.size == self._batch_size
         data = to_device(batch.data, ranks.device, self._format)
         model: Any = self._model
-        is_local = ranks.world > 1 and not batch.ends_step  # gradients stay on their rank
+        is_local = self._has_ddp and not batch.ends_step  # gradients stay on their rank
         with model.no_sync() if is_local else contextlib.nullcontext():
             with self._precision.autocast():
                 loss = self._workload.loss(self._model, data)
             # After the forward pass, so that new gradients reuse the memory of the old ones.
             if not step.samples:
                 self._optimizer.zero_grad(set_to_none=True)
-            # DDP averages gradients over ranks. This weight gives the average over all samples
+            # DDP averages gradients over copies. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.
-            weight = batch.size * ranks.world / batch.global_size
+            weight = batch.size * self._place.copies / batch.global_size
             weighted: Any = loss if weight == 1 else loss * weight
             ends: list[Moment] = []
-            if ranks.world > 1 and batch.ends_step:
+            if self._has_ddp and batch.ends_step:
                 # This callback runs when all gradients of this rank are computed. DDP enters its
                 # own later, which waits for the communication and so runs after this one.
                 now = self._clock.now
@@ -320,7 +325,10 @@ class Training:
 
     @torch.no_grad()
     def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
-        """Without DDP, because ranks may have different numbers of batches."""
+        """Without DDP, because ranks may have different numbers of batches.
+
+        Ranks that share a model have equal ones (``layout_checks``).
+        """
         ranks = self._ranks
         self._plain.eval()
         sums: dict[str, torch.Tensor] = {}
@@ -337,8 +345,8 @@ class Training:
         ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
         local_sums = {name: float(value) for name, value in sums.items()}
-        gathered = ranks.all_gather(local_sums | {"samples": samples})
-        totals = _sum_by_name(gathered)
+        gathered = ranks.all_gather(self._place.once(local_sums | {"samples": samples}))
+        totals = sum_by_name(gathered)
         metrics = self._workload.metrics(totals) if totals["samples"] else {}
         return window | {
             "samples": int(sum(values["samples"] for values in ranks.of_host(gathered))),
@@ -347,15 +355,6 @@ class Training:
             # JSON has finite numbers only.
             "metrics": json.dumps({n: v if math.isfinite(v) else None for n, v in metrics.items()}),
         }
-
-
-def _sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
-    """Return the sums over ranks; a rank without samples has only their number."""
-    totals: dict[str, float] = defaultdict(float)
-    for values in gathered:
-        for name, value in values.items():
-            totals[name] += value
-    return dict(totals)
 
 
 class Precision:

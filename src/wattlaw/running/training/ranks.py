@@ -6,7 +6,8 @@ Of torch's kinds of devices ``cuda`` is NVIDIA's GPUs and, with ROCm, AMD's; ``x
 
 import datetime
 import os
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -123,6 +124,15 @@ def process_group() -> Iterator[Ranks]:
         host=host_name(),
     )
     dist.destroy_process_group()
+
+
+def sum_by_name(gathered: Iterable[dict[str, float]]) -> dict[str, float]:
+    """Return the sums over ranks; a rank without samples has only their number."""
+    totals: dict[str, float] = defaultdict(float)
+    for values in gathered:
+        for name, value in values.items():
+            totals[name] += value
+    return dict(totals)
 
 
 def to_device(data: Any, device: torch.device, images: torch.memory_format | None = None) -> Any:

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from wattlaw.common import machine, processes
 from wattlaw.common.errors import BadInput
@@ -20,14 +20,18 @@ from wattlaw.running.training.environment import (
     MIG_INSTANCES,
     SHARING_WORKERS,
 )
-from wattlaw.store.record import Facts
+from wattlaw.store.record import Facts, Parallelism
 from wattlaw.store.run_folder import RunFolder
+from wattlaw.study.model import RunSpec
+from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     from torch import nn
 
     from wattlaw.running.training.ranks import Ranks
 
+#: Of a setting, which are facts of its run.
+_SIZES = ("tp", "pp", "cp", "ep", "virtual_stages", "sharding", "checkpointing")
 _PACKAGES = (
     "wattlaw", "torch", "torchvision", "transformers", "tokenizers", "torch-geometric",
     "nvidia-physicsnemo", "tfrecord", "h5py", "pillow", "numpy", "scikit-learn",
@@ -73,29 +77,35 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw.common import registry
         from wattlaw.running.training import flops
+        from wattlaw.running.training.layout_checks import check_layout
         from wattlaw.running.training.loop import Training
         from wattlaw.running.training.ranks import process_group
+        from wattlaw.running.training.shared_models import is_shared, new_model
         from wattlaw.store.live import open_windows
-        from wattlaw.workloads import catalogue, data_cache
+        from wattlaw.workloads import data_cache
 
     record = folder.read()
     if record is None:
         raise BadInput(f"{folder.record_path}: not there")
     live, spec = folder.live(attempt), record.spec
+    check_layout(spec)
     os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
     metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
     with process_group() as ranks:
         torch.manual_seed(record.seed)
-        model = workload.model().to(ranks.device)
+        model = new_model(workload, spec.setting, ranks)
         training = Training(workload, model, spec, record.seed, ranks)
         windows = None
         if ranks.local_rank == 0:
-            loaders = training.loader.workers
-            facts = _facts(ranks, model).model_copy(
+            loaders, whole = training.loader.workers, model
+            if is_shared(spec.setting):
+                with torch.device("meta"):
+                    whole = workload.model()
+            facts = _facts(ranks, model, spec).model_copy(
                 update={
                     "metric": metric,
-                    "flops_per_sample": flops.flops_per_sample(workload, model, training.data),
+                    "flops_per_sample": flops.flops_per_sample(workload, whole, training.data),
                     "loader_workers": loaders,
                     "dataset_samples": len(training.data),
                 }
@@ -109,15 +119,44 @@ def _train(folder: RunFolder, attempt: int) -> None:
             )
             windows = open_windows(live, ranks.host)
         training.run(windows, metric, folder, live)
+        peak_bytes = max(ranks.all_gather(_peak_memory_bytes(ranks)))
         if windows is not None:
             windows.close()
+            facts = facts.model_copy(update={"peak_memory_bytes": peak_bytes or None})
+            write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
         del training, model  # gloo may abort at exit when a model outlives the process group
         gc.collect()
 
 
-def _facts(ranks: "Ranks", model: "nn.Module") -> Facts:
+def _peak_memory_bytes(ranks: "Ranks") -> int:
+    """Return what torch has allocated on the GPU, or else the resident memory of this process."""
+    if ranks.gpu is not None:
+        return int(ranks.gpu.max_memory_allocated(ranks.device))
+    return processes.peak_resident_bytes() or 0
+
+
+def _layout(spec: RunSpec, world: int) -> dict[str, Any]:
+    setting, work = spec.setting, catalogue.work(spec.workload)
+    copies = world // setting.tp
+    accumulation = max(setting.gradient_accumulation, spec.train.gradient_accumulation)
+    return {
+        **{name: getattr(setting, name) for name in _SIZES},
+        "dp": copies,
+        "gradient_accumulation": accumulation,
+        "micro_batch": -(-(spec.global_batch or 0) // (copies * accumulation)) or None,
+        "tokens_per_sample": work.tokens_per_sample if work is not None else None,
+    }
+
+
+def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
     import torch
 
+    setting = spec.setting
+    kind: Parallelism = "ddp" if ranks.world > 1 else "none"
+    if setting.tp > 1:
+        kind = "tensor"
+    elif setting.sharding != "none":
+        kind = "fsdp"
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     hardware, device_ids = machine.hardware(), ["host"]
     if ranks.gpu is not None:
@@ -140,7 +179,8 @@ def _facts(ranks: "Ranks", model: "nn.Module") -> Facts:
         threads_per_worker=torch.get_num_threads(),
         world_size=ranks.world,
         backend=torch.distributed.get_backend(),
-        parallelism="ddp" if ranks.world > 1 else "none",
+        parallelism=kind,
+        **_layout(spec, ranks.world),
         workers_cooperate=True,
         software=machine.software(_PACKAGES) | {name: v for name, v in versions.items() if v},
     )

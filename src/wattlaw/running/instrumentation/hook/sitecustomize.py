@@ -23,8 +23,13 @@ _OBSERVED = {
     "torch.nn.parallel.data_parallel": "model_facts.see_data_parallel",
     "torch.distributed.fsdp.fully_sharded_data_parallel": "model_facts.see_fsdp",
     "torch.distributed.fsdp._fully_shard._fsdp_state": "model_facts.see_fully_shard",
-    "torch.distributed.pipelining.stage": "model_facts.see_pipeline",
+    "torch.distributed.device_mesh": "model_facts.see_meshes",
+    "torch.distributed.pipelining.stage": "model_facts.see_stages",
+    "torch.distributed.pipelining.schedules": "model_facts.see_schedules",
+    "torch.distributed.optim.zero_redundancy_optimizer": "model_facts.see_zero1",
+    "torch.utils.checkpoint": "model_facts.see_checkpointing",
     "deepspeed.runtime.engine": "model_facts.see_deepspeed",
+    "megatron.core.optimizer.distrib_optimizer": "model_facts.see_zero1",
 }
 
 

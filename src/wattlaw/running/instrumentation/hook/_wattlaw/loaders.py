@@ -8,6 +8,7 @@ import time
 from collections import deque
 from typing import Any
 
+_INTEGERS = ("torch.int64", "torch.int32")
 #: Module and name of the function of accelerate that reads each batch one ahead.
 _READS_AHEAD = ("accelerate.data_loader", "__iter__")
 
@@ -33,6 +34,7 @@ class LoadedSamples:
     def __init__(self) -> None:
         self.samples = self.unknown = self.batches = self.evaluations = 0
         self.fed = self.several_loaders = 0
+        self.tokens = self.token_samples = 0  # of batches of integers
         self.waited_ns = 0  # in loaders, for batches of training
         # Samples of an epoch, None if unknown, and the ranks that share them: of the loader of the
         # last step, and of the one that was read last.
@@ -78,6 +80,9 @@ class LoadedSamples:
             self.evaluations += 1
             return
         self.waited_ns += waited_ns
+        tokens, rows = _tokens(data)
+        self.tokens += tokens
+        self.token_samples += rows
         if size and iterator._dataset_kind:  # of an iterable data set the last batch may be smaller
             rows = _leading_size(data) or size
             noted.is_packed |= rows < size and not noted.fetched
@@ -137,15 +142,30 @@ def _epoch_of(iterator: Any) -> tuple[int | None, int]:
     return min(size, drawn), ranks
 
 
-def _leading_size(data: Any) -> int | None:
+def _parts(data: Any) -> list[Any]:
     if isinstance(data, (list, tuple)):
-        parts = [*data]
-    elif hasattr(data, "shape"):  # a tensor has a method values, too
-        parts = [data]
-    else:
-        parts = [*data.values()] if hasattr(data, "values") else [data]
-    sizes = {int(part.shape[0]) for part in parts if getattr(part, "shape", None)}
+        return [*data]
+    if hasattr(data, "shape"):  # a tensor has a method values, too
+        return [data]
+    return [*data.values()] if hasattr(data, "values") else [data]
+
+
+def _leading_size(data: Any) -> int | None:
+    sizes = {int(part.shape[0]) for part in _parts(data) if getattr(part, "shape", None)}
     return sizes.pop() if len(sizes) == 1 else None
+
+
+def _tokens(data: Any) -> tuple[int, int]:
+    """Return the tokens of a batch and its rows: of the first matrix of integers.
+
+    Tables have integers, too, beside numbers of other kinds.
+    """
+    tensors = [part for part in _parts(data) if hasattr(part, "is_floating_point")]
+    if any(tensor.is_floating_point() for tensor in tensors):
+        return 0, 0
+    matrices = (t for t in tensors if t.dim() == 2 and str(t.dtype) in _INTEGERS)
+    rows, length = next((tuple(t.shape) for t in matrices), (0, 0))
+    return rows * length, rows
 
 
 def count_samples(module: Any, recorder: Any) -> None:

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from . import layouts
+
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
 #: What the classes in use have shown; it survives a fork.
 _seen: set[str] = set()
@@ -21,6 +23,7 @@ def process_group() -> dict[str, Any]:
     horovod = sys.modules.get("horovod.torch")
     if horovod is not None and horovod.is_initialized():
         _seen.add("ddp")
+        layouts.add_data_parallel(horovod.size(), horovod.rank())
         return {"rank": horovod.rank(), "backend": "horovod", "world_size": horovod.size()}
     return {"world_size": None}
 
@@ -30,15 +33,19 @@ def devices_of(optimizer: Any) -> list[Any]:
     return list(dict.fromkeys(parameter.device for parameter in parameters))
 
 
-def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
+def trained_parameters(optimizers: Any) -> list[Any]:
     parameters: dict[int, Any] = {}
     for own in optimizers:
         optimizer = own.reference()
         for group in optimizer.param_groups if optimizer is not None else ():
             parameters.update((id(p), p) for p in group["params"] if p.requires_grad)
+    return [*parameters.values()]
+
+
+def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dict[str, Any]:
     count_by_dtype: dict[str, int] = {}
     count = gradient_bytes = 0
-    devices, tensors = set(), [*parameters.values()]
+    devices = set()
     distributed = [p for p in tensors if type(p).__name__ == "DTensor"]
     for parameter in tensors:
         count += parameter.numel()
@@ -46,10 +53,9 @@ def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
         dtype = str(parameter.dtype).rpartition(".")[2]
         count_by_dtype[dtype] = count_by_dtype.get(dtype, 0) + parameter.numel()
         devices.add(str(parameter.device))
-    if any(sum(not q.is_replicate() for q in p.placements) > 1 for p in distributed) or (
-        distributed and "fsdp" not in _seen
-    ):
-        _seen.add("tensor")
+    for kind, size in (("tensor", layout.get("tp")), ("pipeline", layout.get("pp"))):
+        if size is not None and size > 1:
+            _seen.add(kind)
     is_sharded = bool(_seen & {"fsdp", "deepspeed"})
     dtype = max(count_by_dtype, key=lambda name: count_by_dtype[name], default="")
     device = sorted(devices)[0].partition(":")[0] if devices else None
@@ -61,15 +67,32 @@ def parameters_of(optimizers: Any, world_size: int) -> dict[str, Any]:
             precision = "tf32"
     order = ("pipeline", "tensor", "deepspeed", "fsdp", "ddp")
     parallelism = next((kind for kind in order if kind in _seen), None)
+    if parallelism is None and (layout.get("dp") or 1) > 1:  # by a framework's own classes
+        parallelism = "ddp"
     if parallelism is None and world_size == 1 and len(devices) < 2 and "other" not in _seen:
         parallelism = "none"
+    # Other tensors than torch's distributed ones are a rank's part, and a stage's are its own.
     is_known = not is_sharded or len(distributed) == len(tensors)
+    is_known &= "pipeline" not in _seen and ("tensor" not in _seen or bool(distributed))
     return {
         "parameters": count if is_known else None,
         "gradient_bytes": gradient_bytes if is_known else None,
         "precision": precision,
         "parallelism": parallelism,
+        **(layout if parallelism is not None else {}),
     }
+
+
+def peak_memory(gpus: list[Any]) -> dict[str, int]:
+    """Return what was allocated on a GPU, and the resident memory of this process on Linux."""
+    peaks = [getattr(sys.modules["torch"], gpu.type).max_memory_allocated(gpu) for gpu in gpus]
+    found = {"peak_memory_bytes": max(peaks)} if peaks else {}
+    try:
+        with open("/proc/self/status", "rb") as file:
+            lines = [line.split() for line in file if line.startswith(b"VmHWM:")]
+    except OSError:
+        return found
+    return {**found, "peak_resident_bytes": int(lines[0][1]) * 1024} if lines else found
 
 
 def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) -> None:
@@ -100,17 +123,29 @@ def _sees(kind: str, name: str, *waits: tuple[str, str]) -> Callable[[Any, Any],
     return see_module
 
 
-def see_ddp(module: Any, recorder: Any) -> None:
-    ddp = module.DistributedDataParallel
-    original = ddp.__init__
+def _after_init(owner: Any, recorder: Any, see: Callable[[Any], None]) -> None:
+    """Show each new object of a class to ``see``, until that fails."""
+    original = owner.__init__
 
     @functools.wraps(original)
     def __init__(self: Any, *arguments: Any, **named: Any) -> None:  # noqa: N807
         original(self, *arguments, **named)
-        _seen.add("ddp")
-        recorder.waits.watch(self)
+        if owner.__name__ not in recorder.off:
+            try:
+                see(self)
+            except Exception as error:
+                recorder.fail(owner.__name__, error)
 
-    ddp.__init__ = __init__
+    owner.__init__ = __init__
+
+
+def see_ddp(module: Any, recorder: Any) -> None:
+    def see(ddp: Any) -> None:
+        _seen.add("ddp")
+        recorder.waits.watch(ddp)
+        layouts.add_data_parallel(ddp.process_group.size(), ddp.process_group.rank())
+
+    _after_init(module.DistributedDataParallel, recorder, see)
 
 
 def see_autocast(module: Any, recorder: Any) -> None:
@@ -123,8 +158,8 @@ def see_autocast(module: Any, recorder: Any) -> None:
 
 
 see_data_parallel = _sees("other", "DataParallel")
-#: With the functions in which FSDP waits, of modules or classes; the last one ends a backward pass.
-see_fsdp = _sees(
+#: The functions in which FSDP waits, of modules or classes; the last one ends a backward pass.
+_see_waits_of_fsdp = _sees(
     "fsdp",
     "FullyShardedDataParallel",
     ("torch.distributed.fsdp.fully_sharded_data_parallel", "_pre_forward_unshard"),
@@ -132,7 +167,7 @@ see_fsdp = _sees(
     ("torch.distributed.fsdp._runtime_utils", "_post_backward_hook"),
     ("torch.distributed.fsdp._runtime_utils", "_post_backward_final_callback"),
 )
-see_fully_shard = _sees(
+_see_waits_of_fully_shard = _sees(
     "fsdp",
     "FSDPState",
     ("FSDPParamGroup", "unshard"),
@@ -140,5 +175,69 @@ see_fully_shard = _sees(
     ("FSDPParamGroup", "post_backward"),
     ("FSDPState", "_root_post_backward_final_callback"),
 )
-see_pipeline = _sees("pipeline", "_PipelineStageBase")
-see_deepspeed = _sees("deepspeed", "DeepSpeedEngine")
+
+
+def see_fsdp(module: Any, recorder: Any) -> None:
+    _see_waits_of_fsdp(module, recorder)
+    _after_init(module.FullyShardedDataParallel, recorder, layouts.add_fsdp1)
+
+
+def see_fully_shard(module: Any, recorder: Any) -> None:
+    _see_waits_of_fully_shard(module, recorder)
+    _after_init(module.FSDPParamGroup, recorder, layouts.add_fsdp2)
+
+
+def see_meshes(module: Any, recorder: Any) -> None:
+    _after_init(module.DeviceMesh, recorder, layouts.add_mesh)
+
+
+def see_stages(module: Any, recorder: Any) -> None:
+    _after_init(module._PipelineStageBase, recorder, layouts.add_stage)
+
+
+def see_schedules(module: Any, recorder: Any) -> None:
+    _after_init(module._PipelineSchedule, recorder, layouts.add_schedule)
+
+
+def see_zero1(module: Any, recorder: Any) -> None:
+    owner = getattr(module, "ZeroRedundancyOptimizer", None) or module.DistributedOptimizer
+    _after_init(owner, recorder, layouts.add_zero1)
+
+
+def see_checkpointing(module: Any, recorder: Any) -> None:
+    def see(kind: str) -> Callable[[Any], bool]:
+        def see_call(_: Any) -> bool:
+            layouts.add_checkpointing(kind)
+            return True
+
+        return see_call
+
+    for name, kind in (("_CheckpointFrame", "full"), ("_CachingTorchDispatchMode", "selective")):
+        if hasattr(module, name):
+            observe(getattr(module, name), "__init__", recorder, see(kind))
+    forward = module.CheckpointFunction.forward  # of the reentrant way
+
+    @functools.wraps(forward)
+    def call(*arguments: Any, **named: Any) -> Any:
+        layouts.add_checkpointing("full")
+        module.CheckpointFunction.forward = staticmethod(forward)
+        return forward(*arguments, **named)
+
+    module.CheckpointFunction.forward = staticmethod(call)
+
+
+def see_deepspeed(module: Any, recorder: Any) -> None:
+    def see(engine: Any) -> None:
+        _seen.add("deepspeed")
+        layouts.add_deepspeed(engine)
+
+    engine = module.DeepSpeedEngine
+    _after_init(engine, recorder, see)
+    original = engine._take_model_step
+
+    @functools.wraps(original)
+    def _take_model_step(self: Any, *arguments: Any, **named: Any) -> Any:
+        with recorder.one_step():  # ZeRO's optimizers step for each group of parameters
+            return original(self, *arguments, **named)
+
+    engine._take_model_step = _take_model_step

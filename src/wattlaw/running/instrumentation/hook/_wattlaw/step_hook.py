@@ -7,6 +7,7 @@ within a step.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import json
 import os
 import socket
@@ -14,10 +15,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from . import loaders, model_facts
+from . import layouts, loaders, model_facts
 from .device_times import GRADIENT_WAITS, MAX_PENDING, DeviceTimes, GradientWaits, clock
 
 _FLUSH_NS = 450_000_000
@@ -84,6 +85,19 @@ class _Recorder:
         self.parameters: dict[str, Any] = {}
         self.loaded = loaders.LoadedSamples()
         self.waits = GradientWaits(self)
+        self.held: list[Any] | None = None  # optimizers that have stepped within one step
+
+    @contextlib.contextmanager
+    def one_step(self) -> Iterator[None]:
+        """Count the steps of optimizers in the block, such as of each group, as one step."""
+        held: list[Any] = []
+        self.held = held
+        try:
+            yield
+        finally:
+            self.held = None
+            if held:
+                _after_step(held[-1], (), {})
 
     def fail(self, part: str, error: BaseException) -> None:
         if part not in self.off:
@@ -178,11 +192,16 @@ class _Recorder:
         }
 
     def facts(self) -> dict[str, Any]:
-        torch: Any = sys.modules["torch"]
         group = model_facts.process_group()
         if self.next_facts <= 100:
             readable = [own for own in [*self.optimizers.values()] if own.devices]
-            self.parameters = model_facts.parameters_of(readable, group["world_size"] or 1)
+            tensors = model_facts.trained_parameters(readable)
+            world, layout = group["world_size"] or 1, dict[str, Any]()
+            try:
+                layout = layouts.layout(tensors, world, group.get("rank", 0))
+            except Exception as error:
+                self.note("layout", error)
+            self.parameters = model_facts.facts_of(tensors, world, layout)
         samples, ranks = self.loaded.epoch
         facts = {
             "type": "facts",
@@ -190,13 +209,13 @@ class _Recorder:
             "batches": self.loaded.batches,
             "several_loaders": self.loaded.several_loaders,
             "fed_steps": self.loaded.fed,
+            "tokens": self.loaded.tokens,
+            "token_samples": self.loaded.token_samples,
             **group,
             **self.parameters,
         }
         try:
-            peaks = [getattr(torch, gpu.type).max_memory_allocated(gpu) for gpu in self.gpus]
-            if peaks:
-                facts["peak_memory_bytes"] = max(peaks)
+            facts.update(model_facts.peak_memory(self.gpus))
         except Exception as error:
             self.note("peak memory", error)
         return facts
@@ -351,7 +370,9 @@ def end() -> None:
 
 
 def _after_step(optimizer: Any, _arguments: Any, _named: Any) -> None:
-    if "steps" not in recorder.off:
+    if recorder.held is not None:
+        recorder.held.append(optimizer)
+    elif "steps" not in recorder.off:
         try:
             recorder.step(optimizer)
         except Exception as error:
