@@ -90,14 +90,3 @@ def test_a_data_set_that_grows_is_compared_by_the_work_of_a_gpu_and_the_energy_o
     assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
     # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
     assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])
-
-
-def test_missing_options_are_none_and_no_series_of_their_own():
-    runs = [
-        run_row(f"{gpus}{options}", gpus=gpus, local_batch=64 // gpus, options=options)
-        for options, counts in ((None, (1,)), ("{}", (2,)), ('{"depth": 2}', (1, 2)))
-        for gpus in counts
-    ]
-    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
-    found = scaling_series(table).groupby("series")["gpus"].agg(set).to_dict()
-    assert found == {"global batch 64": {1, 2}, "global batch 64, depth 2": {1, 2}}

@@ -125,15 +125,6 @@ def test_the_tables_of_a_store_are_frames(results):
     assert results.to_dict()["runs"][0]["runs"] == 18
 
 
-def test_settings_that_differ_have_a_column_of_their_own(tmp_path):
-    for depth in (3, 9):
-        with wattlaw.track("mine", tmp_path, options={"depth": depth}, quiet=True):
-            pass
-    settings = wattlaw.open(tmp_path).settings
-    assert sorted(json.loads(text)["depth"] for text in settings["options"]) == [3, 9]
-    assert "train" not in settings  # equal in all rows
-
-
 class _Display:
     """Stands for the display of a notebook: keeps what its one line shows."""
 

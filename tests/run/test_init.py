@@ -191,14 +191,6 @@ def test_every_study_keeps_the_command_and_the_setting_that_ran(
     assert 0 < found.gpu_hours[0] <= found.gpu_hours[1]
 
 
-def test_the_cost_lies_between_perfect_and_no_speedup():
-    """One setting twice: 0.1 s per step, 100 + 20 steps, 10 s to start."""
-    machine = Machine(1, {"kind": "local"}, has_gpus=True)
-    found = first_study(SEEN, batch_candidates(SEEN)[0], machine)
-    least_s, most_s = 10 + 12, (10 + 12, 10 + 24, 10 + 48)
-    assert found.gpu_hours == pytest.approx((3 * least_s / 3600, 2 * sum(most_s) / 3600))
-
-
 def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):
     boards = FakeGpus.create(tmp_path / "boards", 2, limit_min_mw=250_000)
     code = (

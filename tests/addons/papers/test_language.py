@@ -176,15 +176,6 @@ def test_blocks_are_the_tokens_of_all_lines_in_order_without_the_rest(made):
     assert tokenizer.token_to_id("[UNK]") in rows
 
 
-def test_vocab_txt_alone_cuts_words_as_tokenizer_json_does(made, tmp_path):
-    (tmp_path / "vocab.txt").write_bytes((made / "tokenizer" / "vocab.txt").read_bytes())
-    only = on(made, tokenizer=str(tmp_path))
-    assert blocks_of(only.training_data()) == blocks_of(on(made).training_data())
-    (tmp_path / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    cased = on(made, tokenizer=str(tmp_path))
-    assert blocks_of(cased.training_data()) != blocks_of(on(made).training_data())
-
-
 def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
     limited = Tokenizer.from_file(str(made / "tokenizer" / "tokenizer.json"))
     limited.enable_truncation(4)
