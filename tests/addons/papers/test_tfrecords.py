@@ -141,13 +141,6 @@ def test_an_invalid_or_compressed_tfrecord_file_is_rejected(tmp_path, content, w
         shards_of(tmp_path)
 
 
-def test_an_image_that_cannot_be_decoded_is_named_with_its_record(write):
-    folder = write(example(), example(image=b"\xff\xd8\xff\xe0 no more than a start"))
-    pictures = ImageData(shards_of(folder), 32, training=False)
-    with pytest.raises(BadInput, match=r"train-00000-of-00001: record [01]: .*cannot be decoded"):
-        pictures.batch(np.array([1]), np.zeros(1, np.uint64))
-
-
 def test_images_of_every_kind_in_imagenet_are_decoded(write):
     """Some are grey or CMYK and one is a PNG; records have any number of bounding boxes."""
     examples = []
@@ -209,11 +202,6 @@ def test_other_usual_names_of_splits_are_read(data, tmp_path, train, validation)
         assert all_of(Shards(tmp_path / "renamed", 10, 1, training=training)) == all_of(expected)
 
 
-def test_records_of_tensorflow_datasets_have_labels_from_0(write):
-    some: Features = {"image": (b"image", "byte"), "label": (0, "int"), "file_name": (b"a", "byte")}
-    assert all_of(shards_of(write(some))) == [(b"image", 0)]
-
-
 @pytest.fixture
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
@@ -258,19 +246,6 @@ def test_a_changed_shard_or_a_damaged_index_is_searched_again(data, searched, ch
     assert len(searched) == 4
 
 
-def test_without_a_cache_that_can_be_written_a_rank_searches_by_itself(
-    data, searched, monkeypatch, capsys
-):
-    before = sorted(data.iterdir())
-    folder = str(data / "train-00000-of-00002" / "cache")
-    monkeypatch.setenv(data_cache.VARIABLE, folder)
-    assert len(all_of(shards_of(data))) == 12
-    (told,) = capsys.readouterr().err.splitlines()
-    assert folder in told and "cannot be used" in told
-    assert len(searched) == 2
-    assert sorted(data.iterdir()) == before
-
-
 def test_missing_shards_and_those_of_another_set_are_noticed(data):
     shutil.copy(data / "train-00000-of-00002", data / "train-00000-of-00001")
     with pytest.raises(BadInput, match="3 shards of a set of 2"):
@@ -279,19 +254,3 @@ def test_missing_shards_and_those_of_another_set_are_noticed(data):
     (data / "train-00000-of-00002").unlink()
     with pytest.raises(BadInput, match="1 shards of a set of 2; shard 0 is missing"):
         shards_of(data)
-
-
-def test_few_files_are_open_however_many_shards_there_are(tmp_path):
-    for number in range(100):
-        (tmp_path / f"train-{number:03}").write_bytes(framed([b"%d" % number]))
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    reader = Records()
-    for number in [*range(100), *range(100)]:
-        shard = tmp_path / f"train-{number:03}"
-        start, end = bounds(shard).tolist()
-        assert reader.read(shard, start, end, 0) == b"%d" % number
-    during = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    del reader
-    after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    assert 1 < during - before <= 64
-    assert after == before

@@ -128,13 +128,6 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
     assert float(sums["loss"]) == pytest.approx(norms.sum(), rel=1e-4)
 
 
-@pytest.mark.parametrize("name", ["test", "validation", "valid"])
-def test_evaluation_data_have_the_usual_names(folder, name):
-    expected = fields_of(folder / "test" / "2016.h5").shape[0] - 1
-    (folder / "test").rename(folder / name)
-    assert len(workload(folder).evaluation_data()) == expected
-
-
 def complaint(folder: Path, **changes: object) -> str:
     """Return the one-line error when all training and evaluation data are read."""
     with pytest.raises(BadInput) as caught:
