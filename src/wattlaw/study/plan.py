@@ -151,7 +151,7 @@ def _points(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int] | str]:
         except BadInput as error:
             if not sweep.has_layouts:
                 raise
-            yield str(error).partition(":")[0] + " cannot be divided so"
+            yield f"{str(error).partition(':')[0]} do not divide the GPUs, or the batch"
             continue
         if (setting.global_batch or 0) % (setting.dp * setting.gradient_accumulation):
             yield "the global batch is no multiple of dp x micro_batch"
