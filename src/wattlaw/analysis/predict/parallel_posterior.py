@@ -111,7 +111,8 @@ class ParallelPosterior:
         """
         seen = _arrays(self.observations)
         dice = np.random.default_rng([self.seed, 4])
-        noise, odd = self.values["noise"], self.values["odd"]
+        # What misses its own runs is no better elsewhere.
+        noise, odd = np.maximum(self.values["noise"], self.misfit), self.values["odd"]
         missed = self._missed(seen)
         # What makes a layout odd, its own runs show, and those of similar ones do not.
         usual = np.clip(missed, -_USUAL * noise, _USUAL * noise)

@@ -60,7 +60,7 @@ PRIORS = {
     "disturbed": Prior(LN(2e-5), 2.0),
     "update": Prior(LN(20.0), 0.6),  # bytes of an update of a parameter
     "overhead": Prior(LN(0.01), 1.2),  # seconds of a step
-    "noise": Prior(LN(0.03), 0.6),
+    "noise": Prior(LN(0.05), 0.7),
     "session": Prior(LN(0.01), 0.5),  # of a run of the same layout
     "odd": Prior(-3.5, 0.8, "logit"),  # share of runs that something else makes slow
 }
