@@ -24,8 +24,7 @@ ENERGY_UNITS: Units = (
 )  # fmt: skip
 #: Time of workers in hours; what a worker is called stands before the unit.
 WORK_UNITS: Units = (
-    ("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.1 / 3600),
-    ("milliseconds", 1e-3 / 3600, 0.0),
+    ("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.0),
 )  # fmt: skip
 
 
