@@ -56,8 +56,8 @@ def summary(advice: Advice) -> tuple[str, ...]:
     changing = [f"- {line}" for line in what_changes(advice)]
     return (
         f"{shown.headline}{mark} {shown.qualifier}",
-        *(fmt.sentence(f"{item.name}: {item.value}, {item.note}".rstrip(", "))
-          for item in shown.figures),
+        *(fmt.sentence(f"{item.name}: {item.value}{' ' if item.name == _SAVING else ', '}{item.note}"
+                       .rstrip(", ")) for item in shown.figures),
         *filter(None, [shown.reference]),
         *(["What changes the answer:", *changing] if changing else []),
         *basis(advice),
