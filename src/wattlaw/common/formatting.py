@@ -148,6 +148,11 @@ def change(ratio: Any, digits: int = 2) -> str:
     return f"{'+' if percents > 0 else '−'}{number(abs(percents), digits)} %"
 
 
+def less(share: float, noun: str) -> str:
+    """Return a change, such as −0.55, as ``55 % less time``."""
+    return f"{change(1 + share).lstrip('+−±')} {'more' if share > 0 else 'less'} {noun}"
+
+
 def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 

@@ -146,19 +146,10 @@ def _saving(advice: Advice) -> KeyFigure | None:
         return None
     if _is_baseline(advice):
         return KeyFigure(_SAVING, "none", f"it is {_named(advice)}")
-    changes = (
-        KeyFigure(_SAVING, share, f"{what} than {_named(advice)}")
-        for share, what in _less(advice, ("time",))
-    )
-    return next(changes, None)
-
-
-def _less(advice: Advice, names: Sequence[str] = ("time", "energy")) -> Iterator[tuple[str, str]]:
-    """Yield changes from the baseline, such as ``55 %`` and ``less time``."""
-    for name in names:
-        if change := getattr(advice.savings, name, None):
-            share = fmt.change(1 + change.mean).lstrip("+−±")
-            yield share, f"{'more' if change.mean > 0 else 'less'} {name}"
+    if advice.savings is None or advice.savings.time is None:
+        return None
+    size, sign, what = fmt.less(advice.savings.time.mean, "time").split(" ", 2)
+    return KeyFigure(_SAVING, f"{size} {sign}", f"{what} than {_named(advice)}")
 
 
 def _named(advice: Advice) -> str:
@@ -180,8 +171,9 @@ def _reference(advice: Advice) -> str:
     if base is None or option is None:
         return ""
     if not _is_baseline(advice) and advice.baseline_is == "in use":
-        changes = " and ".join(" ".join(change) for change in _less(advice))
-        return fmt.sentence(f"{changes} than {_named(advice)}")
+        known = ((name, getattr(advice.savings, name, None)) for name in ("time", "energy"))
+        changes = [fmt.less(change.mean, name) for name, change in known if change]
+        return fmt.sentence(f"{' and '.join(changes)} than {_named(advice)}")
     if not _is_baseline(advice):
         return f"Changes are against {_named(advice)}."
     if advice.baseline_is != "fastest":
