@@ -56,12 +56,16 @@ def summary(advice: Advice) -> tuple[str, ...]:
     changing = [f"- {line}" for line in what_changes(advice)]
     return (
         f"{shown.headline}{mark} {shown.qualifier}",
-        *(fmt.sentence(f"{item.name}: {item.value}{' ' if item.name == _SAVING else ', '}{item.note}"
-                       .rstrip(", ")) for item in shown.figures),
+        *(fmt.sentence(f"{item.name}: {_with_note(item)}") for item in shown.figures),
         *filter(None, [shown.reference]),
         *(["What changes the answer:", *changing] if changing else []),
         *basis(advice),
     )  # fmt: skip
+
+
+def _with_note(figure: KeyFigure) -> str:
+    is_phrase = figure.note.startswith(("less ", "more "))  # as in ``55 % less time``
+    return f"{figure.value}{' ' if is_phrase else ', '}{figure.note}".rstrip(", ")
 
 
 def answer(advice: Advice) -> Answer:
@@ -148,8 +152,8 @@ def _saving(advice: Advice) -> KeyFigure | None:
         return KeyFigure(_SAVING, "none", f"it is {_named(advice)}")
     if advice.savings is None or advice.savings.time is None:
         return None
-    size, sign, what = fmt.less(advice.savings.time.mean, "time").split(" ", 2)
-    return KeyFigure(_SAVING, f"{size} {sign}", f"{what} than {_named(advice)}")
+    size, what = fmt.less(advice.savings.time.mean, "time").split(" % ")
+    return KeyFigure(_SAVING, f"{size} %", f"{what} than {_named(advice)}")
 
 
 def _named(advice: Advice) -> str:
