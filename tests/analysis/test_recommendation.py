@@ -19,7 +19,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.common.errors import BadInput
-from wattlaw.report.topics.advice_text import summary
+from wattlaw.report.topics.advice_text import answer, summary
 
 #: The most lines of the first screen, at 80 columns.
 LINES = 16
@@ -97,6 +97,32 @@ def test_the_next_run_of_a_study_of_steps_has_their_number_and_the_warm_up(measu
     assert result.unit == "epoch"
     assert following.option.setting.global_batch == 128
     assert following.gpu_hours == pytest.approx(2 * seconds / 3600, rel=0.01)
+
+
+def test_savings_are_against_what_the_study_says_is_run():
+    batches = [{"global_batch": size, "local_batch": size} for size in (32, 64, 128)]
+    runs, epochs = runs_of(batches, [spread(time_s) for time_s in (100.0, 65.0, 45.0)])
+    tables = runs, epochs.assign(gpu_energy_j=None, energy_source=None, energy_verdict=None)
+    asked = {"minimize": "time", "max_global_batch": 128}
+    result = advice_of(tables, **asked, in_use={"gpus": 1, "global_batch": 32})
+    assert (result.recommended.global_batch, result.baseline.global_batch) == (128, 32)
+    assert result.savings.time.mean == pytest.approx(-0.55)
+    _, saving, _ = answer(result).figures  # the time of one GPU would repeat the time
+    assert (saving.name, saving.value) == ("saving", "55 %")
+    assert "batch 32" in saving.note and "32" not in answer(result).reference
+
+    best = advice_of(tables, **asked, in_use={"gpus": 1, "global_batch": 128})
+    assert best.baseline == best.recommended
+    assert answer(best).figures[1].value == "none"
+    # What is run today may not have run here; if it cannot be predicted, the fastest replaces it.
+    predicted = advice_of(tables, **asked, in_use={"gpus": 2, "global_batch": 32})
+    assert predicted.baseline_is == "fastest"
+    assert "saving" not in {item.name for item in answer(predicted).figures}
+    assert "saves nothing" not in answer(predicted).reference
+    apart = runs_of([batches[0], batches[2]], [spread(100.0), spread(45.0)])
+    between = advice_of(apart, **asked, in_use={"gpus": 1, "global_batch": 64})
+    assert (between.baseline.source, between.baseline.global_batch) == ("predicted", 64)
+    assert between.savings.time.mean < -0.2
 
 
 def test_the_baseline_is_a_setting_of_the_runs():

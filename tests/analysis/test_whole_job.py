@@ -78,8 +78,13 @@ def test_other_numbers_of_epochs_take_their_share(epochs, evaluations):
 
 
 def test_the_time_limit_is_the_upper_bound_for_one_job_in_steps_of_5_minutes():
-    runs = [(run_of(f"{i}", 600.0, repeat=i), epochs_of(f"{i}", slower=1 + i / 50))
-            for i in range(3)]  # fmt: skip
+    of = {"local": False, "slurm": True}  # whether a time limit is said
+    for launcher, is_said in of.items():
+        runs = [
+            (run_of(f"{i}", 600.0, repeat=i, launcher=launcher), epochs_of(f"{i}", 4, 1 + i / 50))
+            for i in range(3)
+        ]
+        assert ("--time=" in " ".join(summary(advice(*runs, epochs=900)))) is is_said
     option = advice(*runs, epochs=900).recommended
     whole, training = option.whole_job_s, option.train_time_s
     assert whole.low < whole.mean < whole.high

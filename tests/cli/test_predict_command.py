@@ -10,8 +10,10 @@ import wattlaw
 from conftest import wattlaw as command
 from made_stores import write_store
 from made_studies import MIT, mit
+from made_tables import study
 from wattlaw.cli.commands.predict import predict as predict_command
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.report.topics.prediction import table
 from wattlaw.store.record import DeviceReport, SamplerReport
 
 TIMES = ("step_time_s", "time_per_sample_s", "epoch_time_s", "train_time_s")
@@ -86,6 +88,24 @@ def test_python_gives_the_rows_of_the_command_again(placed, capsys):
     assert predictions.to_frame()["gpus"].tolist() == [16]
     assert "predicted" in str(predictions).lower()
     assert "<table" in predictions._repr_html_()
+
+
+def test_a_script_on_one_worker_is_predicted_there_with_what_is_recommended(tmp_path):
+    runs, epochs = study((1,), source="none")
+    runs = runs.assign(parallelism="none", hardware="cpu")
+    opened = wattlaw.open(write_store(tmp_path / "store", runs, epochs).path)
+    rows = opened.predict().rows
+    assert {(row.setting.gpus, row.setting.nodes) for row in rows} == {(1, 1)}
+    batches = {row.setting.global_batch for row in rows}
+    assert {32, 64, 128, opened.advise().recommended.global_batch} == batches
+    shown = table(opened.predict())
+    assert "workers" in shown.headings and not {"GPUs", "W per GPU"} & {*shown.headings}
+    assert [row.setting.gpus for row in opened.predict(gpus=[2]).rows] == [2]
+    # With several counts, the usual batch has rows, and the recommended setting one of its own.
+    several = wattlaw.open(write_store(tmp_path / "several", *study((1, 2))).path)
+    best = several.advise(minimize="time", any_batch=True).recommended
+    assert {row.setting.gpus for row in several.predict().rows} == {1, 2, 4, 8}
+    assert best.global_batch == 128
 
 
 def test_what_a_table_does_not_say_is_missing(bare):

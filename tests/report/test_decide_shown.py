@@ -83,7 +83,8 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     assert (folder / "decision.svg").exists()
     page = (tmp_path / "report.html").read_text()
     assert 'id="decision"' in page
-    assert "3 runs" in page
+    assert "3 runs; 13 more were not needed" in page
+    assert "not in any result" not in page
 
     plain = analyse(*made_study(counts=(1, 2)))  # no decision
     assert not list(decision_sentences(plain))
@@ -94,7 +95,9 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
 def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, monkeypatch):
     monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: ())
     seen, token = [], progress.observer.set(lambda what, *_: seen.append(what))
-    run(write_decide({"minimize": "time", "max_global_batch": 64}), tmp_path / "store")
+    asked = {"minimize": "time", "max_global_batch": 64}
+    present = {"gpus": 1, "global_batch": 8}
+    run(write_decide(asked | {"baseline": present}), tmp_path / "store")
     progress.observer.reset(token)
     assert not [what for what in seen if what.startswith("Fitting")]  # a campaign shows its own
     opened = results.open(tmp_path / "store")
@@ -110,6 +113,18 @@ def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, 
     page = opened.report(tmp_path / "report.html").page.read_text()
     assert page.count('class="answer"') == 1
     assert "as the study asks" in page
+    assert (found.baseline.gpus, found.baseline.global_batch) == (1, 8)
+    saved = best.train_time_s.mean / found.baseline.train_time_s.mean - 1
+    assert saved < -0.1 and found.savings.time.mean == approx(saved)
+    assert decision["time_change"] == approx(saved, abs=0.1)
+    assert f"{-100 * saved:.0f} % less time" in page
+
+    # A bound is added to the study's question: its goal, largest batch and baseline stay.
+    for bound in ({"max_slowdown": "500%"}, {"deadline": "1d"}, {"max_gpu_hours": 1}):
+        bounded = opened.advise(**bound)
+        assert (bounded.decision, bounded.goal, bounded.baseline_is) == (None, "time", "in use")
+        assert bounded.recommended.global_batch <= 64
+    assert opened.advise(minimize="time").decision == found.decision
 
     asked = opened.advise(minimize="gpu_hours")
     assert (asked.decision, asked.goal) == (None, "GPU-hours")

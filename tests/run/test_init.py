@@ -67,6 +67,7 @@ def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
     # It ran as two workers with 10 samples each; fewer and more workers, and batches, are to try.
     assert {(2, 20, None), (1, 20, None), (2, 80, None)} <= settings(study)
     assert study.decide is not None
+    assert study.decide.in_use == {"gpus": 2, "global_batch": 20}
     found = re.findall(r"^  wattlaw (.*)$", done.stdout, re.MULTILINE)
     assert found == ["check study.yaml", "run study.yaml", "advise wattlaw-store"]
     checked = wattlaw(*shlex.split(found[0]), cwd=tmp_path)

@@ -65,6 +65,7 @@ def record(row: dict[Any, Any]) -> RunRecord:
         facts=Facts(
             hosts=("a",),
             metric=known.get("metric_name"),
+            parallelism=known.get("parallelism"),
             software=json.loads(known.get("software", "{}")),
             parameters=int(known["parameters"]) if "parameters" in known else None,
         ),

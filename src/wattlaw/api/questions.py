@@ -26,34 +26,41 @@ def read_question(asked: Mapping[str, Any]) -> Question:
     keys = {key.name: key for key in KEYS if key.option is not None}
     if unknown := asked.keys() - keys:
         raise TypeError(f"unexpected keyword argument {min(unknown)!r}; allowed: {', '.join(keys)}")
-    return question_of(
-        {
-            name: value if (parse := keys[name].parse) is None else parse(name, value)
-            for name, value in asked.items()
-        }
-    )
+    return question_of(_parsed(asked))
+
+
+def _parsed(asked: Mapping[str, Any]) -> dict[str, Any]:
+    parsers = {key.name: key.parse for key in KEYS}
+    return {
+        name: value if (parse := parsers[name]) is None else parse(name, value)
+        for name, value in asked.items()
+        if value is not None
+    }
 
 
 def question_or_decided(
     asked: Mapping[str, Any], decision: Decision | None, *, any_batch: bool = False
 ) -> tuple[Question, Decision | None]:
-    """Return the question of arguments; where they ask nothing, a decision's, and the decision.
+    """Return the question of a decision with what arguments replace, and the decision that answers.
 
-    Prices, the carbon of the grid and epochs ask nothing: they replace those of the decision. With
-    batches of any quality, or another length where that matters, the question is another one, which
-    the decision does not answer.
+    Prices, the carbon of the grid and epochs leave the question as it is. With another goal or
+    bound, batches of any quality, or another length where that matters, it is another one, which
+    the decision does not answer. Without a decision, it is that of the arguments.
     """
-    question = read_question(asked)
-    given = {name: value for name, value in asked.items() if value is not None}
-    if decision is None or given.keys() - {*PRICES, "epochs"}:
-        return question, None
-    values = decision.decide.asked
+    if decision is None:
+        return read_question(asked), None
+    read_question({name: value for name, value in asked.items() if name != "minimize"})
+    given, decide = _parsed(asked), decision.decide
+    values = decide.asked
     studied = question_of(values, price_name="price_per_kwh")
-    is_other = any_batch
+    replaced = {name for name, value in given.items() if value != values[name]}
+    is_other = any_batch or bool(replaced - {*PRICES, "epochs"})
     if "epochs" in given:
         is_other |= studied.is_bounded or studied.is_by_batch
-        values |= dict.fromkeys(("total_samples", "target", "epochs_by_batch"))
-    question = question_of(values | given, price_name="price_per_kwh")
+    if given.keys() & {"epochs", "target"}:
+        values |= dict.fromkeys(("total_samples", "epochs", "target", "epochs_by_batch"))
+    name = "price" if "minimize" in given else "price_per_kwh"
+    question = replace(question_of(values | given, price_name=name), in_use=decide.in_use)
     if any_batch:
         question = replace(question, max_global_batch=None)
     return question, None if is_other else decision

@@ -1,6 +1,7 @@
 """The results of one or several stores: laws, advice, predictions and comparisons."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
@@ -15,7 +16,7 @@ from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.arguments import amounts, counts, listed, path_of
 from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
-from wattlaw.common.errors import BadInput
+from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
 from wattlaw.study.question import asks
 
@@ -80,7 +81,7 @@ class Results(StoreReports):
             The workload. It is not needed if the stores have a single one.
         baseline
             The setting that savings refer to, such as ``"gpus=4,global_batch=256"``. By default
-            the fastest one that may be recommended.
+            ``decide.baseline`` of the store's study, else the fastest one that may be recommended.
         any_batch
             Whether global batches of unknown or lower quality may be recommended.
         far
@@ -89,7 +90,8 @@ class Results(StoreReports):
             What energies count: ``gpu``, ``node`` or ``all``, the outermost scope that was
             measured and the default. Runs without that scope have no energy.
         **asked
-            The question; without it, that of the store's study with ``decide``, with its decision.
+            What replaces the question of the store's study with ``decide``; another goal or bound
+            is a question that the study's decision does not answer.
             ``minimize``: ``energy``, ``time``, ``gpu_hours``, ``edp``, ``cost`` or ``carbon``; by
             default the bounds determine it (``docs/deciding.md``). Bounds: ``deadline``,
             ``energy_budget`` and ``max_gpu_hours`` of the whole job, as far as it was measured, in
@@ -160,7 +162,8 @@ class Results(StoreReports):
             The workload. It is not needed if the stores have a single one.
         gpus
             GPU counts. By default the measured ones and their doublings, up to four times the
-            largest.
+            largest; one where the runs show a script that trains on one alone. Without settings,
+            the recommended one is predicted, too.
         nodes
             Numbers of nodes. By default as few as the GPUs need.
         gpus_per_node
@@ -225,11 +228,15 @@ class Results(StoreReports):
             raise BadInput(f"seed: given {quote(seed)}; allowed: a whole number from 0")
         name, compared = self._workload(workload), read_baseline(baseline)
         cluster = None if hardware is None else read_cluster(hardware)
+        recommended = None
+        if not any([*values.values(), *limits.values(), gpus_per_node]):
+            with suppress(Refused):
+                recommended = self.advise(name).recommended
         has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or {})
         boards = self._boards(name, cluster) if has_limits else {}
         return predict_workload(
             self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
-            far=far, boards=boards,
+            far=far, boards=boards, recommended=recommended,
             gpus_per_node=gpus_per_node, **values, **limits,
             layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip

@@ -24,8 +24,7 @@ ENERGY_UNITS: Units = (
 )  # fmt: skip
 #: Time of workers in hours; what a worker is called stands before the unit.
 WORK_UNITS: Units = (
-    ("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.1 / 3600),
-    ("milliseconds", 1e-3 / 3600, 0.0),
+    ("hours", 1.0, 0.1), ("minutes", 1 / 60, 1 / 60), ("seconds", 1 / 3600, 0.0),
 )  # fmt: skip
 
 
@@ -147,6 +146,11 @@ def change(ratio: Any, digits: int = 2) -> str:
     if abs(percents) < 0.05:
         return "±0 %"
     return f"{'+' if percents > 0 else '−'}{number(abs(percents), digits)} %"
+
+
+def less(share: float, noun: str) -> str:
+    """Return a change, such as −0.55, as ``55 % less time``."""
+    return f"{change(1 + share).lstrip('+−±')} {'more' if share > 0 else 'less'} {noun}"
 
 
 def plural(count: int, noun: str) -> str:

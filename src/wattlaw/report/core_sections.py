@@ -187,8 +187,7 @@ SECTIONS: dict[str, Section] = {
         figures=(
             Figure(
                 "pareto", "Settings by time and energy", verdict.pareto,
-                "Lower left is better, and best on the Pareto front. Without energies, the figure "
-                "has GPU-hours.",
+                "Lower left is better, and best on the Pareto front.",
             ),
         ),
     ),

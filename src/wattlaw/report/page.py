@@ -6,11 +6,13 @@ from pathlib import Path
 
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
+from wattlaw.common import formatting as fmt
 from wattlaw.common.files import write_text
 from wattlaw.report.core_sections import figures_of, layout, sections
 from wattlaw.report.pictures import Picture, draw_pictures, explorable
 from wattlaw.report.rendering import render
 from wattlaw.report.sections import Content, Layout, PageSection
+from wattlaw.report.topics.data_quality import not_needed
 
 
 def write_report(
@@ -29,7 +31,9 @@ def write_report(
     content = Content(findings, tuple(pictures), shown, energy_scope)
     facts = findings.facts
     # Below the title: number of runs, hardware, dates, version, layout.
-    lead = [f"{sum(findings.statuses.values()):,} runs"]
+    spared = not_needed(findings)
+    lead = [fmt.plural(sum(findings.statuses.values()) - spared, "run")]
+    lead += [f"{spared:,} more were not needed"] if spared else []
     lead += [facts[name] for name in ("Hardware", "Ran") if name in facts]
     lead.append(f"written {datetime.now(UTC):%Y-%m-%d %H:%M} UTC by wattlaw {__version__}")
     lead += [shown.source] if shown.source else []

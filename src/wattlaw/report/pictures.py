@@ -54,7 +54,8 @@ _FAINT = 0.08
 @dataclass(frozen=True)
 class Figure:
     """What a picture shows, and the text around it. ``draw`` returns Vega-Lite, or None without
-    data. The default page leaves out a figure with ``is_extra``: another one has the same data."""
+    data; a title that it has replaces ``title``. The default page leaves out a figure with
+    ``is_extra``: another one has the same data."""
 
     name: str
     title: str
@@ -69,7 +70,8 @@ class Figure:
         note = ""
         if findings.sources_label:  # a picture may be seen without its page
             note = f"{findings.sources_label.capitalize()} values: nothing was measured here."
-        return Picture.of(self.name, self.title, spec, self.caption, note)
+        title = spec["title"]["text"] or self.title
+        return Picture.of(self.name, title, spec, self.caption, note)
 
 
 @dataclass(frozen=True)

@@ -362,6 +362,7 @@ def _text(
         lines.append(f"  # the script trains in {precision}; no argument of the command sets that")
     has_energy = seen.has_energy or machine.has_gpus
     largest = max(batch for _, batches in sweeps for batch in batches)
+    baseline = _flow({"gpus": seen.ranks, "global_batch": seen.global_batch})
     lines += [
         f"repeats: {_REPEATS}  # they show how much runs vary",
         f"measure: {{steps: {steps}}}  # of each run, after {Measure().warmup_steps} of warm-up",
@@ -372,6 +373,7 @@ def _text(
         else "  minimize: time  # or gpu_hours; no meter: assume_cpu_w in measure estimates energy",
         f"  max_global_batch: {largest}  # larger batches may need more epochs; "
         f"{seen.global_batch} is the one that ran",
+        f"  baseline: {baseline}  # what you run today; savings are against it",
         f"  tolerance: {_TOLERANCE[machine.has_gpus]}  # an answer so near the best is good enough",
         f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {hours}}}"
         "  # at most this much measuring",

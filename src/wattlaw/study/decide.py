@@ -8,7 +8,7 @@ from pydantic_core import PydanticCustomError
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
-from wattlaw.study.base_model import MAX_COUNT, LocatedError, Model, field
+from wattlaw.study.base_model import MAX_COUNT, Count, LocatedError, Model, Positive, field
 from wattlaw.study.question import KEYS, Key
 
 _LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
@@ -39,6 +39,16 @@ class DecisionBudget(Model):
     runs: int | None = field(None, "a whole number >= 1, or null for no limit", ge=1)
 
 
+class Baseline(Model):
+    """The setting that is run today; what is not named may have any value."""
+
+    gpus: Count = field(..., "a whole number >= 1")
+    nodes: Count | None = field(None, "a whole number >= 1, or null")
+    global_batch: Count | None = field(None, "a whole number >= 1, or null")
+    power_limit_w: Positive | None = field(None, "watts (> 0), or null")
+    clock_limit_mhz: Positive | None = field(None, "MHz (> 0), or null")
+
+
 _FIELDS: dict[str, Any] = {key.key or key.name: _field(key) for key in KEYS}
 _Asked = create_model("_Asked", __base__=Model, **_FIELDS)
 
@@ -50,6 +60,9 @@ class Decide(_Asked):
 
         def __getattr__(self, name: str) -> Any: ...  # the fields of ``KEYS``
 
+    baseline: Baseline | None = field(
+        None, "what is run today, such as {gpus: 1, global_batch: 32}, or null"
+    )
     budget: DecisionBudget = field(DecisionBudget(), "a mapping {gpu_hours: ..., runs: ...}")
     at_once: int | None = field(
         None, "runs at once, 1 to 10,000, or null for 4 jobs of a queue and else 1", ge=1, le=10_000
@@ -61,6 +74,10 @@ class Decide(_Asked):
         values = {key.name: getattr(self, key.key or key.name) for key in KEYS}
         by_batch = {float(batch): epochs for batch, epochs in self.epochs_by_batch.items()}
         return values | {"epochs_by_batch": by_batch}
+
+    @property
+    def in_use(self) -> dict[str, Any]:
+        return {} if self.baseline is None else self.baseline.model_dump(exclude_none=True)
 
     @property
     def lengths(self) -> list[str]:

@@ -51,6 +51,8 @@ class Question:
     target: float | None = None  # the value of the metric at which a training ends
     #: By global batch, where the batch changes how many are needed; others are not allowed.
     samples_by_batch: Mapping[float, float] = field(default_factory=dict)
+    #: The setting that is run today, as far as the study names it; savings are relative to it.
+    in_use: Mapping[str, Any] = field(default_factory=dict)
     footprint: Footprint | None = None  # prices, and the carbon of the grid
     tolerance: float = 0.02  # the regret that does not matter, as a share of the goal
     confidence: float = 0.9  # probability of a regret within the tolerance when measuring ends

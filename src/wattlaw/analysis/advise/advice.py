@@ -122,10 +122,10 @@ class Advice(Result):
     any_batch_savings: Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     left_out: Mapping[str, int]  # runs of the workload that are not compared, by the reason
-    faster_left_out: tuple[FasterSetting, ...]  # than the baseline, unless that is named
+    faster_left_out: tuple[FasterSetting, ...]  # than those compared; none for a named baseline
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
-    baseline_is_named: bool = field(repr=False)
+    baseline_is: str = field(repr=False)  # named | in use, by the study | fastest
     any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     footprint: Footprint | None = field(repr=False)
     deadline_s: float | None = field(repr=False)
@@ -230,10 +230,12 @@ def advise(
         pareto=pareto(options.offered),
         any_batch=larger.recommended if larger else None,
         any_batch_savings=any_batch_savings,
-        **_left_out(table, stored, job, options, choice, base),
+        **_left_out(
+            table, stored, job, options, choice, None if baseline else fastest(choice.compared)
+        ),
         warnings=tuple(dict.fromkeys(cautions)),
         worker=job.worker,
-        baseline_is_named=options.named is not None,
+        baseline_is="fastest" if options.named is None else "named" if baseline else "in use",
         any_batch_meets=larger.meets if larger else "",
         footprint=question.footprint,
         deadline_s=question.deadline_s,
@@ -243,7 +245,7 @@ def advise(
 
 def _left_out(
     table: pd.DataFrame, stored: pd.DataFrame | None, job: ComparableRuns, options: Options,
-    choice: Choice, base: Option,
+    choice: Choice, base: Option | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the runs and batches that are not compared, and the faster settings among them."""
     counts: Counter[str] = Counter()
@@ -263,8 +265,8 @@ def _left_out(
             counts[f"with {_NO_ENERGY}"] += item.repeats
     faster: dict[str, FasterSetting] = {}  # the fastest setting of each reason
     for item in sorted(options.ran, key=lambda item: item.train_time_s.mean):
-        is_faster = item.train_time_s.mean < base.train_time_s.mean
-        if options.named is None and is_faster and item not in choice.compared:
+        is_faster = base is not None and item.train_time_s.mean < base.train_time_s.mean
+        if is_faster and item not in choice.compared:
             reason = item.left_out or _NO_ENERGY
             faster.setdefault(reason, FasterSetting(item, reason))
     batches = {item.global_batch or 0 for item in options.allowed if item.left_out}

@@ -90,14 +90,11 @@ class Rule:
 
 @dataclass(frozen=True)
 class Options:
-    """All settings of a job that ran, and the predicted ones, all of which may be recommended.
-
-    ``named`` is the baseline that was asked for.
-    """
+    """All settings of a job that ran, and the predicted ones, all of which may be recommended."""
 
     ran: tuple[Option, ...]
     predicted: tuple[Option, ...]
-    named: Option | None
+    named: Option | None  # the baseline that was asked for, or the setting in use
     rule: Rule
 
     @property
@@ -209,6 +206,8 @@ def read_options(
     gpus = question.max_gpus or np.inf
     rule = Rule(quality_by_batch(job.rows), np.inf, gpus, most, decided, far)
     named = None if baseline is None else _index_of(ran, baseline)
+    if baseline is None and question.in_use:
+        named = next(iter(_matching(ran, question.in_use)), None)
     in_use = None if named is None else ran[named].global_batch
     if not any_batch and not (question.max_global_batch or question.is_by_batch):
         largest = min((item.global_batch for item in ran if item.global_batch), default=0)
@@ -219,7 +218,11 @@ def read_options(
         rule = replace(rule, largest_batch=largest)
     judged = tuple(rule.judge(item) for item in ran)
     options = Options(judged, (), None if named is None else judged[named], rule)
-    return options.predict(outside=question.max_gpus is not None)
+    options = options.predict(outside=question.max_gpus is not None)
+    if baseline is None and named is None and question.in_use:
+        at = _matching(options.predicted, question.in_use)
+        options = replace(options, named=options.predicted[at[0]] if at else None)
+    return options
 
 
 def options_of_runs(
@@ -272,23 +275,17 @@ def options_of_runs(
 
 
 def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
-    """Return the number of the option that has the columns of a baseline.
-
-    A limit that is not named means no limit, if settings with the same names differ in it.
-    """
+    """Return the number of the option that has the columns of a baseline."""
     if unknown := set(baseline) - {*COLUMNS}:
         raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(COLUMNS)}")
     text = ",".join(f"{name}={value}" for name, value in baseline.items())
-    rows = dict(enumerate(item.columns for item in options))
-    matching = [at for at, row in rows.items() if baseline.items() <= row.items()]
+    rows = [item.columns for item in options]
+    matching = _matching(options, baseline)
     if not matching:
-        ran = {name: {str(row[name]) for row in rows.values()} for name in baseline}
+        ran = {name: {str(row[name]) for row in rows} for name in baseline}
         sizes = {name: sorted(of, key=lambda text: (len(text), text)) for name, of in ran.items()}
         listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in sizes.items())
         raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
-    limits = [name for name in POWER_SETTINGS if name not in baseline]
-    free = [at for at in matching if all(rows[at][name] is None for name in limits)]
-    matching = free or matching
     if len(matching) > 1:
         first, second = (rows[at] for at in matching[:2])
         differing = [f"{name}={first[name]} or {second[name]}" for name in COLUMNS
@@ -300,6 +297,18 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
     return matching[0]
 
 
+def _matching(options: Sequence[Option], baseline: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of the options with the columns of a baseline.
+
+    A limit that is not named means no limit, if settings with the same names differ in it.
+    """
+    rows = {at: item.columns for at, item in enumerate(options)}
+    matching = [at for at, row in rows.items() if baseline.items() <= row.items()]
+    limits = [name for name in POWER_SETTINGS if name not in baseline]
+    free = [at for at in matching if all(rows[at][name] is None for name in limits)]
+    return free or matching
+
+
 def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator[Setting]:
     """Yield settings at measured GPU counts and their doublings that did not run.
 
@@ -307,7 +316,7 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
     """
     node_gpus, largest = model.node_gpus, max(item.gpus for item in measured)
     top = math.inf if rule.far and rule.max_gpus < math.inf else reach.REFUSED
-    counts = grid.doublings(
+    counts = model.default_counts or grid.doublings(
         {item.gpus for item in measured}, min(top, max(rule.max_gpus, largest) / largest)
     )
     limits = dict.fromkeys(tuple(getattr(item, name) for name in LIMITS) for item in measured)

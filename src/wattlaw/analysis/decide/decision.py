@@ -5,12 +5,14 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, Self
 
+import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.next_runs import LIKELY, OtherSetting, Plan
 from wattlaw.analysis.decide.repeats import fit_with_repeats
 from wattlaw.analysis.decide.surprises import Surprise
+from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.predictions import misfit_cautions
@@ -60,6 +62,8 @@ class Decision(Result):
     runs: int  # that ended
     stopped_because: str | None  # why no run is needed any more; None while runs are
     worker: str = "GPU"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
+    #: Of a sample on the setting, relative to what the study says is run today, as predicted.
+    time_change: float | None = None
     warnings: tuple[Caution, ...] = ()
     #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()
@@ -132,6 +136,7 @@ class Decision(Result):
             runs=len(evidence.hours),
             stopped_because=plan.stopped_because,
             worker=evidence.worker,
+            time_change=_time_change(plan.setting, evidence, decide),
             others=plan.others,
             surprises=plan.surprises,
             warnings=(*cautions, *evidence.warnings, *(job.warnings if job else ())),
@@ -162,6 +167,21 @@ class Decision(Result):
             first = error.errors()[0]
             place = ".".join(map(str, first["loc"])) or "the file"
             raise BadInput(f"{place}: {first['msg']}") from None
+
+
+def _time_change(setting: Setting | None, evidence: Evidence, decide: Decide) -> float | None:
+    """Return None unless the study says what is run today, and has that setting."""
+    present = [
+        item.decided
+        for item in evidence.candidates.values()
+        if all(getattr(item.decided, name) == value for name, value in decide.in_use.items())
+    ]
+    if not decide.in_use or not present or setting is None or evidence.job is None:
+        return None
+    base = min(present, key=lambda item: sum(getattr(item, name) is not None for name in LIMITS))
+    posterior = fit_with_repeats(evidence.job.observations, decide.seed)
+    times = posterior.means([setting, base])[0] / [setting.samples, base.samples]
+    return float(np.median(times[:, 0] / times[:, 1])) - 1
 
 
 def decide_of(study: Study) -> Decide:

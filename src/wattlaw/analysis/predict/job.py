@@ -32,6 +32,7 @@ from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
+    from wattlaw.analysis.advise.option import Option
     from wattlaw.hardware.cluster import Cluster
 
 
@@ -66,6 +67,14 @@ class Job:
     host: HostPower | None
     warnings: tuple[Caution, ...]
     board: reach.Ranges = field(default_factory=dict)
+    worker: str = "GPU"  # what a "gpu" is called
+    #: Whether all runs are of a script that trains on one GPU alone, as far as they show.
+    is_single: bool = False
+
+    @property
+    def default_counts(self) -> Sequence[int]:
+        """The GPU counts to predict; none for the measured ones and their doublings."""
+        return (1,) if self.is_single else ()
 
     @property
     def fastest(self) -> Setting:
@@ -189,6 +198,7 @@ class Predictions(Rows[Prediction]):
     rows: tuple[Prediction, ...]
     baselines: tuple[tuple[str | None, Setting], ...]
     warnings: tuple[Caution, ...]
+    worker: str = field(default="GPU", repr=False)  # what a "gpu" is called
 
 
 def predict_workload(
@@ -201,6 +211,7 @@ def predict_workload(
     seed: int = 0,
     far: bool = False,
     boards: Mapping[str, reach.Ranges] | None = None,
+    recommended: "Option | None" = None,
     **values: Any,
 ) -> Predictions:
     """Return the predictions of a workload, for each kind of hardware.
@@ -208,7 +219,8 @@ def predict_workload(
     ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
     (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
     its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
-    the range of limits of each kind of hardware; ``far`` allows any number of GPUs.
+    the range of limits of each kind of hardware; ``far`` allows any number of GPUs. Where a script
+    trains on one GPU alone, all its batches are shown; ``recommended`` is shown, too.
     """
     rows: list[Prediction] = []
     baselines = []
@@ -218,7 +230,16 @@ def predict_workload(
     for known in jobs_of(table, workload, values.get("gpus_per_node")):
         job = replace(known, board=(boards or {}).get(str(known.hardware), {}))
         measured = job.settings
-        settings = grid.combinations(measured, job.node_gpus, **values)
+        asked = dict(values)
+        if job.is_single and not asked.get("gpus"):
+            asked["gpus"] = job.default_counts
+            if not (asked.get("local_batch") or asked.get("global_batch")):
+                asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
+        settings = grid.combinations(measured, job.node_gpus, **asked)
+        if recommended is not None and recommended.hardware == job.hardware:
+            chosen = replace(recommended.setting, power_profile=None, dataset_fraction=1.0)
+            if chosen not in settings:
+                settings = sorted([*settings, chosen], key=lambda item: item.gpus)
         compared = job.fastest
         if baseline is not None:
             compared = grid.baseline(baseline, measured, job.node_gpus)
@@ -233,7 +254,7 @@ def predict_workload(
         rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
         warnings |= dict.fromkeys(job.warnings)
     warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
-    return Predictions(tuple(rows), tuple(baselines), tuple(warnings))
+    return Predictions(tuple(rows), tuple(baselines), tuple(warnings), job.worker)
 
 
 def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
@@ -331,6 +352,8 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         energy_is=comparable.energy_is,
         host=HostPower.fit(*map(list, zip(*hosts, strict=True))) if hosts else None,
         warnings=tuple(warnings),
+        worker=comparable.worker,
+        is_single=bool((rows["gpus"] == 1).all() and (rows["parallelism"] == "none").all()),
     )
 
 

@@ -52,7 +52,7 @@ def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
         except Refused:
             continue
         for job in jobs:
-            settings = grid.combinations(job.settings, job.node_gpus)
+            settings = grid.combinations(job.settings, job.node_gpus, job.default_counts)
             rows.append(Overview(job, tuple(job.predict(settings)), check_largest(job)))
     return tuple(rows)
 

@@ -9,6 +9,7 @@ from wattlaw.analysis.advise.certainty import Savings, Tie
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
+from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
@@ -40,6 +41,9 @@ _IMPLIED = {
 }
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
+#: Launchers of runs on clusters, where jobs have a time limit.
+_OF_CLUSTERS = ("slurm", "simulated", "replay")
+_SAVING = "saving"
 _ONLY = "the only setting that is compared"
 #: Warnings that a caveat on the data says, with the number of runs.
 _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
@@ -52,12 +56,16 @@ def summary(advice: Advice) -> tuple[str, ...]:
     changing = [f"- {line}" for line in what_changes(advice)]
     return (
         f"{shown.headline}{mark} {shown.qualifier}",
-        *(fmt.sentence(f"{item.name}: {item.value}, {item.note}".rstrip(", "))
-          for item in shown.figures),
+        *(fmt.sentence(f"{item.name}: {_with_note(item)}") for item in shown.figures),
         *filter(None, [shown.reference]),
         *(["What changes the answer:", *changing] if changing else []),
         *basis(advice),
     )  # fmt: skip
+
+
+def _with_note(figure: KeyFigure) -> str:
+    is_phrase = figure.note.startswith(("less ", "more "))  # as in ``55 % less time``
+    return f"{figure.value}{' ' if is_phrase else ', '}{figure.note}".rstrip(", ")
 
 
 def answer(advice: Advice) -> Answer:
@@ -76,9 +84,11 @@ def answer(advice: Advice) -> Answer:
             headline = f"No setting is clearly best for {advice.workload}; {only}: {best.label}"
         study = ", as the study asks" if advice.decision is not None else ""
         qualifier = fmt.full_stop(f"for the lowest {advice.goal}{study}{caveats}")
-    figures = _figures(advice, best or nearest) if best or nearest else ()
+    figures = tuple(_figures(advice, best or nearest))
     whole = _whole_job(best or nearest, advice.deadline_s)
-    return Answer(headline, qualifier, tuple(figures), f"{whole} {_reference(advice)}".strip())
+    is_said = _SAVING in {item.name for item in figures}
+    reference = "" if is_said else _reference(advice)
+    return Answer(headline, qualifier, figures, f"{whole} {reference}".strip())
 
 
 def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
@@ -104,8 +114,12 @@ def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
     for name, text in others:
         change = changes.get(name, "") if name != "carbon" else ""  # that of energy
         notes.append(f"{text} {change}".rstrip())
-    noun = f"{advice.worker} time" if first[0] == "gpu_hours" else first[0]
-    yield KeyFigure(noun, first[1], "; ".join(filter(None, notes)))
+    saving = _saving(advice)
+    if first[0] == "gpu_hours" and option.gpus == 1 and saving is not None:
+        yield saving  # the time of one worker is the time
+    else:
+        noun = f"{advice.worker} time" if first[0] == "gpu_hours" else first[0]
+        yield KeyFigure(noun, first[1], "; ".join(filter(None, notes)))
     if advice.recommended is not None:
         yield KeyFigure("sure", *_sure(advice))
 
@@ -130,17 +144,46 @@ def _sure(advice: Advice) -> tuple[str, str]:
     return percent(advice.probability), note
 
 
+def _saving(advice: Advice) -> KeyFigure | None:
+    """Return the change of time as a figure; None where nobody says what is run."""
+    if advice.recommended is None or advice.baseline_is == "fastest":
+        return None
+    if _is_baseline(advice):
+        return KeyFigure(_SAVING, "none", f"it is {_named(advice)}")
+    if advice.savings is None or advice.savings.time is None:
+        return None
+    size, what = fmt.less(advice.savings.time.mean, "time").split(" % ")
+    return KeyFigure(_SAVING, f"{size} %", f"{what} than {_named(advice)}")
+
+
+def _named(advice: Advice) -> str:
+    """Return the baseline as a phrase, such as ``what you run (batch 32)``."""
+    base, option = advice.baseline, advice.recommended
+    if base is None or option is None:
+        return "the baseline"
+    name = {"in use": "what you run", "named": "the baseline"}.get(advice.baseline_is)
+    if name is None:
+        that = " that is compared" if advice.faster_left_out or advice.left_out else ""
+        name = f"the fastest {base.source} setting{that}"
+    other = [part for part in base.label.split(", ") if part not in option.label.split(", ")]
+    other += ["predicted"] if other and base.is_predicted else []
+    return f"{name} ({', '.join(other)})" if other else name
+
+
 def _reference(advice: Advice) -> str:
-    base, option, named = advice.baseline, advice.recommended, "the baseline"
+    base, option = advice.baseline, advice.recommended
     if base is None or option is None:
         return ""
-    if not advice.baseline_is_named:
-        that = " that is compared" if advice.faster_left_out or advice.left_out else ""
-        named = f"the fastest {base.source} setting{that}"
-    if option.columns != base.columns:
-        return f"Changes are against {base.label} ({named})."
-    if advice.baseline_is_named or (advice.clearly_best and not _is_only(advice)):
-        return f"It is {named}, so it saves nothing."
+    if not _is_baseline(advice) and advice.baseline_is == "in use":
+        known = ((name, getattr(advice.savings, name, None)) for name in ("time", "energy"))
+        changes = [fmt.less(change.mean, name) for name, change in known if change]
+        return fmt.sentence(f"{' and '.join(changes)} than {_named(advice)}")
+    if not _is_baseline(advice):
+        return f"Changes are against {_named(advice)}."
+    if advice.baseline_is != "fastest":
+        return f"It is {_named(advice)}, so it saves nothing."
+    if advice.clearly_best and not _is_only(advice):
+        return f"It is {_named(advice)}; name what you run as the baseline to see what it saves."
     return ""
 
 
@@ -156,7 +199,7 @@ def _whole_job(option: Option | None, deadline_s: float | None) -> str:
     if missing:
         verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
         text += f", without {fmt.names_text(missing)}, which {verb} not measured"
-    if option.slurm_time is not None:
+    if option.slurm_time is not None and option.launcher in _OF_CLUSTERS:
         text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
     if deadline_s is not None:
         time_s = option.whole_job_s
@@ -173,13 +216,14 @@ def what_changes(advice: Advice) -> Iterator[str]:
     own = option and option.epochs_trained
     ran = f" This setting ran {own:g}." if own and own != option.amount.mean else ""  # type: ignore[union-attr]
     yield from (f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS)
+    near = f"probability to be within {percent(advice.tolerance)} of the best"
     for name, is_better in (("Probably better", True), ("Ties with", False)):
         ties = [tie for tie in advice.ties if tie.is_better == is_better]
         ties.sort(key=lambda tie: -tie.probability)
         shown = [_tie(advice, tie) for tie in ties[:_MAX_CANDIDATES]]
         shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
         if shown:
-            yield f"{name}: {'; '.join(shown)}."
+            yield f"{name}: {'; '.join(shown)} ({near})."
     yield from _with_any_batch(advice)
     # The line on larger batches names the best of them.
     faster = [f"{item.option.label} ({item.reason})" for item in advice.faster_left_out
@@ -198,11 +242,14 @@ def brief(advice: Advice) -> str:
     shown, codes = answer(advice), {warning.code for warning in advice.warnings}
     reason = "" if advice.recommended else advice.reason
     reason += "as the study asks" if advice.decision and advice.recommended else ""
+    changed = changes(advice)
+    if changed and advice.baseline_is == "in use":
+        changed += f" against {_named(advice)}"
     figures = [f"{item.name} {item.value}" for item in shown.figures]
     caveats = [*_caveats(advice), *(text for code, text in _IN_FULL.items() if code in codes)]
     left = sum(advice.left_out.values())
     left_out = f"{fmt.plural(left, 'run')} left out" if left else ""
-    parts = [shown.headline, reason, changes(advice), *figures, *caveats, left_out]
+    parts = [shown.headline, reason, changed, *figures, *caveats, left_out]
     return "; ".join(filter(None, parts))
 
 
@@ -284,7 +331,7 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
 
 
 def _tie(advice: Advice, tie: Tie) -> str:
-    return f"{_difference(advice, tie.option)} ({percent(tie.probability)})"
+    return f"{_difference(advice, tie.option)}: {percent(tie.probability)}"
 
 
 def _difference(advice: Advice, option: Option) -> str:
@@ -316,7 +363,10 @@ def next_run(advice: Advice, option: Option) -> str:
     what = "this setting" if run.option.columns == option.columns else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
-    return f"{what}{again} (about {fmt.work_text(run.gpu_hours, advice.worker)})"
+    cost = f"about {fmt.work_text(run.gpu_hours, advice.worker)}"
+    if run.gpu_hours * HOUR_S < 1:
+        cost = f"less than 1 {advice.worker}-second"
+    return f"{what}{again} ({cost})"
 
 
 def percent(share: float) -> str:

@@ -118,11 +118,19 @@ def status_sentences(findings: Findings) -> Iterator[str]:
         )
 
 
+def not_needed(findings: Findings) -> int:
+    """Return the number of planned runs that a decision, which is made, does without."""
+    is_made = bool(findings.decisions) and all(item.stopped_because for item in findings.decisions)
+    return findings.statuses.get("planned", 0) if is_made else 0
+
+
 def caveat_sentences(findings: Findings) -> Iterator[str]:
     others = {name: count for name, count in findings.statuses.items() if name != "done"}
+    if not_needed(findings):
+        others.pop("planned")
     if others:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
-        runs_text = fmt.plural(sum(findings.statuses.values()), "run")
+        runs_text = fmt.plural(findings.statuses.get("done", 0) + sum(others.values()), "run")
         yield f"{counts} of {runs_text}: not in any result."
     runs = findings.runs
     for verdict, text in _VERDICTS.items():

@@ -60,6 +60,8 @@ def decision_text(decision: Decision) -> str:
             f"{decision.probability:.2f}{others}, expected regret "
             f"{fmt.percent(decision.expected_regret, 2)}"
         )
+        if decision.time_change:
+            text += f", {fmt.less(decision.time_change, 'time')} than what you run"
         if decision.meets is not None and decision.meets < LIKELY:
             text += f", meets the constraints with probability {decision.meets:.2f}"
     return text + _spent(decision)
@@ -96,7 +98,7 @@ def sentences(findings: Findings) -> Iterator[str]:
         if item.origin != MEASURED and not findings.sources_label:  # which the page's title has
             origin = f" ({item.origin})"
         is_answer = any(
-            advice.decision is item and advice.spread_from == "decision"
+            advice.decision == item and advice.spread_from == "decision"
             for advice in findings.advice
         )
         state = f"the answer above{_spent(item)}"

@@ -77,10 +77,13 @@ def table(predictions: Predictions) -> tables.Table | None:
         return None if value is None else Quantity(value, *getattr(row, f"{name}_ci"))
 
     columns = [
-        tables.number("GPUs", attrgetter("setting.gpus")),
+        tables.number(f"{predictions.worker}s", attrgetter("setting.gpus")),
         *differing,
         tables.Column("time", lambda row: fmt.duration_text(quantity(row, _TIMES[of]))),
-        tables.Column("W per GPU", lambda row: fmt.estimate_text(quantity(row, "power_per_gpu_w"))),
+        tables.Column(
+            f"W per {predictions.worker}",
+            lambda row: fmt.estimate_text(quantity(row, "power_per_gpu_w")),
+        ),
         tables.Column(
             "energy per sample", lambda row: fmt.energy_text(quantity(row, "energy_per_sample_j"))
         ),
@@ -92,22 +95,22 @@ def table(predictions: Predictions) -> tables.Table | None:
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:
-    texts = []
+    texts, worker = [], predictions.worker
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
         basis, needed = rows[0].rests_on, rows[-1].next_measurement
         where = f"{hardware}: " if len(predictions.baselines) > 1 else ""
-        on = f"on {_listed(basis.gpus)} GPUs"
+        on = f"on {_listed(basis.gpus)} {worker}{'s' * (basis.gpus != (1,))}"
         if basis.nodes:
             on += f" and {_listed(basis.nodes)} {'node' if basis.nodes == (1,) else 'nodes'}"
         energy = f"; energy: {rows[0].energy_is}" if rows[0].energy_is else ""
         counted = fmt.plural(basis.observations, "observation")
         texts.append(f"{where}Rests on {counted} {on}{energy}.")
-        texts.append(f"{where}P(faster) is relative to {label(baseline)}.")
+        texts.append(f"{where}P(faster) is relative to {label(baseline, worker)}.")
         if needed is not None:
             texts.append(
-                f"{where}A measurement of {label(needed.setting)} is expected to narrow the "
-                f"intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
+                f"{where}A measurement of {label(needed.setting, worker)} is expected to "
+                f"narrow the intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
             )
     return tuple(texts)
 
@@ -138,7 +141,7 @@ def check(findings: Findings) -> tables.Table | None:
 
     columns = [
         tables.text("workload", lambda row: row[0].workload),
-        tables.text("setting", lambda row: label(row[1].setting)),
+        tables.text("setting", lambda row: label(row[1].setting, row[0].worker)),
         tables.Column("measured", lambda row: time_text(row, row[1].measured_s)),
         tables.Column(
             "predicted",

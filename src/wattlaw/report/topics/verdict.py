@@ -105,7 +105,8 @@ def table(advices: Sequence[Advice]) -> tables.Table | None:
         tables.text("known by", lambda row: _known_by(row[1])),
     ]
     note = (
-        "The baseline is the fastest setting that may be recommended. Sure: the probability to be "
+        "The baseline is what the study says is run, else the fastest setting that may be "
+        "recommended. Sure: the probability to be "
         f"within {fmt.percent(Question().tolerance, 2)} of the best. {_COMMAND} explains each."
     )
     return tables.build(
@@ -197,18 +198,26 @@ def pareto(findings: Findings) -> Spec | None:
     for advice, points in zip(shown, of_workloads, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
         if not any(option.energy_j for option in advice.pareto):
-            hours = "hours per {} (h)" if _hour_s(advice) > 1 else "seconds per {} (s)"
-            spent = f"{advice.worker}-{hours.format(advice.unit)}"
+            spent = f"{_hours(advice)} per {advice.unit} ({'h' if _hour_s(advice) > 1 else 's'})"
         best = advice.recommended
         subtitle = shorten_middle(best.label if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
         layers = _layers(points, kinds, spent, f"time per {advice.unit} ({seconds[1]})")
         panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
+    replaced = dict.fromkeys(_hours(advice) for advice in shown) if not energies else {}
     notes = [
+        f"Energy is not known; {' and '.join(replaced)} replace it." if replaced else "",
         "Bars and shaded boxes are 95 % intervals.",
         charts.not_shown(len(advices) - len(shown), "workload"),
     ]
-    return charts.figure(panels, columns, notes, columns * (width + 60))
+    spec = charts.figure(panels, columns, notes, columns * (width + 60))
+    if replaced:
+        spec["title"]["text"] = "Settings by time"
+    return spec
+
+
+def _hours(advice: Advice) -> str:
+    return f"{advice.worker}-{'hours' if _hour_s(advice) > 1 else 'seconds'}"
 
 
 def _hour_s(advice: Advice) -> float:
