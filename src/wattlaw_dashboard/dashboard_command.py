@@ -40,7 +40,8 @@ def dashboard(
         from wattlaw_dashboard.access import Tokens, kept_cookie
     except ImportError as error:
         raise NotAvailable(
-            f'{error.name} is not installed; try: pip install "wattlaw[dashboard]"'
+            f'{error.name} is not installed; try: pip install "wattlaw[dashboard]", or in a '
+            'checkout: pip install ".[dashboard]"'
         ) from None
 
     paths = tuple(Store.existing(path).path for path in dict.fromkeys(stores))

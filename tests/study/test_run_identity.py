@@ -12,7 +12,6 @@ from wattlaw.study.command import LogProgress
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
 from wattlaw.study.plan import expand, read_study
-from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 PLAIN = Setting(gpus=2, local_batch=32)

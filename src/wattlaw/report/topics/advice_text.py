@@ -40,6 +40,8 @@ _IMPLIED = {
 }
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
+#: Before the command to run, which is a line of its own.
+COMMAND = "  "
 _ONLY = "the only setting that is compared"
 #: Warnings that a caveat on the data says, with the number of runs.
 _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
@@ -52,6 +54,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
     changing = [f"- {line}" for line in what_changes(advice)]
     return (
         f"{shown.headline}{mark} {shown.qualifier}",
+        *([f"{COMMAND}{shown.command}"] if shown.command else []),
         *(fmt.sentence(f"{item.name}: {item.value}, {item.note}".rstrip(", "))
           for item in shown.figures),
         *filter(None, [shown.reference]),
@@ -78,7 +81,8 @@ def answer(advice: Advice) -> Answer:
         qualifier = fmt.full_stop(f"for the lowest {advice.goal}{study}{caveats}")
     figures = _figures(advice, best or nearest) if best or nearest else ()
     whole = _whole_job(best or nearest, advice.deadline_s)
-    return Answer(headline, qualifier, tuple(figures), f"{whole} {_reference(advice)}".strip())
+    return Answer(headline, qualifier, tuple(figures), f"{whole} {_reference(advice)}".strip(),
+                  advice.command)  # fmt: skip
 
 
 def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
