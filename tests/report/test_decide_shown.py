@@ -59,7 +59,12 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     items = json.loads(capsys.readouterr().out)
     assert first not in [[item[name] for name in names] for item in items]
     assert main(line) == 0
-    assert "GPU-hours" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "GPU-hours" in shown
+    assert main(line[:2]) == 0  # the store has a copy of the study
+    assert capsys.readouterr().out == shown
+    assert main(["next", str(tmp_path)]) == 2
+    assert "STUDY.yaml" in capsys.readouterr().err
     assert main(["next", str(store), str(write_decide(None))]) == 2
     assert "decide" in capsys.readouterr().err
     study = str(write_decide(QUESTION))

@@ -136,6 +136,21 @@ def test_the_argument_with_the_batch_gets_its_placeholder(
     assert (ranks, batch or 16) in {(n, size) for n, size, _ in settings(study)}
 
 
+@pytest.mark.parametrize(
+    ("words", "samples", "expected"),
+    [
+        (("--epochs", "90"), 50_000, 90),
+        (("--num_epochs=90",), 50_000, 90),
+        (("--epochs", "90"), None, None),  # the samples of an epoch are needed
+        (("--epochs", "9.5"), 50_000, None),
+        (("--warmup-epochs", "5"), 50_000, None),
+    ],
+)
+def test_the_epochs_of_the_command_are_those_of_the_question(tmp_path, words, samples, expected):
+    seen = replace(SEEN, command=(*COMMAND, *words), dataset_samples=samples)
+    assert study_of(tmp_path, seen).decide.epochs == expected
+
+
 def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):
     """30 GB of 80 GB: twice the local batch fits, four times may need 120 GB."""
     machine = replace(EIGHT, memory_gb=80.0)

@@ -14,6 +14,7 @@ from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import BadInput
+from wattlaw.common.text import join_names
 from wattlaw.report import tables
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.report.topics.prediction import label
@@ -60,9 +61,6 @@ def _copy_in(store: Path) -> Path:
     """Return the study file that ``wattlaw run`` has copied into the store."""
     found = sorted((store / "studies").glob("*.yaml"))
     if len(found) != 1:
-        which = ", ".join(map(str, found)) or "none"
-        raise BadInput(
-            f"STUDY.yaml: not given, and the studies that {store} has run are: {which}; name one: "
-            f"wattlaw next {store} STUDY.yaml"
-        )
+        kept = f"has several studies: {join_names([*map(str, found)])}" if found else "has no study"
+        raise BadInput(f"{store}: {kept}; name one: wattlaw next {store} STUDY.yaml")
     return found[0]
