@@ -22,6 +22,7 @@ from wattlaw.running.node_setup import limit_states, permission_problem
 from wattlaw.running.slurm import commands
 from wattlaw.study.base_model import Precision
 from wattlaw.study.command import Argument, arguments, epochs_argument
+from wattlaw.study.document import Dumper
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, WorkloadSpec
 
@@ -370,8 +371,8 @@ def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:
 
 
 def _flow(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
-    return text.strip()
+    text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=10**9, sort_keys=False)
+    return str(text).strip()
 
 
 def seen_text(seen: Seen) -> str:
