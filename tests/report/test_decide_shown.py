@@ -18,6 +18,7 @@ from wattlaw.report.core_sections import gallery
 from wattlaw.report.topics.decision_course import expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.store import Store
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -61,7 +62,8 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     assert main(line) == 0
     shown = capsys.readouterr().out
     assert "GPU-hours" in shown
-    assert main(line[:2]) == 0  # the store has a copy of the study
+    Store(store).keep_study("test", study)  # as ``wattlaw run`` does
+    assert main([*line[:2], "--table", str(study.with_name("table.csv"))]) == 0
     assert capsys.readouterr().out == shown
     assert main(["next", str(tmp_path)]) == 2
     assert "STUDY.yaml" in capsys.readouterr().err

@@ -120,6 +120,7 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys):
         (4, 64, "-b 16", "", "-b {local_batch}"),
         (1, 64, "data 64", "", "data {local_batch}"),
         (1, 64, "--width 64 -b 64", "-b", "--width 64 -b {local_batch}"),
+        (1, 64, "--lr 1e-3 -b 64", "", "--lr 1e-3 -b {local_batch}"),  # no number in the file
         (1, 64, "--lr 1", "--batch", "--lr 1 --batch {local_batch}"),
         (1, 64, "lr=1", "batch=", "lr=1 batch={local_batch}"),
         (2, None, "--batch-size 8 -x {a}", "batch_size", "--batch-size {local_batch} -x {{a}}"),
