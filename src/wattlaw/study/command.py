@@ -16,9 +16,8 @@ _PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 PLACEHOLDERS = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "power_profile",
     "precision", "tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch",
-    "gradient_accumulation", "sharding", "checkpointing", "sequence_parallel",
-    "dataset_fraction", "epochs", "warmup_epochs", "steps", "warmup_steps", "seconds",
-    "seed", "repeat", "python",
+    "gradient_accumulation", "sharding", "checkpointing", "sequence_parallel", "dataset_fraction",
+    "epochs", "warmup_epochs", "steps", "warmup_steps", "seconds", "seed", "repeat", "python",
 )  # fmt: skip
 #: What follows from a layout and is a value of a command's arguments.
 _FOLLOWS = ("dp", "micro_batch", "gradient_accumulation")

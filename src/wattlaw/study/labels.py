@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wattlaw.common.formatting import known
+from wattlaw.study.setting import Setting
 
 LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
 LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
@@ -38,6 +39,23 @@ def setting_label(name: str, value: Any) -> str:
     if isinstance(value, float):
         value = int(value) if value.is_integer() else f"{value:g}"
     return f"{name.replace('_', ' ')} {value}"
+
+
+def layout_label(setting: Setting) -> str:
+    """Return ``tp 2, pp 4, zero1, micro-batch 1``; empty for a data-parallel job."""
+    layout = setting.layout
+    layout.pop("gradient_accumulation", None)
+    words = []
+    for name, value in layout.items():
+        if name == "checkpointing":
+            words.append(f"{value} checkpointing")
+        elif name in ("sharding", "sequence_parallel"):
+            words.append(name.replace("_", " ") if value is True else str(value))
+        else:
+            words.append(f"{name.replace('_', ' ')} {value}")
+    if layout and setting.micro_batch:
+        words.append(f"micro-batch {setting.micro_batch:g}")
+    return ", ".join(words)
 
 
 def group_label(group: Mapping[str, Any]) -> str:
