@@ -6,8 +6,11 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.advise.run_command import run_command
+from wattlaw.analysis.metrics.comparable_runs import ComparableRuns
+from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
 TRAIN = ["{python}", "train.py", "-b", "{local_batch}"]
@@ -69,3 +72,12 @@ def test_the_line_has_the_values_of_a_training(command, expected):
 def test_workers_without_python_start_under_torchrun_too():
     expected = "torchrun --standalone --nproc-per-node 2 --no-python nice ./train 32"
     assert line(["nice", "./train", "{local_batch}"], gpus=2) == expected
+
+
+def test_epochs_that_no_run_trained_are_those_of_the_command():
+    options = json.dumps({"command": ["python", "t.py", "--epochs=30"]})
+    row = {"precision": "fp32", "global_batch": 32, "epochs_trained": None, "options": options}
+    job = ComparableRuns(pd.DataFrame([row]), "epoch", None, "GPU", (), {})
+    amounts, cautions = needed_epochs(job, pd.DataFrame(), Question())
+    assert (amounts["fp32", 32].mean, cautions) == (30, ())
+    assert needed_epochs(job, pd.DataFrame(), Question(epochs=5))[0]["fp32", 32].mean == 5

@@ -1,5 +1,6 @@
 """A command of the user: its arguments, the values in them, and its progress in its log."""
 
+import json
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -78,6 +79,12 @@ def arguments(command: Sequence[str]) -> Iterator[Argument]:
         else:
             is_option = before.startswith("-") and "=" not in before
             yield Argument(index, before if is_option else f"argument {index}", "", word)
+
+
+def command_of(options: object) -> list[str]:
+    """Return the words in the column ``options`` of a run; none of what is no command."""
+    words = json.loads(options).get("command") if isinstance(options, str) else None
+    return [*map(str, words)] if isinstance(words, list) else []
 
 
 def epochs_argument(command: Sequence[str]) -> Argument | None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from wattlaw.analysis.advise.option import Option
-from wattlaw.study.command import epochs_argument, setting_values, substitute
+from wattlaw.study.command import command_of, epochs_argument, setting_values, substitute
 
 #: Launchers whose runs start the command of a study.
 _OF_STUDIES = ("local", "slurm")
@@ -27,22 +27,24 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
     ``runs`` are the stored runs of the job. A line for several nodes is to be started on each of
     them, with the name of the first one in ``HOST``.
     """
-    jobs = runs["options"].dropna()
-    job = json.loads(jobs.iloc[0]) if len(jobs) else {}
-    if not job.get("command") or option.launcher not in _OF_STUDIES:
+    job = next(iter(runs["options"].dropna()), "{}")
+    command = command_of(job)
+    if not command or option.launcher not in _OF_STUDIES:
         return None
     values = setting_values(option.setting) | {"python": "python", "seed": 0, "repeat": 0}
     known = {key: value for key, value in values.items() if value is not None or key in _LIMITS}
     if count := _epochs(option):
         known["epochs"] = count
     try:
-        words = [substitute(word, known) for word in job["command"]]
+        words = [substitute(word, known) for word in command]
     except ValueError:
         return None
     if count and (said := epochs_argument(words)) is not None:
         words[said.index] = f"{said.prefix}{count}"
     has_group = bool(runs["backend"].notna().any())
-    launched = _launched(words, option, job.get("launch_with", "auto"), has_group=has_group)
+    launched = _launched(
+        words, option, json.loads(job).get("launch_with", "auto"), has_group=has_group
+    )
     if launched is None or not all(map(str.isprintable, launched)):
         return None
     limits = [
