@@ -25,9 +25,9 @@ def needed_epochs(
     """Return the epochs (or samples) to train, and warnings; batches without are no options.
 
     Where the question names no length, it is the most frequent number of epochs of the runs; of
-    equally frequent ones, the largest; and where that is unknown, what the command says. ``BadInput`` if epochs are below 1, or given with a target;
-    ``Refused`` if no run reached the target, the direction of the metric is unknown, or the unit of
-    the runs is not an epoch.
+    equally frequent ones, the largest; and where that is unknown, what the command says.
+    ``BadInput`` if epochs are below 1, or given with a target; ``Refused`` if no run reached the
+    target, the direction of the metric is unknown, or the unit of the runs is not an epoch.
     """
     wanted, target = question.epochs, question.target
     if wanted is not None and target is not None:
