@@ -1,4 +1,4 @@
-# make quickstart   set up if needed, run a small real study, write quickstart/report.html
+# make quickstart   set up if needed, run the commands of README.md for its script in the folder quickstart
 # make test         set up if needed, run the tests
 # make docs         build the documentation site
 # make dist         build the sdist and the wheel, and try the wheel
@@ -41,8 +41,11 @@ $(VENV)/.installed-%: pyproject.toml constraints.txt Makefile
 
 # Installs only what it needs, unless everything is installed.
 quickstart: $(firstword $(wildcard $(VENV)/.installed-all) $(VENV)/.installed-train)
-	$(BIN)/wattlaw run src/wattlaw/examples/quickstart.yaml --store quickstart/store
-	$(BIN)/wattlaw report quickstart/store -o quickstart/report.html
+	mkdir -p quickstart && cd quickstart && PATH="$(CURDIR)/$(BIN):$$PATH" && set -x && \
+	  { test -e train.py || wattlaw examples copy tutorial; } && \
+	  { test -e study.yaml || wattlaw init -- python train.py --batch-size 32 --epochs 100; } && \
+	  wattlaw check study.yaml && wattlaw run study.yaml && wattlaw advise wattlaw-store && \
+	  wattlaw report wattlaw-store -o report.html
 	@echo "Open quickstart/report.html in a browser."
 
 # Three at a time, since some wait; each file in one process: its tests share what is slow to make.

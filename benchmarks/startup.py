@@ -25,7 +25,7 @@ TARGETS_S = {IMPORT: 0.05, HELP: 0.15, ADVISE: 1.5}
 def main() -> None:
     """Measure, print, and write the result with its settings."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--store", type=Path, default=Path("quickstart/store"))
+    parser.add_argument("--store", type=Path, default=Path("quickstart/wattlaw-store"))
     store = parser.parse_args().store
     wattlaw = [sys.executable, "-m", "wattlaw"]
     commands = {

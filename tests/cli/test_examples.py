@@ -19,7 +19,7 @@ def test_every_file_in_the_folder_belongs_to_one_example():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_copied_study_passes_its_check(name, tmp_path, monkeypatch, capsys):
+def test_an_example_is_copied_and_its_study_passes_its_check(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "new" / "folder"
     assert main(["examples", "copy", name, str(folder)]) == 0
@@ -27,7 +27,8 @@ def test_a_copied_study_passes_its_check(name, tmp_path, monkeypatch, capsys):
     assert [path.name for path in written] == list(example(name).files)
     for path in written:
         assert path.read_bytes() == (FOLDER / path.name).read_bytes()
-    assert main(["check", str(written[0])]) == 0
+    if written[0].suffix == ".yaml":
+        assert main(["check", str(written[0])]) == 0
 
 
 def test_a_copy_overwrites_nothing_unless_forced(tmp_path, capsys):

@@ -1,6 +1,7 @@
 """The README's and the tutorial's way from a script to an answer, as it stands."""
 
 import ast
+import html
 import os
 import re
 import shlex
@@ -30,7 +31,6 @@ def blocks(language: str, text: str) -> list[str]:
 def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
     """Run the commands in a folder with the script; return it, and the output of each."""
     folder = tmp_path_factory.mktemp("reader")
-    (folder / "train.py").write_text(blocks("python", TUTORIAL)[0], encoding="utf-8")
     outputs = {}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -43,6 +43,11 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
 
 def test_the_readme_has_the_commands_of_the_tutorial():
     assert COMMAND.findall(README) == COMMAND.findall(TUTORIAL)
+
+
+def test_the_tutorial_shows_the_script_that_it_copies(answers):
+    folder, _ = answers
+    assert (folder / "train.py").read_text(encoding="utf-8") == blocks("python", TUTORIAL)[0]
 
 
 def test_init_writes_the_study_that_the_tutorial_shows(answers):
@@ -69,8 +74,8 @@ def test_the_answer_has_the_parts_that_the_tutorial_shows(answers):
 
 
 def test_python_gives_the_same_answer(answers, monkeypatch: pytest.MonkeyPatch):
-    folder, _ = answers
-    assert (folder / "report.html").is_file()
+    folder, outputs = answers
+    report = (folder / "report.html").read_text(encoding="utf-8")
     monkeypatch.chdir(folder)
     (code,) = blocks("python", README)
     *statements, last = ast.parse(code).body
@@ -81,6 +86,9 @@ def test_python_gives_the_same_answer(answers, monkeypatch: pytest.MonkeyPatch):
     assert isinstance(advice, Advice)
     assert advice.unit == "epoch"
     assert (advice.goal, advice.decision.workload) == ("time", advice.workload)  # as the study asks
-    assert advice.recommended.global_batch <= 128
+    assert advice.recommended.label in outputs["advise"]
+    assert f"\n  {advice.command}\n" in outputs["advise"]
+    assert advice.command.endswith("--epochs 100")
+    assert f"<code>{html.escape(advice.command)}</code>" in report
     assert advice.recommended.epochs.mean == 100
     assert isinstance(names["results"], Results)

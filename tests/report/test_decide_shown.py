@@ -18,6 +18,7 @@ from wattlaw.report.core_sections import gallery
 from wattlaw.report.topics.decision_course import expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.store import Store
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -59,7 +60,13 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     items = json.loads(capsys.readouterr().out)
     assert first not in [[item[name] for name in names] for item in items]
     assert main(line) == 0
-    assert "GPU-hours" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "GPU-hours" in shown
+    Store(store).keep_study("test", study)  # as ``wattlaw run`` does
+    assert main([*line[:2], "--table", str(study.with_name("table.csv"))]) == 0
+    assert capsys.readouterr().out == shown
+    assert main(["next", str(tmp_path)]) == 2
+    assert "STUDY.yaml" in capsys.readouterr().err
     assert main(["next", str(store), str(write_decide(None))]) == 2
     assert "decide" in capsys.readouterr().err
     study = str(write_decide(QUESTION))

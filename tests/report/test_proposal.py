@@ -153,5 +153,9 @@ def test_the_command_writes_a_page_or_markdown_and_names_what_is_missing(tmp_pat
     assert len(re.findall(r"^\| :?-", text, re.M)) == 2
     (picture,) = re.findall(r"\]\((\S+)\)", text)
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    assert main([*command, "-o", str(tmp_path / "b.md")]) == 0  # all runs were on one node
+    assert " on 1 node" in (tmp_path / "b.md").read_text(encoding="utf-8")
+    write_store(tmp_path / "several", runs.assign(nodes=runs["gpus"]), epochs)
+    command[1] = str(tmp_path / "several")
     assert main(command) == 2
     assert "--nodes" in capsys.readouterr().err

@@ -120,6 +120,7 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys):
         (4, 64, "-b 16", "", "-b {local_batch}"),
         (1, 64, "data 64", "", "data {local_batch}"),
         (1, 64, "--width 64 -b 64", "-b", "--width 64 -b {local_batch}"),
+        (1, 64, "--lr 1e-3 -b 64", "", "--lr 1e-3 -b {local_batch}"),  # no number in the file
         (1, 64, "--lr 1", "--batch", "--lr 1 --batch {local_batch}"),
         (1, 64, "lr=1", "batch=", "lr=1 batch={local_batch}"),
         (2, None, "--batch-size 8 -x {a}", "batch_size", "--batch-size {local_batch} -x {{a}}"),
@@ -134,6 +135,21 @@ def test_the_argument_with_the_batch_gets_its_placeholder(
     study = study_of(tmp_path, seen, name=name)
     assert study.workloads[0].command == ("python", "t.py", *expected.split())
     assert (ranks, batch or 16) in {(n, size) for n, size, _ in settings(study)}
+
+
+@pytest.mark.parametrize(
+    ("words", "samples", "expected"),
+    [
+        (("--epochs", "90"), 50_000, 90),
+        (("--num_epochs=90",), 50_000, 90),
+        (("--epochs", "90"), None, None),  # the samples of an epoch are needed
+        (("--epochs", "9.5"), 50_000, None),
+        (("--warmup-epochs", "5"), 50_000, None),
+    ],
+)
+def test_the_epochs_of_the_command_are_those_of_the_question(tmp_path, words, samples, expected):
+    seen = replace(SEEN, command=(*COMMAND, *words), dataset_samples=samples)
+    assert study_of(tmp_path, seen).decide.epochs == expected
 
 
 def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):

@@ -185,7 +185,7 @@ class StoreReports(StoreTables):
         self,
         path: str | PathLike[str] = "proposal.html",
         *,
-        nodes: int,
+        nodes: int | None = None,
         workload: str | None = None,
         runs: int = 1,
         epochs: int | None = None,
@@ -204,7 +204,8 @@ class StoreReports(StoreTables):
         path
             The page; Markdown where its name ends in ``.md``.
         nodes
-            The number of nodes of a training. Counts that did not run are predicted.
+            The number of nodes of a training, 1 by default where all runs were on one. Counts that
+            did not run are predicted.
         workload
             The workload. It is not needed if the stores have a single one.
         runs, epochs
@@ -223,7 +224,7 @@ class StoreReports(StoreTables):
         wattlaw.common.errors.Refused
             No run of the workload is done, or the time of a training is not known.
         wattlaw.common.errors.BadInput
-            A number is out of range, or the runs do not name their nodes.
+            A number is out of range, or the runs do not name their nodes, or use several.
 
         Examples
         --------
@@ -237,8 +238,15 @@ class StoreReports(StoreTables):
             asked,
             energy_scope=checked_scope(energy_scope) or OUTERMOST,
         )
-        campaign = Campaign(nodes, runs, epochs, steps, samples, tokens, sequence_length, rule)
-        files = write_proposal(propose(findings, self._workload(workload), campaign), Path(path))
+        name = self._workload(workload)
+        most = findings.runs.loc[findings.runs["workload"] == name, "nodes"].max()
+        if nodes is None and most > 1:
+            raise BadInput(
+                f"nodes: not given, and runs of {name} used up to {most:.0f}; name those of a "
+                "training: --nodes N"
+            )
+        campaign = Campaign(nodes or 1, runs, epochs, steps, samples, tokens, sequence_length, rule)
+        files = write_proposal(propose(findings, name, campaign), Path(path))
         return Report(files[0], tuple(files[1:]))
 
     def export(

@@ -20,7 +20,7 @@ _GROUPS = {
     },
     "Study": {
         "init": "Run a training command briefly; write a study file for it.",
-        "examples": "List the example studies.",
+        "examples": "List the examples.",
         "workloads": "List the workloads.",
         "check": "Validate a study file and count its runs.",
         "run": "Run the missing runs of a study.",

@@ -1,4 +1,4 @@
-"""The examples that come with the package: study files, and a training script for one of them."""
+"""The examples that come with the package: study files, and training scripts."""
 
 from dataclasses import dataclass
 from importlib import resources
@@ -9,7 +9,7 @@ from wattlaw.common.text import quote
 
 @dataclass(frozen=True)
 class Example:
-    """One example. Its ``files`` are in the folder of this module; the first is the study."""
+    """One example. Its ``files`` are in the folder of this module; a study is the first."""
 
     name: str
     summary: str
@@ -25,6 +25,7 @@ def _study(name: str, summary: str, *more_files: str) -> Example:
 
 
 EXAMPLES = (
+    Example("tutorial", "the README's training script, for wattlaw init", ("train.py",)),
     _study("quickstart", "a small net on real data with 1 and 2 workers; ends in minutes"),
     _study("four-workers", "strong scaling of a small net to 4 workers of one thread each"),
     _study("decide", "a decision on a small net with part of its 20 runs; ends in minutes"),

@@ -44,6 +44,7 @@ class Answer:
     qualifier: str
     figures: tuple[KeyFigure, ...]
     reference: str
+    command: str | None = None  # a line to copy
     kind = "answer"
 
 

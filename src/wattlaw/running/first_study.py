@@ -21,6 +21,8 @@ from wattlaw.running.local import LocalLauncher
 from wattlaw.running.node_setup import limit_states, permission_problem
 from wattlaw.running.slurm import commands
 from wattlaw.study.base_model import Precision
+from wattlaw.study.command import Argument, arguments, epochs_argument
+from wattlaw.study.document import Dumper
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, WorkloadSpec
 
@@ -80,16 +82,6 @@ class Seen:
     @property
     def local_batch(self) -> float | None:
         return None if self.global_batch is None else self.global_batch / self.ranks
-
-
-@dataclass(frozen=True)
-class Argument:
-    """A value in the arguments of a command; one to be added is None."""
-
-    index: int
-    name: str  # of its option, or ``argument N``
-    prefix: str = ""  # of the word before the value, such as ``--batch-size=``
-    value: str | None = None
 
 
 @dataclass(frozen=True)
@@ -156,19 +148,6 @@ def names_parallel_training(command: Sequence[str]) -> bool:
         return script is None or _PARALLEL.search(read_bytes(Path(script))) is not None
     except (OSError, ValueError):
         return True
-
-
-def arguments(command: Sequence[str]) -> Iterator[Argument]:
-    """Yield the values after the script: of options, of words such as ``lr=0.1``, and alone."""
-    scripts = [index for index, word in enumerate(command) if word.endswith(".py")]
-    for index in range((scripts or [0])[0] + 1, len(command)):
-        word, before = command[index], command[index - 1]
-        name, equals, value = word.partition("=")
-        if equals:
-            yield Argument(index, name, f"{name}=", value)
-        else:
-            is_option = before.startswith("-") and "=" not in before
-            yield Argument(index, before if is_option else f"argument {index}", "", word)
 
 
 def batch_candidates(seen: Seen) -> list[Argument]:
@@ -374,6 +353,7 @@ def _text(
         f"  max_global_batch: {largest}  # larger batches may need more epochs; "
         f"{seen.global_batch} is the one that ran",
         f"  baseline: {baseline}  # what you run today; savings are against it",
+        *_epochs(seen),
         f"  tolerance: {_TOLERANCE[machine.has_gpus]}  # an answer so near the best is good enough",
         f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {hours}}}"
         "  # at most this much measuring",
@@ -381,13 +361,20 @@ def _text(
     return "\n".join(lines) + "\n"
 
 
+def _epochs(seen: Seen) -> Iterator[str]:
+    """Yield the length of a training, which the command says; it needs the samples of an epoch."""
+    if (found := epochs_argument(seen.command)) is not None:
+        mark = "" if seen.dataset_samples else "# "
+        yield f"  {mark}epochs: {found.value}  # of a training, as {found.name} of the command says"
+
+
 def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:
     return machine.has_gpus and seen.peak_memory_bytes is None
 
 
 def _flow(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10**9, sort_keys=False)
-    return text.strip()
+    text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=10**9, sort_keys=False)
+    return str(text).strip()
 
 
 def seen_text(seen: Seen) -> str:

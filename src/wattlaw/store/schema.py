@@ -135,7 +135,9 @@ def rows_table(rows: Sequence[Mapping[str, Any]], schema: pa.Schema = RUNS) -> p
 def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[str, Any]:
     spec, facts, measure = record.spec, record.facts, record.spec.measure
     setting, site = spec.setting, record.site
-    command = spec.workload.command
+    command, program = spec.workload.command, spec.workload.launch_with
+    job: dict[str, Any] = spec.workload.options if command is None else {"command": command}
+    job = job if program == "auto" else {**job, "launch_with": program}
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
     row |= {name: getattr(setting, name) for name in RECORDED}
@@ -162,9 +164,7 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
         "warmup_steps": measure.warmup_steps if measure.is_by_steps else None,
         "dataset_samples": spec.workload.dataset_samples or facts.dataset_samples,
         "workload": spec.workload.name,
-        "options": json.dumps(
-            spec.workload.options if command is None else {"command": command}, sort_keys=True
-        ),
+        "options": json.dumps(job, sort_keys=True),
         "metric_name": facts.metric,
         "train": spec.train.model_dump_json(),
         "nodes": spec.nodes,

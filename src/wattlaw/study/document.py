@@ -53,9 +53,14 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
         return value
 
 
-_Loader.add_implicit_resolver(
-    _FLOAT, re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
-)
+class Dumper(yaml.SafeDumper):
+    """Writes texts such as ``1e-3`` so that they are read as texts."""
+
+
+for _kind in (_Loader, Dumper):
+    _kind.add_implicit_resolver(
+        _FLOAT, re.compile(r"^[-+]?[0-9]+[eE][-+]?[0-9]+$"), list("-+0123456789")
+    )
 
 
 def read_document(

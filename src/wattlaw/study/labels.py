@@ -70,6 +70,6 @@ def _object_label(text: str) -> str:
         return text
     if not isinstance(options, dict):
         return text
-    if list(options) == ["command"] and isinstance(options["command"], list):
+    if options.keys() <= {"command", "launch_with"} and isinstance(options.get("command"), list):
         return " ".join(map(str, options["command"]))
     return ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in options.items())

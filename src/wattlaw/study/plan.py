@@ -1,6 +1,7 @@
 """Reads a study file and expands it: sweeps multiplied out, duplicates merged, order shuffled."""
 
 import itertools
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -38,6 +39,11 @@ class PlannedRun:
 
 
 def read_study(path: Path) -> Study:
+    if not os.path.lexists(path):
+        raise BadInput(
+            f"{path}: no such file; 'wattlaw init -- COMMAND' writes a study of your command, "
+            "'wattlaw examples' lists others"
+        )
     return read_document(path, Study, _with_text_keys)
 
 

@@ -32,6 +32,7 @@ from wattlaw.analysis.advise.possible_options import (
     Options,
     read_options,
 )
+from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
@@ -109,6 +110,7 @@ class Advice(Result):
     recommended: Option | None
     reason: str
     nearest: Option | None
+    command: str | None  # the line that trains at ``recommended``, of a study's command
     baseline: Option | None
     savings: Savings | None
     probability: float | None
@@ -223,6 +225,7 @@ def advise(
         recommended=choice.recommended,
         reason=choice.reason,
         nearest=choice.nearest,
+        command=_command(choice.recommended, stored, job),
         baseline=base,
         tolerance=question.tolerance,
         **vars(sure),
@@ -241,6 +244,12 @@ def advise(
         deadline_s=question.deadline_s,
         decision=decision,
     )
+
+
+def _command(option: Option | None, stored: pd.DataFrame | None, job: ComparableRuns) -> str | None:
+    if option is None or stored is None:
+        return None
+    return run_command(option, stored[stored["run_id"].isin(job.rows["run_id"])])
 
 
 def _left_out(

@@ -10,6 +10,7 @@ from wattlaw.analysis.laws.to_target import time_to_target
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.study.command import command_of, epochs_argument
 from wattlaw.study.question import Question
 
 #: What the number of epochs to train depends on.
@@ -24,9 +25,9 @@ def needed_epochs(
     """Return the epochs (or samples) to train, and warnings; batches without are no options.
 
     Where the question names no length, it is the most frequent number of epochs of the runs; of
-    equally frequent ones, the largest. ``BadInput`` if epochs are below 1, or given with a target;
-    ``Refused`` if no run reached the target, the direction of the metric is unknown, or the unit of
-    the runs is not an epoch.
+    equally frequent ones, the largest; and where that is unknown, what the command says.
+    ``BadInput`` if epochs are below 1, or given with a target; ``Refused`` if no run reached the
+    target, the direction of the metric is unknown, or the unit of the runs is not an epoch.
     """
     wanted, target = question.epochs, question.target
     if wanted is not None and target is not None:
@@ -53,7 +54,10 @@ def needed_epochs(
         units = question.samples / _samples_of_unit(job)
         return dict.fromkeys(keys, Quantity(units, units, units)), ()
     count, warnings, trained = wanted or 1, [], job.rows["epochs_trained"].dropna()
-    if wanted is None and job.unit == "epoch" and trained.empty:
+    said = epochs_argument(command_of(job.rows["options"].iloc[0]))
+    if wanted is None and job.unit == "epoch" and trained.empty and said is not None:
+        count = int(said.value or 1)
+    elif wanted is None and job.unit == "epoch" and trained.empty:
         text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
         warnings.append(Caution("epochs-unknown", text))
     elif wanted is None and job.unit == "epoch":

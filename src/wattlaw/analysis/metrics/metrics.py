@@ -17,6 +17,7 @@ from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.metrics.run_energy import energies, energy_is
 from wattlaw.analysis.metrics.run_overhead import overheads
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.study.command import command_of
 from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sources import TRAINING
 
@@ -261,9 +262,8 @@ def _layouts(runs: pd.DataFrame) -> pd.Series:
 
 
 def _takes_epochs(options: object) -> bool:
-    command = json.loads(options).get("command") if isinstance(options, str) else None
-    words = command if isinstance(command, list) else []
-    return any("{epochs}" in str(word).replace("{{", "").replace("}}", "") for word in words)
+    words = command_of(options)
+    return any("{epochs}" in word.replace("{{", "").replace("}}", "") for word in words)
 
 
 def _in_units(table: pd.DataFrame) -> pd.DataFrame:

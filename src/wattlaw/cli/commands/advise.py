@@ -56,7 +56,8 @@ def advise(
         return code
     console = Console()
     for number, line in enumerate(lines):
-        console.print(line, style="bold" if number == 0 and not several else None)
+        style = "bold" if number == 0 and not several else None
+        console.print(line, style=style, soft_wrap=line.startswith(advice_text.COMMAND))
     for advice in advices if details else ():
         reasons, table = advice_text.details(advice), verdict.settings(advice)
         console.show(table)

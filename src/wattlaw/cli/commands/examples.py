@@ -1,4 +1,4 @@
-"""``wattlaw examples``: list and copy the example studies."""
+"""``wattlaw examples``: list and copy the examples."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,9 +15,9 @@ app = typer.Typer(invoke_without_command=True)
 
 @app.callback()
 def examples(context: typer.Context) -> int:
-    """List the example studies.
+    """List the examples.
 
-    They are study files to start from and the grids of two published studies.
+    They are a script, study files to start from and the grids of two published studies.
     """
     if context.invoked_subcommand is None:
         console = Console()

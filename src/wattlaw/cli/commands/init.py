@@ -17,13 +17,14 @@ from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import first_study, measured_command
-from wattlaw.running.first_study import Argument, Seen
+from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.measured_command import MeasuredCommand
 from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
+from wattlaw.study.command import Argument
 
 
 def init(
@@ -125,11 +126,16 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     if len(found) == 1:
         return found[0]
     text = first_study.batch_text(seen)
-    names = join_names([argument.name for argument in found])
-    text += f", the value of {names}" if found else ", the value of no argument"
+    if found:
+        text += f", and {join_names([argument.name for argument in found])} have this value"
+    elif seen.global_batch is not None:
+        text += ", and no argument of the command says so"
     if not (asks and sys.stdin.isatty()):
         example = found[0].name if found else "--batch-size"
-        raise BadInput(f"init: {text}; name the one that sets it: --batch-argument {example}")
+        raise BadInput(
+            f"init: {text}; name the one that sets the batch: "
+            f"wattlaw init --batch-argument {example} -- COMMAND"
+        )
     print(f"wattlaw: {text}")
     while True:
         try:

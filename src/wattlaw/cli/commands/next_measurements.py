@@ -3,13 +3,18 @@
 import json
 import sys
 from operator import attrgetter
+from pathlib import Path
 from typing import Annotated
+
+import typer
 
 from wattlaw.api import studies
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common import formatting as fmt
+from wattlaw.common.errors import BadInput
+from wattlaw.common.text import join_names
 from wattlaw.report import tables
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.report.topics.prediction import label
@@ -25,14 +30,17 @@ _COLUMNS = (
 
 def next_measurements(
     store: opts.StoreArgument,
-    study: opts.StudyArgument,
+    study: Annotated[
+        Path | None,
+        typer.Argument(metavar="STUDY.yaml", help="Study file. Default: the store's copy."),
+    ] = None,
     count: Annotated[int, option("N", "The most measurements to show.", min=1, max=1000)] = 10,
     launch: opts.LaunchOption = None,
     table: opts.TableOption = None,
     as_json: opts.JsonOption = False,
 ) -> int:
     """Show the measurements that would help a decision most."""
-    loaded = studies.load_study(study, launch=launch, table=table)
+    loaded = studies.load_study(study or _copy_in(store), launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
     if not (store / "runs").exists():
         print(f"{store} is not a store yet; shown are the first runs", file=sys.stderr)
@@ -47,3 +55,12 @@ def next_measurements(
     for warning in decision.warnings:
         console.print(f"Warning: {warning}")
     return 0
+
+
+def _copy_in(store: Path) -> Path:
+    """Return the study file that ``wattlaw run`` has copied into the store."""
+    found = sorted((store / "studies").glob("*.yaml"))
+    if len(found) != 1:
+        kept = f"has several studies: {join_names([*map(str, found)])}" if found else "has no study"
+        raise BadInput(f"{store}: {kept}; name one: wattlaw next {store} STUDY.yaml")
+    return found[0]

@@ -14,7 +14,9 @@ from wattlaw.study.question import PRICES
 @opts.asks(PRICES)
 def proposal(
     stores: opts.StoreArguments,
-    nodes: Annotated[int, option("N", "Nodes of a training.")],
+    nodes: Annotated[
+        int | None, option("N", "Nodes of a training. Default: 1 if all runs were on one.")
+    ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write: .html or .md.")
     ] = Path("proposal.html"),

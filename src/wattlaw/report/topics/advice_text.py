@@ -44,6 +44,8 @@ _EPOCHS = ("epochs-differ", "epochs-unknown")
 #: Launchers of runs on clusters, where jobs have a time limit.
 _OF_CLUSTERS = ("slurm", "simulated", "replay")
 _SAVING = "saving"
+#: Before the command to run, which is a line of its own.
+COMMAND = "  "
 _ONLY = "the only setting that is compared"
 #: Warnings that a caveat on the data says, with the number of runs.
 _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
@@ -56,6 +58,7 @@ def summary(advice: Advice) -> tuple[str, ...]:
     changing = [f"- {line}" for line in what_changes(advice)]
     return (
         f"{shown.headline}{mark} {shown.qualifier}",
+        *([f"{COMMAND}{shown.command}"] if shown.command else []),
         *(fmt.sentence(f"{item.name}: {_with_note(item)}") for item in shown.figures),
         *filter(None, [shown.reference]),
         *(["What changes the answer:", *changing] if changing else []),
@@ -88,7 +91,7 @@ def answer(advice: Advice) -> Answer:
     whole = _whole_job(best or nearest, advice.deadline_s)
     is_said = _SAVING in {item.name for item in figures}
     reference = "" if is_said else _reference(advice)
-    return Answer(headline, qualifier, figures, f"{whole} {reference}".strip())
+    return Answer(headline, qualifier, figures, f"{whole} {reference}".strip(), advice.command)
 
 
 def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:

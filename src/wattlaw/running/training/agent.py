@@ -47,8 +47,7 @@ from wattlaw.running.training.rank_processes import (
 )
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.command import substitute
-from wattlaw.study.setting import LAYOUT
+from wattlaw.study.command import setting_values, substitute
 from wattlaw.workloads import catalogue
 
 WORKER = "wattlaw.running.training.worker"
@@ -158,17 +157,12 @@ def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node)
     return _fail(live, *failures.reason_of_ranks(live, failed)) if failed else 0
 
 
-#: What follows from a layout and is a value of a command's arguments.
-_FOLLOWS = ("dp", "micro_batch", "gradient_accumulation")
-
-
 def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     live, spec = folder.live(record.attempts), record.spec
     program = spec.workload.launch_with
     catalogue.check_launch_program(program)
     values: dict[str, object] = {
-        **{name: getattr(spec.setting, name) for name in (*LAYOUT, *_FOLLOWS)},
-        **spec.setting.to_record(),
+        **setting_values(spec.setting),
         **spec.measure.model_dump(),
         "python": sys.executable,
         "seed": record.seed,

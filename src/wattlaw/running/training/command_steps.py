@@ -143,7 +143,9 @@ class CommandSteps:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
         software = machine.software(_PACKAGES)
         known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
+        threads = os.environ.get("OMP_NUM_THREADS", "")  # of each worker, from its launcher
         seen = summary.facts() | {"global_batch": batch}
+        seen["threads_per_worker"] = int(threads) if threads.isdecimal() else None
         if self._spec.setting.dataset_fraction != 1:  # the data set that was seen is a part
             seen["dataset_samples"] = None
         facts = Facts.model_validate(known | seen)
