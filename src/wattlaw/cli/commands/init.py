@@ -21,6 +21,7 @@ from wattlaw.running.first_study import Argument, Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.measured_command import MeasuredCommand
+from wattlaw.running.node_setup import thread_environment
 from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
@@ -47,18 +48,20 @@ def init(
     """Run a training command briefly; write a study file for it."""
     _refuse_output(output)
     one_rank, launch_with = command_of_one_rank(command)
-    machine = (
-        first_study.this_machine() if partition is None else first_study.slurm_machine(partition)
-    )
+    is_parallel = launch_with != "auto" or first_study.names_parallel_training(one_rank)
+    if partition is None:
+        machine = first_study.this_machine(is_parallel=is_parallel)
+    else:
+        machine = first_study.slurm_machine(partition, is_parallel=is_parallel)
     with tempfile.TemporaryDirectory(prefix="wattlaw-init-") as folder:
         done = measured_command.measure(
             command, Path(folder, "store"), limits=Limits(), prior_clocks_are_default=False,
             sample_hz=10.0, assume_cpu_w=None, part=MeasuredPart(steps=steps), instrument=True,
-            pattern=None,
+            pattern=None, variables=thread_environment(machine.launch["threads_per_worker"]),
         )  # fmt: skip
         if done.record is not None and done.record.interrupted:
             return done.exit_code
-        seen = _seen(done, one_rank, launch_with, steps)
+        seen = _seen(done, one_rank, launch_with, steps, is_parallel=is_parallel)
     study = first_study.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
@@ -86,7 +89,14 @@ def _refuse_output(path: Path) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
 
-def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked: int) -> Seen:
+def _seen(
+    done: MeasuredCommand,
+    command: Sequence[str],
+    launch_with: str,
+    asked: int,
+    *,
+    is_parallel: bool,
+) -> Seen:
     """Return what the run has shown; ``BadInput`` if it has shown too little for a study."""
     record, folder, steps = done.record, done.folder, done.steps
     if record is None or folder is None or steps is None:
@@ -109,7 +119,8 @@ def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked
         gradient_accumulation=steps.gradient_accumulation,
         precision=steps.precision,
         parallelism=steps.parallelism,
-        is_parallel=steps.backend is not None or first_study.names_parallel_training(command),
+        is_parallel=is_parallel or steps.backend is not None,
+        threads=record.facts.threads_per_worker,
         peak_memory_bytes=steps.peak_memory_bytes,
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,
