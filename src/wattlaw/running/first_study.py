@@ -135,7 +135,7 @@ def this_machine(*, is_parallel: bool = True) -> Machine:
 def slurm_machine(name: str, *, is_parallel: bool = True) -> Machine:
     found = commands.partition(name)
     slurm: dict[str, Any] = {"gres": found.gres or None, "options": {"partition": name}}
-    launch = {"kind": "slurm", "slurm": slurm}
+    launch: dict[str, Any] = {"kind": "slurm", "slurm": slurm}
     if not found.gpus:
         return _of_cores(found.cores, launch, found.nodes, is_parallel=is_parallel)
     slurm["cpus_per_worker"] = share = max(1, found.cores // found.gpus)

@@ -231,6 +231,8 @@ def options_of_runs(
         eval_time_s=by_group["eval_time_s"].mean(),
         epochs_trained=by_group["epochs_trained"].max(),
         slow_log=by_group["slow_log"].mean(),
+        time_error=by_group["time_error"].agg(lambda errors: float(np.sqrt((errors**2).mean()))),
+        is_short=by_group["is_short"].all(),
     )
     runs = [own.to_numpy(float) for _, own in by_group[quantities]]
     whole = list(whole_jobs(job, group, amounts))
@@ -259,7 +261,8 @@ def options_of_runs(
                 global_batch=values["global_batch"], unit=job.unit, time_s=time_s,
                 energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
                 repeats=repeats, runs=runs[number], shared=shared[number],
-                slow_log=values["slow_log"], energy_is=job.energy_is if energy_j else None,
+                slow_log=values["slow_log"], time_error=values["time_error"] or 0.0,
+                is_short=bool(values["is_short"]), energy_is=job.energy_is if energy_j else None,
                 interval_from=values["interval_from"],
                 footprint=footprint, epochs_trained=values["epochs_trained"],
                 eval_time_s=values["eval_time_s"], whole_job_s=whole[number].time_s,

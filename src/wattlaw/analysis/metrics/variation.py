@@ -116,11 +116,12 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     Each sum of squares, less what finer components add to it (Searle, Casella & McCulloch 1992,
     "Variance Components", chapter 3), is pooled with that of ``PRIOR``: a scaled inverse chi-square
     posterior. Degrees of freedom of a mean are Satterthwaite's. ``setting`` numbers the settings
-    from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes.
+    from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes, and may have
+    ``time_error``, of the quantity.
     """
     absent = _absent(rows)
-    placed = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts"])
-    cell = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts", "session"])
+    own, by = rows.assign(_setting=setting), ["_setting", "hosts", "session"]
+    placed, cell = group_numbers(own, by[:2]), group_numbers(own, by)
     known = quantity > 0
     logs = np.log(quantity[known].to_numpy(float)) - rows.loc[known, "slow_log"].to_numpy(float)
     levels = [level[known] for level in (cell, placed, setting)]
@@ -162,6 +163,7 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
     freedom_of[0, has_enough] = own_freedom[has_enough]
+    of_settings[0] = _widened(of_settings[0], rows[known], levels[-1])
     parts = np.array(shares) * of_settings
     total = parts.sum(0)
     of_mean = total**2 / (parts**2 / freedom_of).sum(0)
@@ -179,6 +181,14 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     return Variation(
         np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs, of_run
     )
+
+
+def _widened(variances: Floats, rows: pd.DataFrame, setting: pd.Series) -> Floats:
+    """A run varies no less than its own steps leave its mean unknown."""
+    if "time_error" not in rows:
+        return variances
+    own = rows["time_error"].fillna(0.0).pow(2).groupby(setting).mean()
+    return np.fmax(variances, own.reindex(range(len(variances)), fill_value=0.0).to_numpy(float))
 
 
 def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Variation]]:

@@ -17,6 +17,7 @@ from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import first_study, measured_command
+from wattlaw.running.command_checks import too_few_steps
 from wattlaw.running.first_study import Argument, Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
@@ -25,6 +26,7 @@ from wattlaw.running.node_setup import thread_environment
 from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
+from wattlaw.study.plan import expand, read_study
 
 
 def init(
@@ -70,7 +72,9 @@ def init(
     print(first_study.seen_text(seen))
     print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
           f"{high} {unit} (an estimate from the step time)")  # fmt: skip
-    for note in study.notes:
+    written = read_study(output)
+    settings = {run.setting for run in expand(written)}
+    for note in (*study.notes, *too_few_steps(written.workloads[0], written, settings)):
         print(f"note: {note}")
     name = shlex.quote(str(output))
     print("Next:")
