@@ -120,15 +120,15 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     ``time_error``, of the quantity.
     """
     absent = _absent(rows)
-    own, by = rows.assign(_setting=setting), ["_setting", "hosts", "session"]
-    placed, cell = group_numbers(own, by[:2]), group_numbers(own, by)
+    by, of_runs = ["_setting", "hosts", "session"], rows.assign(_setting=setting)
+    placed, cell = (group_numbers(of_runs, by[:count]) for count in (2, 3))
     known = quantity > 0
     logs = np.log(quantity[known].to_numpy(float)) - rows.loc[known, "slow_log"].to_numpy(float)
     levels = [level[known] for level in (cell, placed, setting)]
     size = int(setting.max()) + 1
     runs_of = np.bincount(levels[-1], minlength=size).astype(float)
-    values, below, units = logs, np.zeros(len(logs)), np.arange(len(logs))
-    variances, freedoms, shares, origins, repeated = [], [], [], [], 0
+    values, below, units, repeated = logs, np.zeros(len(logs)), np.arange(len(logs)), 0
+    variances, freedoms, shares, origins = [], [], [], []
     for (name, (sd, weight)), level in zip(PRIOR.items(), levels, strict=True):
         # The units of this component, each of one group: runs, cells, sets of nodes.
         first = np.unique(units, return_index=True)[1]
@@ -150,9 +150,8 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
         variances.append(variance)
         freedoms.append(weight + freedom)
         origins.append("repeats" if freedom else "public data" if prior else None)
-        of_mean = np.bincount(owner, counts**2.0, minlength=size)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares.append(of_mean / runs_of**2)
+            shares.append(np.bincount(owner, counts**2.0, minlength=size) / runs_of**2)
         repeated += freedom
         below = np.bincount(number, below + variance) / sizes**2.0
         values, units = means, np.searchsorted(groups, level.to_numpy())
