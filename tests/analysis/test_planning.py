@@ -201,7 +201,7 @@ class TestPlan:
         assert [item.candidate.setting for item in found.proposals] == [found.setting]
 
     def test_a_short_run_of_the_leading_setting_is_not_certain_and_is_repeated(self):
-        seen, question, leading = observed(*GRID), Question("time", tolerance=0.1), packed(8, 32.0)
+        seen, question, leading = observed(*GRID), Question("time"), packed(8, 32.0)
         repeats = [Candidate(leading, STEPS)]
         assert plan(question, [], seen).stopped_because == CERTAIN
         seen = [replace(item, is_short=item.setting == leading) for item in seen]

@@ -107,7 +107,7 @@ class FirstStudy:
 def this_machine(*, is_parallel: bool = True) -> Machine:
     launcher = LocalLauncher.examine(Launch())
     if not launcher.gpus:
-        return _of_cores(cores(), {"kind": "local"}, is_parallel=is_parallel)
+        return _of_cores(cores(), {"kind": "local"}, is_parallel)
     boards = visible_gpu_ids()
     states, reason = limit_states(boards), permission_problem(boards)
     default_w = min((state.default_w or 0.0 for state in states), default=0.0)
@@ -137,7 +137,7 @@ def slurm_machine(name: str, *, is_parallel: bool = True) -> Machine:
     slurm: dict[str, Any] = {"gres": found.gres or None, "options": {"partition": name}}
     launch: dict[str, Any] = {"kind": "slurm", "slurm": slurm}
     if not found.gpus:
-        return _of_cores(found.cores, launch, found.nodes, is_parallel=is_parallel)
+        return _of_cores(found.cores, launch, is_parallel, found.nodes)
     slurm["cpus_per_worker"] = share = max(1, found.cores // found.gpus)
     launch |= {"gpus_per_node": found.gpus, "threads_per_worker": threads_of(os.environ) or share}
     board = named_board(found.gres)
@@ -259,10 +259,7 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     if caps_w == () and machine.has_gpus:
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if _ran_elsewhere(seen, machine):
-        notes.append(
-            "the run used no GPU: the cost and the memory on GPUs are not known, and the budget is "
-            "a comment"
-        )
+        notes.append("the run used no GPU: cost and memory are not known; the budget is a comment")
     if not seen.is_parallel:
         notes.append(
             "one worker only: the script names neither torch.distributed nor another way to train "

@@ -59,8 +59,7 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
             yield from reach.cautions(option.setting, option.model.settings, option.model.board)
-    else:
-        yield from _of_runs(option)
+    yield from _of_runs(option)
     share = (option.eval_time_s or 0) / option.time_s.mean
     if option.unit == "epoch" and share >= _MUCH and BESIDE_TRAINING[1] in option.whole_job_without:
         text = f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not"
@@ -79,7 +78,10 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
 
 def _of_runs(option: Option) -> Iterator[Caution]:
     if option.is_short:
-        text = "The runs of this setting have too few or too unsteady steps to be sure by"
+        runs = (
+            "Runs that it is predicted from" if option.is_predicted else "The runs of this setting"
+        )
+        text = f"{runs} have too few or too unsteady steps to be sure by"
         if option.time_error:
             error = 1.96 * 100 * option.time_error
             text += f": each leaves its mean time unknown by +-{error:.0f} % (95 %)"

@@ -130,6 +130,7 @@ class Options:
             first, is_fixed = own[0], len({item.amount for item in own}) == 1
             batches = [item.global_batch for item in own if item.global_batch is not None]
             measured, predicted = MeasuredRange.of(model.observations), []
+            is_short = all(item.is_short for item in model.observations)
             for setting in _candidates([item.setting for item in own], model, self.rule):
                 batch = None if setting.global_batch is None else int(setting.global_batch)
                 beyond = measured.exceeded_by(setting)
@@ -142,7 +143,8 @@ class Options:
                     continue
                 option = self.rule.judge(replace(
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
-                    runs=None, amount=amount, shared={}, slow_log=0.0, interval_from=None,
+                    runs=None, amount=amount, shared={}, slow_log=0.0, time_error=0.0, is_short=is_short,
+                    interval_from=None,
                     extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
                     per={}, quality_known=False, quality_warnings=(), falls=False,
                 ))  # fmt: skip
