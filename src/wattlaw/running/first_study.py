@@ -147,14 +147,13 @@ def slurm_machine(name: str, *, is_parallel: bool = True) -> Machine:
     )  # fmt: skip
 
 
-def _of_cores(count: int, launch: dict[str, Any], nodes: int = 1, *, is_parallel: bool) -> Machine:
-    """Workers share the cores, whether a run has one or all of them; a single one has all cores."""
+def _of_cores(count: int, launch: dict[str, Any], is_parallel: bool, nodes: int = 1) -> Machine:
     per_node = 2 ** int(math.log2(min(count, _MOST_CPU_WORKERS))) if is_parallel else 1
     share = count // per_node
     if "slurm" in launch:
         launch["slurm"]["cpus_per_worker"] = share
-    own = {"gpus_per_node": per_node, "threads_per_worker": threads_of(os.environ) or share}
-    return Machine(per_node, launch | own, nodes)
+    launch |= {"gpus_per_node": per_node, "threads_per_worker": threads_of(os.environ) or share}
+    return Machine(per_node, launch, nodes)
 
 
 def names_parallel_training(command: Sequence[str]) -> bool:

@@ -143,7 +143,8 @@ class Options:
                     continue
                 option = self.rule.judge(replace(
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
-                    runs=None, amount=amount, shared={}, slow_log=0.0, time_error=0.0, is_short=is_short,
+                    runs=None, amount=amount, shared={}, slow_log=0.0, time_error=0.0,
+                    is_short=is_short,
                     interval_from=None,
                     extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
                     per={}, quality_known=False, quality_warnings=(), falls=False,

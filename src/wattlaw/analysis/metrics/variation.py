@@ -187,7 +187,8 @@ def _widened(variances: Floats, rows: pd.DataFrame, setting: pd.Series) -> Float
     if "time_error" not in rows:
         return variances
     own = rows["time_error"].fillna(0.0).pow(2).groupby(setting).mean()
-    return np.fmax(variances, own.reindex(range(len(variances)), fill_value=0.0).to_numpy(float))
+    widened: Floats = np.fmax(variances, own.reindex(range(len(variances)), fill_value=0.0))
+    return widened
 
 
 def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Variation]]:
