@@ -215,10 +215,11 @@ def _dimenet(options: Any) -> nn.Module:
 
     from wattlaw_papers.workloads.molecules import graphs
 
-    if not graphs.HAS_RADIUS_GRAPH:
-        dimenet.radius_graph = graphs.radius_graph
-    if not graphs.HAS_TRIPLETS:
-        dimenet.triplets = graphs.triplets
+    def triplets(edges: torch.Tensor, num_nodes: int) -> tuple[torch.Tensor, ...]:
+        (source, target), (kj, ji) = edges, graphs.paths(edges, num_nodes)
+        return target, source, target[ji], source[ji], source[kj], kj, ji
+
+    dimenet.radius_graph, dimenet.triplets = graphs.radius_graph, triplets
     net: nn.Module = dimenet.DimeNet(
         hidden_channels=options.hidden_channels,
         out_channels=1,

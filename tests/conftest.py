@@ -37,7 +37,7 @@ settings.register_profile("wattlaw", deadline=None, max_examples=60)
 settings.load_profile("wattlaw")
 
 PLUGIN = Path(__file__).parent / "support" / "plugin"
-#: A package with devices whose power follows a model; they exist where WATTLAW_SIMULATED is set.
+#: A package with a meter of devices that exist where WATTLAW_SIMULATED is set.
 SIMULATED_DEVICES = Path(__file__).parent / "support" / "simulated_devices"
 sys.path.append(str(SIMULATED_DEVICES))
 WAIT_S = 60.0

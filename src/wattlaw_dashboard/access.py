@@ -56,7 +56,6 @@ class Tokens:
         self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
 
     def is_blocked(self) -> bool:
-        """Return whether there were too many wrong tokens lately."""
         while self._wrong and self._wrong[0] < time.monotonic() - _WRONG_S:
             self._wrong.popleft()
         return len(self._wrong) >= _MOST_WRONG

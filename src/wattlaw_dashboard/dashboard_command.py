@@ -39,9 +39,8 @@ def dashboard(
         from wattlaw_dashboard import server
         from wattlaw_dashboard.access import Tokens, kept_cookie
     except ImportError as error:
-        raise NotAvailable(
-            f'{error.name} is not installed; try: pip install "wattlaw[dashboard]"'
-        ) from None
+        remedy = 'try: pip install "wattlaw[dashboard]"'
+        raise NotAvailable(f"{error.name} is not installed; {remedy}") from None
 
     paths = tuple(Store.existing(path).path for path in dict.fromkeys(stores))
     console = Console()
@@ -51,9 +50,7 @@ def dashboard(
         login = f"{getpass.getuser()}@{socket.gethostname()}"
         console.print("On your own machine:", soft_wrap=True)
         console.print(f"  ssh -N -L {_LOCAL_PORT}:{path} {login}", soft_wrap=True)
-        console.print(
-            f"and then open http://localhost:{_LOCAL_PORT}/ there. Ctrl-C stops the server."
-        )
+        console.print(f"and open http://localhost:{_LOCAL_PORT}/ there. Ctrl-C stops the server.")
         _serve(paths, listening, None, path)
     tokens = Tokens(kept_cookie(private))
     listening = server.listen_tcp(tcp or 0)

@@ -105,7 +105,6 @@ class Total:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The runs by status, in the order in which ``status`` lists them."""
         return count_statuses(row.status for row in self.rows)
 
     @property
@@ -178,8 +177,6 @@ class Chosen:
 
 @dataclass
 class Overview:
-    """The state of stores: a row for each run, and sentences."""
-
     rows: list[RunRow] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # on what could not be read

@@ -109,8 +109,6 @@ class Reading:
 
 @dataclass
 class Pages:
-    """The pages of stores; reading happens in threads."""
-
     paths: tuple[Path, ...]
     _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -124,7 +122,6 @@ class Pages:
         self._report = Refreshed(partial(read_report, self.paths))
 
     def report(self) -> str | None:
-        """Return the report as a page; None until it has been read for the first time."""
         return self._report.get()
 
     def overview(self, chosen: Chosen = _EVERYTHING) -> Parts:
@@ -163,7 +160,6 @@ class Pages:
         return {name: _render(name, **common, **values) for name, values in shown.items()}
 
     def run(self, store: int, run_id: str) -> Parts:
-        """Return the parts of the page of a run; ``NoSuchRun`` if the store has no such run."""
         folder, record = self._record(store, run_id)
         written: Written = [], Totals(), []
         note = None
@@ -223,7 +219,6 @@ def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, 
 
 
 def _choices(rows: Sequence[RunRow], chosen: Chosen) -> dict[str, list[str]]:
-    """Return the texts of each field in which runs differ, and those that are chosen."""
     texts = {name: {row.fields[name] for row in rows} for name in FIELDS}
     for name, text in chosen.values:
         texts[name] |= {text}
@@ -262,7 +257,6 @@ def _used_by_run(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, dict[str
 
 
 def read_report(paths: Sequence[Path]) -> str:
-    """Return the report of the done runs, or a page that says why there is none."""
     try:
         with TemporaryDirectory() as folder:
             page = open_results(*paths).report(Path(folder) / "report.html").page

@@ -9,14 +9,13 @@ import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
-from typing import Any, TypeVar, get_args
+from typing import Any, get_args
 
 from wattlaw.common.files import open_regular
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.streams import Kind
-
-T = TypeVar("T")
 
 #: Steps of time that are kept; a step is a second, or longer for a long run that has ended.
 STEPS = 600
@@ -37,10 +36,15 @@ _NOT_MEASURED = ("estimated", "simulated")
 
 @dataclass
 class Totals:
-    """Sum, count, least and greatest sample of all devices, by column and step of time."""
+    """Sum, count, least and greatest sample of one or all devices, by column and step of time."""
 
     step_s: int = 1
     steps: dict[str, dict[int, tuple[float, int, float, float]]] = field(default_factory=dict)
+
+    @property
+    def ends(self) -> tuple[int, int]:
+        steps = [*chain.from_iterable(self.steps.values())]  # that have a sample
+        return min(steps, default=0), max(steps, default=0)
 
     def add(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:
         steps = self.steps.setdefault(column, {})
@@ -52,16 +56,19 @@ class Totals:
             for step, total in steps.items():
                 self.add(column, step, total)
 
+    def forget(self, before: int) -> None:
+        for column, steps in self.steps.items():
+            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
+
 
 @dataclass
 class Device:
-    """The means of one device, by step of time since 1970 and column."""
+    """The samples of one device, by column and step of time since 1970."""
 
     host: str
     id: str
     kind: str
-    step_s: int = 1
-    steps: dict[int, dict[str, tuple[float, int]]] = field(default_factory=dict)
+    own: Totals = field(default_factory=Totals)
     origin: str | None = None  # of its power, if that is not measured: estimated or simulated
     _counter: tuple[float, float] | None = None  # time in s, energy in J
 
@@ -74,12 +81,10 @@ class Device:
             values["power_w"] = self._power_of_counter(t_s, _number(row.get("energy_j")))
         if row.get("power_source") in _NOT_MEASURED:
             self.origin = row["power_source"]
-        step = int(t_s // self.step_s)
-        means = self.steps.setdefault(step, {})
+        step = int(t_s // totals.step_s)
         for name, value in values.items():
             if abs(value) < _HIGHEST:  # neither nan nor a value whose sum is not finite
-                total, count = means.get(name, (0.0, 0))
-                means[name] = total + value, count + 1
+                self.own.add(name, step, (value, 1, value, value))
                 totals.add(self.column(name), step, (value, 1, value, value))
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
@@ -102,8 +107,8 @@ class Device:
 
     def series(self, column: str) -> dict[int, float]:
         """Return the mean of each step that has values, by the time of its begin in seconds."""
-        means = ((step, values.get(column)) for step, values in sorted(self.steps.items()))
-        return {step * self.step_s: mean[0] / mean[1] for step, mean in means if mean is not None}
+        steps = sorted(self.own.steps.get(column, {}).items())
+        return {step * self.own.step_s: each[0] / each[1] for step, each in steps}
 
     def last(self, column: str) -> float | None:
         return next(reversed(self.series(column).values()), None)
@@ -158,18 +163,13 @@ class RunTail:
                 elif (name := row.get("device", "")) and row.get("kind") in _KINDS:
                     device = Device(host, name, row["kind"])
                     self.devices.setdefault((host, name), device).add(row, self.totals)
-        newest = max((max(item.steps, default=0) for item in self.devices.values()), default=0)
+        newest = self.totals.ends[1]
         kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
         for device in self.devices.values():
-            device.steps = _since(newest - kept, device.steps)
-        for column, steps in self.totals.steps.items():
-            self.totals.steps[column] = _since(newest - STEPS, steps)
+            device.own.forget(newest - kept)
+        self.totals.forget(newest - STEPS)
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
         return is_changed
-
-
-def _since(first: int, steps: dict[int, T]) -> dict[int, T]:
-    return {step: value for step, value in steps.items() if step >= first}
 
 
 class _FileTail:
@@ -183,8 +183,12 @@ class _FileTail:
     def rows(self) -> Iterator[dict[str, str]]:
         try:
             with open_regular(self._path, follow_links=False) as file:
-                if self._names is None and not self._read_header(file.read(_HEADER_BYTES)):
-                    return
+                if self._names is None:
+                    header, newline, _ = file.read(_HEADER_BYTES).partition(b"\n")
+                    if not newline:
+                        return
+                    self._names = header.decode("utf-8", "replace").split(",")
+                    self._offset = len(header) + 1
                 size = file.seek(0, 2)
                 is_cut = size - self._offset > _MAX_BYTES
                 file.seek(max(self._offset, size - _MAX_BYTES))
@@ -204,15 +208,8 @@ class _FileTail:
             if len(values) == len(self._names or ()):
                 yield dict(zip(self._names or (), values, strict=True))
 
-    def _read_header(self, content: bytes) -> bool:
-        line, newline, _ = content.partition(b"\n")
-        if newline:
-            self._names, self._offset = line.decode("utf-8", "replace").split(","), len(line) + 1
-        return bool(newline)
-
 
 def ended_run(folder: RunFolder) -> Written:
-    """Return what a run has written whose tables are there."""
     import pyarrow.parquet as pq
 
     names = ["host", "device", "kind", "t_ns", "energy_j", "power_source", *SHOWN]
@@ -225,7 +222,7 @@ def ended_run(folder: RunFolder) -> Written:
     for row in zip(*samples.values(), strict=True):
         values = dict(zip(names, row, strict=True))
         key = values["host"], values["device"]
-        devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values, totals)
+        devices.setdefault(key, Device(*key, values["kind"], Totals(step_s))).add(values, totals)
     columns = ["host", "phase", "warmup", "start_ns", "duration_s", "step_time_mean_s"]
     windows = pq.read_table(folder.epochs_path, columns=columns).to_pylist()
     marks = [mark for row in windows if (mark := Mark.of(row["host"], row)) is not None]

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from wattlaw.common.formatting import number
+from wattlaw.common.formatting import duration_text, number
 from wattlaw.report.charts import COLOURS
 from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
 
@@ -37,9 +37,7 @@ class Timeline:
 
 def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
     """Return a chart of each value that the devices have; one time axis for all."""
-    step_s = max((item.step_s for item in devices), default=1)
-    steps = [step for item in devices if item.steps for step in (min(item.steps), max(item.steps))]
-    first, newest = min(steps, default=0), max(steps, default=0)
+    step_s, (first, newest) = totals.step_s, totals.ends
     span_s = step_s * min(STEPS, max(_LEAST_STEPS, newest - first))
     charts = []
     for column in _TITLES:
@@ -79,9 +77,10 @@ def _chart(
     name, unit = _TITLES[column]
     title = f"{name} in {unit}" if unit else name
     last = "; ".join(f"{line} last {number([*each.values()][-1])}" for line, each in lines.items())
-    chart = Timeline(title, f"{title}, the last {_duration(span_s)}: {last}")
+    chart = Timeline(title, f"{title}, the last {duration_text(span_s)}: {last}")
     highest = max((*limits, *(max(line.values()) for line in lines.values())), default=1.0)
-    top = 100.0 if unit == "%" else _ceiling(highest)
+    steps = (step * 10.0**power for power in range(-3, 12) for step in (1, 2, 5))
+    top = 100.0 if unit == "%" else next((step for step in steps if highest <= step), highest)
 
     def x(t_s: float) -> float:
         return chart.width * min(1.0, max(0.0, 1 - (newest_s - t_s) / span_s))
@@ -96,7 +95,7 @@ def _chart(
     chart.grid = [(y(top * share), number(top * share)) for share in (0.0, 0.5, 1.0)]
     chart.limits = [(y(limit), number(limit)) for limit in limits]
     for age_s in (span_s * part / 5 for part in range(5)):
-        label = f"-{_duration(age_s)}" if age_s else "last"
+        label = f"-{duration_text(age_s)}" if age_s else "last"
         chart.times.append((f"{100 * (1 - age_s / span_s):.1f}%", label))
     gap = 10 * chart.width * max(1, span_s / STEPS) / span_s
     for i, (line, values) in enumerate(lines.items()):
@@ -108,13 +107,3 @@ def _chart(
             path += f"{'M' if is_begin else 'L'}{before:.1f} {y(value)}"
         chart.lines.append({"name": line, "colour": COLOURS[i % len(COLOURS)], "path": path})
     return chart
-
-
-def _duration(seconds: float) -> str:
-    return f"{number(seconds)} s" if seconds < 300 else f"{number(seconds / 60)} min"
-
-
-def _ceiling(value: float) -> float:
-    """Return the least of 1, 2 or 5 times a power of ten that is not below a value."""
-    steps = (step * 10.0**power for power in range(-3, 12) for step in (1, 2, 5))
-    return next((step for step in steps if value <= step), value)

@@ -14,7 +14,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from wattlaw.cli.common.console import Console
+from wattlaw.cli.common.console import Console, make_table
 from wattlaw.cli.common.options import option
 from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
@@ -102,12 +102,8 @@ def _summary(overview: Overview) -> Iterator[Text | Padding]:
 def _devices(devices: list[Device], *, is_running: bool) -> Table | Text:
     if not devices:
         return Text("No samples of running runs." if is_running else "No run is running.")
-    table = Table(box=None, padding=(0, 1), header_style="bold")
-    for heading in ("device", "host"):
-        table.add_column(heading, overflow="fold")
-    for heading in _COLUMNS:
-        table.add_column(heading, justify="right")
-    table.add_column(f"power, last {_SPARK_S} s")
+    columns = ("device", "host", *_COLUMNS, f"power, last {_SPARK_S} s")
+    table = make_table(columns, (), right=_COLUMNS)
     shown = sorted(devices, key=lambda item: (item.host, item.kind != "gpu", item.id))
     for device in shown[:_MOST_DEVICES]:
         values = [fmt.number(device.last(name)) for name in _COLUMNS.values()]
@@ -138,10 +134,6 @@ def _runs(overview: Overview) -> Iterator[Table]:
             continue
         counts = Counter(row.source for row in rows)
         shown = ", ".join(f"{count:,} {source}" for source, count in counts.items())
-        table = Table(box=None, padding=(0, 1), header_style="bold", title_justify="left")
-        table.add_column(f"{title} ({shown})", overflow="fold")
-        table.add_column("state")
-        table.add_column("reason", overflow="fold")
-        for row in newest(rows, _MOST_RUNS):
-            table.add_row(*map(escape_invisible, (row.title, row.status, row.reason or "")))
-        yield table
+        texts = ((row.title, row.status, row.reason or "") for row in newest(rows, _MOST_RUNS))
+        columns = (f"{title} ({shown})", "state", "reason")
+        yield make_table(columns, (map(escape_invisible, each) for each in texts))

@@ -38,6 +38,7 @@ _BLANK_64, _BLANK_32 = 140_737_488_355_328.0, (2_147_483_632.0, 2_147_483_648.0)
 _LINE = re.compile(r"(DCGM_FI_\w+)\{(.*)\}\s+(\S+)(?:\s+(\S+))?\s*")
 _LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 _MAX_SAMPLES = 2_000_000
+_GPUS = ("UUID", "uuid", "gpu", "device", "gpu_id")
 #: Labels that name the node, the best ones first. ``Hostname`` may be the exporter's pod.
 _NODES = ("node", "kubernetes_node", "nodename", "Hostname", "exported_instance", "instance")
 _POD = re.compile(r"-[a-z0-9]{5}$|^\d+\.\d+\.\d+\.\d+(?::\d+)?$")
@@ -66,7 +67,7 @@ class DcgmImporter:
             if metric not in _METRICS:
                 account.leave_out("another metric", row)
                 continue
-            gpu = _gpu(labels)
+            gpu = next((labels[name] for name in _GPUS if labels.get(name)), "")[:100]
             if t_ns is None or not gpu:
                 undated += 1
                 account.leave_out("no time or no GPU", row)
@@ -94,10 +95,8 @@ class DcgmImporter:
             if labels.get("modelName"):
                 rows.names.add(labels["modelName"][:200])
         if not samples and undated:
-            raise BadInput(
-                f"{path}: {undated:,} values without a time or a GPU; save a range query, or text "
-                "with times"
-            )
+            remedy = "save a range query, or text with times"
+            raise BadInput(f"{path}: {undated:,} values without a time or a GPU; {remedy}")
         # A pod may be another one of the same node.
         pods = {host for host, gpu in seen if not gpu.startswith(UUIDS) and _POD.search(host)}
         if len(pods) > 1:
@@ -113,11 +112,6 @@ class DcgmImporter:
         rows.facts = {named[key]: known for key, known in facts.items()}
         readings = rows.readings(account.texts())
         return Imported(describe("DCGM metrics", readings), readings=readings)
-
-
-def _gpu(labels: Mapping[str, str]) -> str:
-    names = ("UUID", "uuid", "gpu", "device", "gpu_id")
-    return next((labels[name] for name in names if labels.get(name)), "")[:100]
 
 
 def _of_text(source: Source) -> Iterator[Value]:

@@ -37,8 +37,6 @@ class _Series:
 
 
 class ExtraP:
-    """The scaling series of done runs, with the metrics time and energy."""
-
     endings = (".txt", ".jsonl")
 
     def write(self, tables: Tables, path: Path, options: Options) -> Exported:
@@ -105,13 +103,9 @@ def _name(text: str) -> str:
     return collapse_whitespace(replace_invisible(text)).replace("->", "-")
 
 
-def _number(value: float) -> str:
-    return repr(int(value)) if value.is_integer() else repr(value)
-
-
 def _as_text(parameters: Sequence[str], series: Sequence[_Series]) -> str:
     lines = [f"PARAMETER {name}" for name in parameters]
-    points = (" ".join(map(_number, point)) for point in series[0].values)
+    points = (" ".join(f"{value:.15g}" for value in point) for point in series[0].values)
     lines += ["", f"POINTS {' '.join(f'({point})' for point in points)}"]
     callpath = None
     for one in series:

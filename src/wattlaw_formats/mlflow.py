@@ -14,10 +14,9 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, read_input
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, count, ns_of, number
-from wattlaw.importing.readings import SampleRows
 from wattlaw.importing.runs import HOST
 from wattlaw_formats import scalars
-from wattlaw_formats.scalars import MAX_STEPS, Scalar
+from wattlaw_formats.scalars import MAX_STEPS
 
 _META, _PARTS = "meta.yaml", ("metrics", "params", "tags")
 _MAX_FILES, _MAX_META, _MAX_PARAM = 10_000, 2**16, 8192
@@ -48,54 +47,48 @@ class RunImporter:
         folder = path if path.is_dir() else path.parent
         if path not in (folder, folder / _META):
             raise BadInput(f"{path}: a part of a run of MLflow; name the folder of the run")
-        meta, notes = _read_yaml(folder / _META), list[str]()
+        meta = _read_yaml(folder / _META)
         if "run_id" not in meta:
             raise BadInput(f"{path}: no run_id; not a run of MLflow")
         if meta.get("lifecycle_stage") == "deleted":
             raise BadInput(f"{path}: a run that was deleted in MLflow")
-        if (status := _STATUS.get(meta.get("status", 3))) is not None:
-            notes.append(f"the run {status}")
         files = self.files_of(folder)
         if len(files) > _MAX_FILES:
             raise BadInput(f"{path}: a run with more than {_MAX_FILES:,} files")
-        config, points, samples = dict[str, Any](), list[Scalar](), SampleRows(path)
+        name = _read_yaml(folder.parent / _META).get("name")
+        run = scalars.Logged(source, "MLflow run", str(name or folder.parent.name)[:200])
+        if (status := _STATUS.get(meta.get("status", 3))) is not None:
+            run.notes.append(f"the run {status}")
         for file in files[1:]:
             part, *names = file.relative_to(folder).parts
             if part == "params":
-                config["/".join(names)] = _param(file)
+                with open_regular(file) as content:
+                    text = content.read(_MAX_PARAM).decode("utf-8", "replace").strip()
+                known = number(text)
+                run.config["/".join(names)] = text if known is None else count(text) or known
             elif part == "metrics":
-                _read_metric(source, file, "/".join(names), points, samples)
-        name = _read_yaml(folder.parent / _META).get("name")
-        values = {"workload": str(name or folder.parent.name)[:200]}
-        values |= scalars.setting_of(path, config, options)
-        return scalars.imported_training(
-            source, options, "MLflow run", points, values, notes, samples
-        )
+                _read_metric(run, file, "/".join(names))
+        return run.imported(options)
 
 
-def _read_metric(
-    source: Source, file: Path, tag: str, points: list[Scalar], samples: SampleRows
-) -> None:
+def _read_metric(run: scalars.Logged, file: Path, tag: str) -> None:
     text, gpu = read_input(file, MAX_BYTES).decode("utf-8", "replace"), _GPU.fullmatch(tag)
+    account = run.source.account
     lines = (line for line in text.split("\n") if line.strip())
-    for row, line in source.items(lines, "line"):
+    for row, line in run.source.items(lines, "line"):
         cells = [*line.split(), "", "", "0"]
         time_s, value = (number(cell) for cell in cells[:2])
         t_ns = None if time_s is None else ns_of(time_s / 1000)
         step = count(cells[2], most=MAX_STEPS)
         if t_ns is None or value is None or step is None:
-            source.account.leave_out("no time, value and step", row)
+            account.leave_out("no time, value and step", row)
         elif gpu is not None and gpu[3] in _COLUMNS:
             column, scale = _COLUMNS[gpu[3]]
-            host = gpu[1] or HOST
-            samples.add(host, gpu[2], "gpu", t_ns, {column: value * scale})
-            samples.facts[host, gpu[2]] = {"power": "average"}
-            source.account.read(row)
+            run.add_reading(row, gpu[1] or HOST, gpu[2], t_ns, {column: value * scale})
         elif tag.startswith("system/"):
-            source.account.leave_out("a system metric that is not used", row)
+            account.leave_out("a system metric that is not used", row)
         else:
-            points.append(Scalar(row, Path(), tag[:200], step, t_ns * 1e-9, value))
-    scalars.check_count(file, points)
+            run.add_scalar(row, tag, step, t_ns * 1e-9, value)
 
 
 def _is_run(folder: Path) -> bool:
@@ -110,13 +103,6 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError):
         raise BadInput(f"{path}: not a YAML file") from None
     return read if isinstance(read, dict) else {}
-
-
-def _param(file: Path) -> float | str:
-    with open_regular(file) as content:
-        text = content.read(_MAX_PARAM).decode("utf-8", "replace").strip()
-    value = number(text)
-    return text if value is None else count(text) or value
 
 
 IMPORTER = RunImporter()

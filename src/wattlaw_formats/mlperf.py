@@ -80,8 +80,6 @@ class TrainingImporter:
 
 
 class PowerImporter:
-    """The power of a node, as MLPerf's power logs have it."""
-
     name = "mlperf-power"
     description = "power log of MLPerf (:::MLLOG lines with power_reading)"
 
@@ -114,15 +112,11 @@ class PowerImporter:
             rows.add(host, f"node {host}", "node", event.t_ms * 10**6, power)
         readings, notes = rows.readings(), list[str]()
         if efficiency != 1:
-            notes.append(
-                f"conversion efficiency {efficiency:g} is applied to the power of the nodes"
-            )
+            notes.append(f"conversion efficiency {efficiency:g} is applied to the power of nodes")
         gaps_s = np.concatenate([np.diff(np.sort(own)) for own in times_ms.values()]) * 1e-3
         spacing_s = float(np.median(gaps_s)) if len(gaps_s) else 0.0
         if spacing_s > 1.05 * _RULE_S:
-            notes.append(
-                f"a reading every {spacing_s:.3g} s; MLPerf's rules ask for one each second"
-            )
+            notes.append(f"a reading every {spacing_s:.3g} s; MLPerf's rules ask for one a second")
         missing = gaps_s[gaps_s > 1.5 * max(spacing_s, _RULE_S)]
         if len(missing):
             notes.append(
@@ -247,18 +241,13 @@ def _other_events(account: Account, training: Sequence[Event]) -> Event | None:
 
 
 def _setting(known: Mapping[str, Any]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
     benchmark = known.get("submission_benchmark")
-    if isinstance(benchmark, str) and benchmark.strip():
-        values["workload"] = benchmark.strip()[:200]
-    batch = count(known.get("global_batch_size"), 1, 10**7)
-    if batch is not None:
-        values["global_batch"] = batch
+    name = benchmark.strip()[:200] if isinstance(benchmark, str) else ""
+    values = {"workload": name, "global_batch": count(known.get("global_batch_size"), 1, 10**7)}
     nodes = count(known.get("number_of_nodes"), 1, 10**7)
     per_node = count(known.get("accelerators_per_node"), 1, 10**5)
-    if nodes and per_node:
-        values |= {"nodes": nodes, "gpus": nodes * per_node}
-    return values
+    values |= {"nodes": nodes, "gpus": nodes * per_node} if nodes and per_node else {}
+    return {name: value for name, value in values.items() if value}
 
 
 TRAINING = TrainingImporter()

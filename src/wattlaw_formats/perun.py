@@ -57,9 +57,7 @@ class PerunImporter:
             raise BadInput(f"{path}: no monitored run; not a file of perun")
         notes = [f"{reader.wraps} wraps of energy counters repaired"] if reader.wraps else []
         if len(runs) > 1:
-            notes.append(
-                "perun has one start for several rounds; later ones follow without a pause"
-            )
+            notes.append("perun has one start for several rounds; they follow without a pause")
         notes += _texts(dropped)
         windows = sum(len(run.windows) for run in runs)
         text = f"perun: {len(runs)} runs, {windows:,} windows, times in {options.zone_note}"

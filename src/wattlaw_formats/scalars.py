@@ -64,9 +64,38 @@ class Scalar:
         return bool(is_part or EVALUATION.search(self.tag))
 
 
-def check_count(path: Path, scalars: Sequence[Scalar]) -> None:
-    if len(scalars) > _MAX_SCALARS:
-        raise BadInput(f"{path}: more than {_MAX_SCALARS:,} scalars")
+class Logged:
+    """What a tool logged of a training: scalars, readings of GPUs, configuration, and notes."""
+
+    def __init__(self, source: Source, what: str, workload: str) -> None:
+        self.source, self.what, self.workload, self.hardware = source, what, workload, ""
+        self.scalars, self.samples = list[Scalar](), SampleRows(source.path)
+        self.config, self.notes = dict[str, Any](), list[str]()
+
+    def add_scalar(
+        self, row: int, tag: str, step: int, time_s: float, value: float, file: Path = Path()
+    ) -> None:
+        self.scalars.append(Scalar(row, file, tag[:_MAX_TEXT], step, time_s, value))
+        if len(self.scalars) > _MAX_SCALARS:
+            raise BadInput(f"{self.source.path}: more than {_MAX_SCALARS:,} scalars")
+
+    def add_reading(
+        self, row: int, host: str, gpu: str, t_ns: int, values: Mapping[str, float | None]
+    ) -> None:
+        """Add values of a GPU, which such tools log as averages."""
+        self.samples.add(host, gpu, "gpu", t_ns, values)
+        self.samples.facts[host, gpu] = {"power": "average"}
+        self.source.account.read(row)
+
+    def leave_out_damaged(self, row: int, at: int, size: int) -> None:
+        self.source.account.leave_out("a record that is damaged or cut off", row)
+        if not any(note.startswith("damaged") for note in self.notes):
+            self.notes.append(f"damaged or cut off at byte {at:,} of {size:,}")
+
+    def imported(self, options: Options) -> Imported:
+        values = {"workload": self.workload, **setting_of(self.source.path, self.config, options)}
+        values |= {"hardware": self.hardware} if self.hardware else {}
+        return imported_training(self, options, values)
 
 
 def setting_of(path: Path, config: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -94,17 +123,10 @@ def setting_of(path: Path, config: Mapping[str, Any], options: Options) -> dict[
     return values
 
 
-def imported_training(
-    source: Source,
-    options: Options,
-    what: str,
-    scalars: Sequence[Scalar],
-    values: Mapping[str, Any],
-    notes: Sequence[str] = (),
-    samples: SampleRows | None = None,
-) -> Imported:
+def imported_training(logged: Logged, options: Options, values: Mapping[str, Any]) -> Imported:
+    source, what, scalars, notes = logged.source, logged.what, logged.scalars, logged.notes
     path, account = source.path, source.account
-    readings = samples.readings() if samples else None
+    readings = logged.samples.readings() if logged.samples else None
     evaluated = [each for each in scalars if each.is_evaluation]
     of_training = [each for each in scalars if not each.is_evaluation]
     seen = [each for each in of_training if SAMPLES.fullmatch(each.tag)]

@@ -14,7 +14,7 @@ from wattlaw.common.files import read_input
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source
 from wattlaw.importing.runs import workload_of
-from wattlaw_formats.scalars import MAX_STEPS, PART, Scalar, check_count, imported_training
+from wattlaw_formats.scalars import MAX_STEPS, PART, Logged
 
 _FILES = "*tfevents*"
 _MAX_CHECKED = 4096
@@ -38,20 +38,19 @@ class EventsImporter:
         return [file for each in folders for file in sorted(each.glob(_FILES)) if file.is_file()]
 
     def read(self, source: Source, options: Options) -> Imported:
-        scalars, notes = _scalars(source)
-        values = {"workload": workload_of(source.path)}
-        return imported_training(source, options, "TensorBoard events", scalars, values, notes)
+        logged = Logged(source, "TensorBoard events", workload_of(source.path))
+        _read_scalars(logged)
+        return logged.imported(options)
 
 
-def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
+def _read_scalars(logged: Logged) -> None:
+    source, path = logged.source, logged.source.path
     try:
         from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
         from tensorboardX import proto  # noqa: F401 - the reason below if it is missing
     except ImportError:
-        raise NotAvailable(
-            f'{source.path}: tensorboardX is needed; pip install "wattlaw[import]"'
-        ) from None
-    path, scalars, notes = source.path, list[Scalar](), list[str]()
+        reason = 'tensorboardX is needed; pip install "wattlaw[import]"'
+        raise NotAvailable(f"{path}: {reason}") from None
     files = IMPORTER.files_of(path) if path.is_dir() else [path]
     if not files:
         raise BadInput(f"{path}: a folder without event files")
@@ -64,22 +63,18 @@ def _scalars(source: Source) -> tuple[list[Scalar], list[str]]:
             try:
                 if record is None:
                     raise ValueError("damaged")
-                own = [Scalar(row, file, *values) for values in _event(record)]
+                own = [*_event(record)]
             except (ValueError, struct.error, DecodeError):
                 if at == 0:
-                    raise BadInput(
-                        f"{file}: not an event file: its first record is damaged"
-                    ) from None
-                source.account.leave_out("a record that is damaged or cut off", row)
-                notes.append(f"damaged or cut off at byte {at:,} of {len(data):,}")
+                    raise BadInput(f"{file}: its first record is damaged") from None
+                logged.leave_out_damaged(row, at, len(data))
                 continue
             if not own and at == 0:  # the version of the format
                 source.account.header(row)
             elif not own:
                 source.account.leave_out("a record without a scalar", row)
-            scalars += own
-            check_count(path, scalars)
-    return scalars, notes[:1]
+            for values in own:
+                logged.add_scalar(row, *values, file)
 
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes | None]]:
@@ -111,7 +106,7 @@ def _event(record: bytes) -> Iterator[tuple[str, int, float, float]]:
     for value in event.summary.value:
         number = value.simple_value if value.HasField("simple_value") else _tensor(value.tensor)
         if value.tag and number is not None:
-            yield value.tag[:200], event.step, event.wall_time, number
+            yield value.tag, event.step, event.wall_time, number
 
 
 def _tensor(tensor: Any) -> float | None:

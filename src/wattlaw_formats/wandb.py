@@ -16,10 +16,9 @@ from typing import Any
 from wattlaw.common.files import read_input
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_BYTES, Source, count, headers_in, ns_of, number
-from wattlaw.importing.readings import SampleRows
 from wattlaw.importing.runs import HOST, workload_of
 from wattlaw_formats import scalars
-from wattlaw_formats.scalars import MAX_STEPS, Scalar
+from wattlaw_formats.scalars import MAX_STEPS
 
 _MAGIC = b":W&B\xe1\xbe\x00"
 _BLOCK, _PIECE = 32_768, struct.Struct("<IHB")
@@ -47,25 +46,16 @@ class RunImporter:
         return head.startswith(_MAGIC) or "_step" in names or any(map(_GPU.fullmatch, names))
 
     def read(self, source: Source, options: Options) -> Imported:
-        run = _Run(source)
+        run = _Run(source, "W&B run", workload_of(source.path))
         if source.begins_with(":W&B"):
             run.read_log()
         else:
             for line, cells in source.rows(["_timestamp"]):
                 run.add(line, number(cells["_timestamp"]), cells)
-        values = {"workload": run.project, **scalars.setting_of(source.path, run.config, options)}
-        values |= {"hardware": run.hardware} if run.hardware else {}
-        return scalars.imported_training(
-            source, options, "W&B run", run.scalars, values, run.notes, run.samples
-        )
+        return run.imported(options)
 
 
-class _Run:
-    def __init__(self, source: Source) -> None:
-        self.source, self.notes, self.scalars = source, list[str](), list[Scalar]()
-        self.samples, self.config = SampleRows(source.path), dict[str, Any]()
-        self.project, self.hardware = workload_of(source.path), ""
-
+class _Run(scalars.Logged):
     def read_log(self) -> None:
         data = read_input(self.source.path, MAX_BYTES)
         for row, (at, record) in self.source.items(_records(data), "record"):
@@ -74,8 +64,7 @@ class _Run:
                     raise ValueError("damaged")
                 self._add_record(row, dict(_fields(record)))
             except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                self.source.account.leave_out("a record that is damaged or cut off", row)
-                self.notes = [f"damaged or cut off at byte {at:,} of {len(data):,}"]
+                self.leave_out_damaged(row, at, len(data))
 
     def _add_record(self, row: int, record: Mapping[int, Any]) -> None:
         account = self.source.account
@@ -87,7 +76,7 @@ class _Run:
             return self.add(row, time.get(1, 0) + time.get(2, 0) * 1e-9, _items(record[_STATS], 3))
         if _RUN in record:
             run = dict(_fields(record[_RUN]))
-            self.project = _text(run.get(3, b"")) or self.project
+            self.workload = _text(run.get(3, b"")) or self.workload
             self.config |= _flat(_items(run.get(4, b""), _ITEM))
         elif _CONFIG in record:
             self.config |= _flat(_items(record[_CONFIG], _ITEM))
@@ -111,9 +100,7 @@ class _Run:
                 column, scale = _COLUMNS[match[2]]
                 gpus[match[3] or HOST, match[1]][column] = known * scale
         for (host, gpu), own in gpus.items():
-            self.samples.add(host, gpu, "gpu", t_ns, own)
-            self.samples.facts[host, gpu] = {"power": "average"}
-            account.read(row)
+            self.add_reading(row, host, gpu, t_ns, own)
         counts = {name: count(values.get(name), most=MAX_STEPS) for name in _STEPS}
         step = next((name for name in _STEPS if counts[name] is not None), "_step")
         at = counts[step]
@@ -124,10 +111,7 @@ class _Run:
             if is_own or _GPU.fullmatch(name) or (known := number(value)) is None:
                 continue
             is_kept = scalars.EVALUATION.search(name) or scalars.SAMPLES.fullmatch(name)
-            self.scalars.append(
-                Scalar(row, Path(), name[:200] if is_kept else step, at, time_s, known)
-            )
-        scalars.check_count(self.source.path, self.scalars)
+            self.add_scalar(row, name if is_kept else step, at, time_s, known)
         return None
 
 

@@ -62,9 +62,6 @@ def claims_of(
     pue, grid
         As in ``Results.advise``. The claims on carbon need them.
     """
-    scope, footprint = (
-        checked_scope(energy_scope),
-        read_question({"pue": pue, "grid": grid}).footprint,
-    )
-    tables = results.runs, results.epochs
+    footprint = read_question({"pue": pue, "grid": grid}).footprint
+    tables, scope = (results.runs, results.epochs), checked_scope(energy_scope)
     return Claims(check_claims(*tables, footprint=footprint, energy_scope=scope))

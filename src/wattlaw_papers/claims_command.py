@@ -29,11 +29,8 @@ def claims(
     console = Console()
     for study, source in SOURCES.items():
         console.print(f"{study}: {source.citation}")
-        columns = [
-            tables.text("claim", attrgetter("claim")),
-            tables.text("verdict", attrgetter("verdict")),
-            tables.text("evidence", attrgetter("evidence")),
-        ]
+        names = ("claim", "verdict", "evidence")
+        columns = [tables.text(name, attrgetter(name)) for name in names]
         of_study = [claim for claim in tested if claim.study == study]
         console.show(tables.build("claims", "", columns, of_study))
         counts = Counter(claim.verdict for claim in of_study)

@@ -118,7 +118,6 @@ def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str
 
 
 def _published(fit: Fit) -> Published | None:
-    """Return the published exponent of a fit's workload, cap and clock."""
     for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
         if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
             return value

@@ -53,8 +53,6 @@ class Point:
 
 @dataclass(frozen=True)
 class Board:
-    """A GPU with a precision and limits."""
-
     gpu: Gpu
     precision: Precision
     parameters: Parameters

@@ -60,9 +60,8 @@ def predict(job: SimulatedJob) -> Prediction:
     parts = [(full_steps, float(job.local_batch)), (int(rest > 0), rest / job.gpus)]
     steps = [(count, _training_step(job, local)) for count, local in parts if count]
     if not steps:
-        raise BadInput(
-            f"gpus: given {job.gpus} for {samples_used} samples; allowed: a sample for each GPU"
-        )
+        given = f"gpus: given {job.gpus} for {samples_used} samples"
+        raise BadInput(f"{given}; allowed: a sample for each GPU")
     main = steps[0][1]
     parameters = job.parameters
     # Barriers, and shuffling on every rank.
@@ -108,13 +107,9 @@ def _check(job: SimulatedJob) -> None:
 def _warnings(job: SimulatedJob) -> tuple[str, ...]:
     warnings = []
     if job.nodes > job.cluster.nodes:
-        warnings.append(
-            f"{job.nodes} nodes are more than the {job.cluster.nodes} of {job.cluster.name}"
-        )
+        warnings.append(f"{job.nodes} nodes; {job.cluster.name} has {job.cluster.nodes}")
     if job.global_batch > job.samples * job.setting.dataset_fraction:
-        warnings.append(
-            "the global batch is larger than the data set: an epoch is one smaller step"
-        )
+        warnings.append("the global batch is larger than the data: an epoch is one smaller step")
     needs_gb, has_gb = _memory_gb(job), job.cluster.gpu.memory_gb
     if needs_gb > has_gb:
         warnings.append(
@@ -158,7 +153,6 @@ def _host_s(job: SimulatedJob, load: Load) -> float:
 
 
 def _training_step(job: SimulatedJob, local: float) -> _Step:
-    """Return a step in which each rank computes ``local`` samples."""
     parameters, gpu = job.parameters, job.cluster.gpu
     load, backward = _loads(job, local)
     host_s = _host_s(job, load)
@@ -192,9 +186,11 @@ def _step(
     slowest_s: float,
     communication_memory: float,
 ) -> _Step:
-    samples_s = _input_s(job, local)
+    cores_s, storage_s = local * job.profile.input_cpu_s_per_sample, _storage_s(job, local)
+    workers = loader_processes(job)
+    samples_s = max(cores_s / workers, storage_s) if workers else cores_s + storage_s
     others_s = point.compute_s + point.launch_s + communication_s + slowest_s
-    waits_s = max(0.0, samples_s - others_s) if loader_processes(job) else samples_s
+    waits_s = max(0.0, samples_s - others_s) if workers else samples_s
     split = Split(point.compute_s, point.launch_s, communication_s, slowest_s, waits_s)
     awake_w = board.awake_w(point.clock_mhz)
     communication_w = board.communication_w(point.clock_mhz)
@@ -259,6 +255,8 @@ def _window(
     node = job.cluster.node
     busy_cores = min(job.gpus + loading_s / total_s, job.nodes * node.cores)
     cpu_w = job.nodes * node.cpu_idle_w + busy_cores * node.cpu_core_w
+    is_capped = bool(steps[0][1].point.limited_share)
+    is_locked = _board(job).top_mhz < job.cluster.gpu.max_clock_mhz
     return Window(
         duration_s=total_s,
         samples=samples,
@@ -269,15 +267,8 @@ def _window(
         gpu_power_w=per_gpu_j / total_s,
         sm_util=float((duration_s * sm_util).sum()) / total_s,
         mem_util=float((duration_s * mem_util).sum()) / total_s,
-        limited_by=_limited_by(job, steps[0][1].point),
+        limited_by="power_limit_w" if is_capped else "clock_limit_mhz" if is_locked else None,
     )
-
-
-def _limited_by(job: SimulatedJob, point: Point) -> str | None:
-    if point.limited_share:
-        return "power_limit_w"
-    is_locked = _board(job).top_mhz < job.cluster.gpu.max_clock_mhz
-    return "clock_limit_mhz" if is_locked else None
 
 
 def loader_processes(job: SimulatedJob) -> int:
@@ -289,13 +280,6 @@ def loader_processes(job: SimulatedJob) -> int:
     per_node = max(job.setting.gpus_per_node or (1,))
     spare = job.cluster.node.cores // per_node - 1
     return min(MAX_LOADER_PROCESSES, max(1, spare))
-
-
-def _input_s(job: SimulatedJob, local: float) -> float:
-    """Return the time of a step's input, limited by the cores or by the storage."""
-    cores_s, storage_s = local * job.profile.input_cpu_s_per_sample, _storage_s(job, local)
-    workers = loader_processes(job)
-    return max(cores_s / workers, storage_s) if workers else cores_s + storage_s
 
 
 def _storage_s(job: SimulatedJob, local: float) -> float:

@@ -195,10 +195,8 @@ def job_gpu_uuids(gpus: str) -> list[str]:
         raise NotAvailable("the job has no GPU on this node")
     entries = parse_job_gpus(gpus)
     if entries is None or any(str(entry).startswith("MIG-") for entry in entries):
-        raise NotAvailable(
-            f"SLURM_JOB_GPUS is {gpus[:80]!a}, which is no list of GPU numbers or UUIDs; "
-            "parts of GPUs (MIG, shards) are not limited"
-        )
+        given = f"SLURM_JOB_GPUS is {gpus[:80]!a}, no list of GPU numbers or UUIDs"
+        raise NotAvailable(f"{given}; parts of GPUs (MIG, shards) are not limited")
     with open_driver() as listed:
         names = [(gpu.minor, gpu.uuid) for gpu in listed]
     uuids: dict[str, None] = {}

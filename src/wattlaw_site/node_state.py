@@ -27,7 +27,6 @@ def write_report(paths: SitePaths, report: PrologReport) -> None:
 
 
 def remove_report(paths: SitePaths, job_id: str, node: str) -> None:
-    """Remove the report of a job; log it if that fails."""
     path = paths.report(job_id, node)
     try:
         path.unlink(missing_ok=True)
@@ -47,7 +46,6 @@ class SiteStateFolder(StateFolder):
         super().__init__(paths.state)
 
     def lock(self, device: str) -> list[int] | None:
-        """Lock a device for this hook, as ``StateFolder.lock``."""
         file = self.lock_file(device)
         return None if file is None else [file]
 
@@ -86,7 +84,6 @@ class SiteStateFolder(StateFolder):
     def restore_locked(
         self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
     ) -> None:
-        """Restore as ``restore`` does; the caller has locked the device."""
         saved = self.read(device)
         if saved is None or saved.token != token:
             return

@@ -49,7 +49,6 @@ class SiteFile(BaseModel):
         return read_document(path, cls)
 
     def check(self, limits: Limits) -> None:
-        """Raise ``NotAvailable`` unless the site allows these limits."""
         for kind, value, allowed, unit in (
             ("power limit", limits.power_limit_w, self.power_w, "W"),
             ("clock limit", limits.clock_limit_mhz, self.clock_mhz, "MHz"),

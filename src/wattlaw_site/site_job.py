@@ -25,8 +25,6 @@ _COMMENT_SUPPORT_VARIABLE = "SLURM_JOB_RESTART_COUNT"
 
 @dataclass(frozen=True)
 class SitePaths:
-    """The paths of the site file, the saved states and the public reports."""
-
     config: Path = Path("/etc/wattlaw/site.yaml")
     state: Path = Path("/var/lib/wattlaw/limits")
     reports: Path = REPORTS

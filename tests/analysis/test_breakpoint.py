@@ -62,26 +62,6 @@ def test_the_slopes_are_those_of_a_segmented_regression_of_the_means():
     assert bend.at_range[0] <= 64 <= bend.at_range[1]
 
 
-def test_the_p_value_is_the_share_of_power_laws_that_seem_to_bend_as_much():
-    x, y = study(SCHNET[:7], 64, repeats=1, noise=0.25, seed=4)
-    line = sm.add_constant(np.log(x))
-    hinges = [np.maximum(np.log(x / at), 0) for at in x[1:-1]]
-
-    def gain(logs):
-        plain = sm.OLS(logs, line).fit().ssr
-        return 1 - min(sm.OLS(logs, np.column_stack([line, h])).fit().ssr for h in hinges) / plain
-
-    dice = np.random.default_rng(0)
-    seen = gain(np.log(y))
-    drawn = [gain(dice.normal(size=x.size)) for _ in range(600)]
-    expected = np.mean([one >= seen for one in drawn])
-    from wattlaw.analysis.laws.breakpoint import fit_breakpoint
-    from wattlaw.analysis.laws.observations import observe
-
-    assert fit_breakpoint(observe(x, y))[1] == pytest.approx(expected, abs=0.06)
-    assert 0.05 < expected < 0.95
-
-
 def test_an_exact_power_law_does_not_bend_and_an_exact_bend_does():
     assert find_breakpoint(SCHNET, 100 * SCHNET**-0.8) is None
     assert find_breakpoint(SCHNET, [5.0] * 9) is None

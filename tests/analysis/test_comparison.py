@@ -130,12 +130,6 @@ def test_without_repeats_only_the_settings_show_scatter():
     assert (alone.pooled["time"].ratio_ci, alone.pooled["time"].interval) == (None, None)
 
 
-def test_identical_repeats_are_no_evidence_of_certainty():
-    same = compare(metrics({1: [100.0, 100.0]}), metrics({1: [90.0, 91.0]}))
-    assert same.pooled["time"].ratio_ci is None
-    assert same.check("time < -5%").verdict == UNKNOWN
-
-
 def test_machines_match_without_hardware_and_threads():
     comparison = compare(
         metrics(A, hardware="x", threads_per_worker=4),
@@ -196,15 +190,6 @@ def test_energies_of_different_devices_are_not_compared():
     assert {*comparison.pooled} == {"time", "gpu_hours", "metric"}
     assert "energies-differ" in codes(comparison)
     assert comparison.check("energy > +5%").verdict == UNKNOWN
-
-
-def test_energies_that_are_not_measured_are_said_to_be_so():
-    window = {"energy_source": "estimated"}
-    comparison = compare(metrics(A, window=window), metrics(B, window=window))
-    assert (comparison.a.source, comparison.pooled["energy"].interval) == ("measured", REPEATS)
-    assert "energy-estimated" in codes(comparison)
-    suspect = compare(metrics(A), metrics(B, window={"energy_verdict": "suspect"}))
-    assert codes(suspect) >= {"energy-suspect", "energies-differ"}
 
 
 def test_a_unit_that_both_sides_have_is_compared():
@@ -278,17 +263,6 @@ def test_the_command_fails_beyond_a_limit_only(stores, tmp_path, capsys):
     assert text.count("<tr>") == 1 + 4 * (3 + 1)
     assert "simulated" not in text
     assert re.findall(r"<(script|link|iframe)|src=.(?!data:)", text) == []
-
-
-def test_a_page_says_in_title_and_table_what_is_not_measured(tmp_path):
-    for name, launcher in (("a", "local"), ("b", "simulated")):
-        write_store(tmp_path / name, *made(A, launcher=launcher))
-    for first, label in (("a", "(A measured, B simulated)"), ("b", "(simulated)")):
-        comparison = wattlaw.open(tmp_path / first).compare(tmp_path / "b")
-        comparison.write(tmp_path / "page.html")
-        text = (tmp_path / "page.html").read_text(encoding="utf-8")
-        assert re.search(rf"<h1>.* {re.escape(label)}</h1>", text)
-        assert f"</b> B relative to A {label}</caption>" in text
 
 
 def test_the_last_two_commits_of_a_store_are_compared(tmp_path, capsys):

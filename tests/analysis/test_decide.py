@@ -3,17 +3,15 @@
 import json
 import os
 import signal
-from itertools import pairwise
 
 import pytest
 
-from conftest import decide_table, records, started
+from conftest import decide_table, records
 from decide_studies import QUESTION, statuses
 from wattlaw.analysis.decide.evidence import UNKNOWN_QUALITY
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
-from wattlaw.common.errors import Refused
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.running.campaign import NOT_NEEDED
 
@@ -106,15 +104,6 @@ def test_an_interrupted_decision_continues_to_the_same_one(write_decide, tmp_pat
     } == {name for name, record in records(tmp_path / "whole").items() if record.status == "done"}
 
 
-def test_a_signal_while_runs_are_chosen(write_decide, tmp_path):
-    def interrupt(line):
-        if "decision: " in line:
-            os.kill(os.getpid(), signal.SIGINT)
-
-    outcome = run(write_decide(QUESTION), tmp_path / "store", progress=interrupt)
-    assert (outcome.interrupted_by, outcome.left) == ("SIGINT", 16)
-
-
 @pytest.mark.parametrize(("budget", "done"), [({"runs": 2}, 2), ({"gpu_hours": 0.0001}, 1)])
 def test_measuring_ends_with_the_budget(write_decide, tmp_path, budget, done):
     outcome = run(write_decide(QUESTION | {"budget": budget}), tmp_path / "store")
@@ -126,15 +115,6 @@ def test_measuring_ends_with_the_budget(write_decide, tmp_path, budget, done):
     is_exceeded = decision["gpu_hours_spent"] > budget.get("gpu_hours", float("inf"))
     codes = [item["code"] for item in decision["warnings"]]
     assert ("budget-exceeded" in codes) == is_exceeded == ("gpu_hours" in budget)
-
-
-def test_a_deadline_that_no_setting_meets_is_said(write_decide, tmp_path, capsys):
-    study = write_decide(QUESTION | {"deadline": "1s", "epochs": 5, "budget": {"runs": 6}})
-    assert main(["run", str(study), "--store", str(tmp_path / "store")]) == 0
-    decision = json.loads((tmp_path / "store" / "decision.json").read_text())
-    assert "constraints-missed" in [item["code"] for item in decision["warnings"]]
-    assert decision["meets"] < 0.5
-    assert "meets the constraints" in "".join(capsys.readouterr())
 
 
 def test_an_energy_budget_is_not_checked_without_energy(write_decide, tmp_path):
@@ -198,22 +178,6 @@ def test_energy_counts_hosts_as_in_advise(write_study, tmp_path):
     assert means["energy_j"].idxmin() == 4
 
 
-def test_epochs_to_a_target_are_measured_for_each_global_batch(write_study, tmp_path):
-    simulation = {"hardware": "kit-a100", "critical_batch": 256, "epochs_to_target": 2}
-    study = write_study(
-        workloads=[{"name": "resnet50"}],
-        sweeps=[{"gpus": [1, 2], "global_batch": [64, 128]}],
-        measure={"epochs": 8, "warmup_epochs": 1},
-        launch={"kind": "simulated", "simulation": simulation},
-        decide={"minimize": "gpu_hours", "target": 0.5},
-    )
-    outcome = run(study, tmp_path / "store")
-    done = outcome.results.metrics
-    assert set(done["global_batch"]) == {64, 128}
-    assert outcome.stopped_because == "certain"
-    assert outcome.results.decision["setting"]["global_batch"] in (64, 128)
-
-
 def test_measuring_ends_where_no_run_reached_the_target(write_study, tmp_path):
     study = write_study(
         workloads=[{"name": "resnet50"}],
@@ -227,19 +191,6 @@ def test_measuring_ends_where_no_run_reached_the_target(write_study, tmp_path):
     )
     outcome = run(study, tmp_path / "store")
     assert (outcome.done, outcome.stopped_because) == (2, "no run reached the target")
-
-
-def test_without_decide_every_run_is_made_in_the_order_of_the_plan(write_decide, tmp_path):
-    with_decide, plain = load_study(write_decide(QUESTION)), load_study(write_decide(None))
-    assert [item.run_id for item in plain.plan.runs] == [
-        item.run_id for item in with_decide.plan.runs
-    ]
-    outcome = run(plain, tmp_path / "store")
-    assert (outcome.done, outcome.not_needed, outcome.stopped_because) == (16, 0, None)
-    assert not (tmp_path / "store" / "decision.json").exists()
-    assert outcome.results.decision is None
-    with pytest.raises(Refused):
-        plain.next_measurements(tmp_path / "store")
 
 
 @pytest.mark.parametrize("content", [b"{", None])
@@ -265,25 +216,3 @@ def test_a_damaged_decision_is_kept_under_another_name(write_decide, tmp_path, c
     assert (decision["runs"], len(decision["course"])) == (1, 1)
     assert kept.is_dir() if content is None else kept.read_bytes() == content
     assert not any(str(kept) in warning for warning in run(study, store).warnings)
-
-
-def test_two_campaigns_on_one_store_make_each_run_once(write_decide, tmp_path):
-    budget = {"budget": {"runs": 4}, "tolerance": 1e-6}
-    study, store = write_decide(QUESTION | budget), tmp_path / "store"
-    alone = run(study, tmp_path / "alone")
-    line = ("run", str(study), "--store", str(store))
-    with started(*line) as first, started(*line) as second:
-        for process in (first, second):
-            output, _ = process.communicate(timeout=120)
-            assert process.returncode == 0, output
-    decision, expected = results.open(store).decision, alone.results.decision
-    course, rows = decision.pop("course"), expected.pop("course")
-    assert decision == expected
-    # Two runs that are active together end in any order, and have one row if they end together.
-    for before, after in pairwise(course):
-        assert before["runs"] < after["runs"]
-        assert before["gpu_hours_spent"] < after["gpu_hours_spent"]
-    for name in ("runs", "gpu_hours_spent"):
-        assert course[-1][name] == rows[-1][name]
-    done = [record for record in records(store).values() if record.status == "done"]
-    assert [record.attempts for record in done] == [1] * alone.done

@@ -161,14 +161,3 @@ def test_too_few_settings_or_unknown_rates_are_refused():
         factor_model(table(counts=(1, 2)))
     with pytest.raises(Refused, match="not known"):
         factor_model(table(epochs={"steps": None}))
-
-
-def test_a_law_in_another_quantity_than_the_gpus_never_mixes_jobs():
-    runs, windows = [], []
-    for gpus in (1, 2):
-        for batch in (16, 32, 64, 128):
-            name = f"{gpus}-{batch}"
-            runs.append(run_row(name, gpus=gpus, global_batch=gpus * batch, local_batch=batch))
-            windows += [window_row(name, n, duration_s=gpus + batch / 64) for n in range(2)]
-    fits = fit_metrics(run_metrics(*frames(runs, windows)), "local_batch", "time_s", None)
-    assert [fit.group for fit in fits.rows] == [{"gpus": 1}, {"gpus": 2}]

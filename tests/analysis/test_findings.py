@@ -1,6 +1,5 @@
 """Findings: every analysis of a store, and the reasons for missing ones."""
 
-import pandas as pd
 import pytest
 
 from made_studies import Model, mit
@@ -32,17 +31,6 @@ def test_totals_sum_measured_values_and_costs():
     assert row["gpu_hours"] == pytest.approx(2.0)
     assert row["energy_j"] == pytest.approx(7.2e6)
     assert row["co2_kg"] == pytest.approx(2 * 1.5 * 0.4)  # 2 kWh x 1.5 x 0.4 kg
-
-
-def test_totals_with_one_energy_missing_have_no_energy_and_not_a_smaller_sum():
-    energy = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
-    runs = [run_row("a"), run_row("b", repeat=1)]
-    windows = [window_row("a", 1, **energy), window_row("b", 1)]
-    totals = analyse(*frames(runs, windows)).totals
-    by_energy = {row["energy_is"]: row["energy_j"] for row in totals.to_dict("records")}
-    assert by_energy["cpu, estimated"] == 10.0
-    assert len(by_energy) == 2
-    assert all(pd.isna(value) for name, value in by_energy.items() if name != "cpu, estimated")
 
 
 def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():

@@ -115,17 +115,6 @@ def test_four_counts_have_no_criterion_and_say_so():
     assert json.loads(told)["holdout_error"] == pytest.approx(table["holdout_error"]["amdahl"])
 
 
-def test_deviations_that_repeats_share_make_counts_the_observations():
-    dice = np.random.default_rng(0)
-    x = np.repeat(COUNTS, 5)
-    shared = np.repeat(dice.normal(0, 0.1, COUNTS.size), 5)
-    chosen = select(x, 100 * x**-0.8 * np.exp(shared + dice.normal(0, 0.005, x.size)))
-    assert chosen.observations == "counts"
-    assert chosen.best.law == "power"
-    alone = select(*noisy("power", 0.05, 5))
-    assert alone.observations == "runs"
-
-
 def test_fitted_cost_terms_are_not_negative():
     curve = fitted("communication", COUNTS, 5 + 3 * np.log(COUNTS))
     assert curve.params["a"] == pytest.approx(0, abs=1e-6)

@@ -127,20 +127,3 @@ def test_too_little_is_refused_with_what_to_do():
         compare_limits(rows)
     few = pd.concat([family({250.0: 0.85, 100.0: 0.85}), family({200.0: 0.85}, counts=(2, 4))])
     assert compare_limits(few).limits["limit"].tolist() == [250.0, 100.0]
-
-
-def test_exact_data_are_the_same_without_a_test_of_rounding():
-    found = compare_limits(family({250.0: 0.85, 100.0: 0.85}, noise=0.0))
-    assert (found.verdict, found.difference_p) == ("same beta", None)
-    other = compare_limits(family({250.0: 0.85, 100.0: 0.7}, noise=0.0))
-    assert (other.verdict, other.difference_p) == ("different beta", None)
-    told = found.to_dict()
-    assert told["limits"][0]["limit"] == 250.0
-    assert told["limits"][0]["equivalence_p"] is None
-
-
-def test_identical_repeats_count_as_one():
-    once = family({250.0: 0.85, 100.0: 0.85}, repeats=1, of_cell=0.03)
-    found = compare_limits(pd.concat([once] * 2))
-    assert found.basis == BLOCKS
-    assert found.to_dict()["equivalence_p"] == compare_limits(pd.concat([once] * 8)).equivalence_p

@@ -138,18 +138,6 @@ def test_intervals_of_times_are_those_on_other_days_and_of_shares_those_of_repea
     assert cell["interval_from"] is None
 
 
-def test_a_repeat_whose_energy_was_lost_does_not_take_that_of_the_others():
-    energy = {"cpu_energy_j": 10.0, "energy_source": "counter", "energy_verdict": "ok"}
-    windows = [window_row(name, 1, **energy) for name in "abc"]
-    windows[2]["energy_verdict"] = "partial"
-    runs = [run_row(name, repeat=n) for n, name in enumerate("abc")]
-    (cell,) = aggregate(run_metrics(*frames(runs, windows))).to_dict("records")
-    assert (cell["n"], cell["energy_per_epoch_j"], cell["energy_is"]) == (3, 10.0, "cpu, counter")
-    (cell,) = aggregate(run_metrics(*frames(runs[2:], windows[2:]))).to_dict("records")
-    assert np.isnan(cell["energy_per_epoch_j"])
-    assert cell["energy_is"] == "partial, left out"
-
-
 def test_a_meter_that_did_not_move_measured_no_energy():
     energy = {"energy_source": "counter", "energy_verdict": "ok"}
     run = one_run(window_row("a", 1, gpu_energy_j=0.0, **energy))

@@ -9,7 +9,6 @@ import statsmodels.api as sm
 import statsmodels.formula.api as smf
 from scipy import stats
 
-from public_data import public_csv
 from wattlaw.analysis.laws.fitting import fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import fit_power_law
@@ -103,16 +102,6 @@ def test_a_new_run_shares_a_deviation_and_has_noise_of_its_own():
     assert np.log(found["mean"] / found["prediction_low"]) == pytest.approx(half)
 
 
-def test_runs_are_trusted_where_repeats_share_nothing_or_are_none():
-    law = fit_power_law(*shared(between=0.0, seed=3))
-    assert law.trusted.interval == "ols"
-    assert law.trusted.beta_ci == law.beta_ci
-    without = fit_power_law([1, 2, 4, 8], [8.0, 4.1, 2.0, 1.1])
-    assert without.lack_of_fit_p is None
-    assert without.beta_ci_repeats is None
-    assert without.trusted.interval == "ols"
-
-
 @pytest.mark.parametrize(("between", "least"), [(0.0, 0.93), (0.05, 0.91)])
 def test_trusted_intervals_cover_the_truth(between, least):
     hits = []
@@ -163,34 +152,11 @@ def test_missing_group_values_are_a_group_and_refusals_carry_their_group():
     assert refused["reason"].startswith("2 distinct values of n")
 
 
-def test_each_series_gives_one_law(capsys):
-    path = str(public_csv("scaling_series.csv", "generated"))
-    assert main(["fit", path, "--y", "value", "--by", "family,series", "--json"]) == 0
-    output = capsys.readouterr()
-    laws = json.loads(output.out)
-    assert len({tuple(law["group"].values()) for law in laws}) == len(laws) == 24
-    assert output.err == ""
-    for law in laws:
-        assert law["selected"]["law"] in {"power", "log-normal", "amdahl", "usl", "communication"}
-        if law["n"] == 4:
-            reasons = [row["reason"] for row in law["selected"]["laws"]]
-            assert all("AICc is undefined: 4 runs" in reason for reason in reasons)
-            assert law["breakpoint"] is None
-            assert law["no_breakpoint_reason"].startswith("4 distinct worker counts")
-
-
 def test_the_same_column_as_x_and_y_is_one_line(tmp_path, capsys):
     (tmp_path / "t.csv").write_text("gpus,t\n1,8\n2,4\n4,2\n")
     assert main(["fit", str(tmp_path / "t.csv"), "--y", "gpus"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "x and y: both given 'gpus'" in line
-
-
-def test_huge_and_tiny_values_give_no_warning(tmp_path, capsys, recwarn):
-    (tmp_path / "t.csv").write_text("gpus,t\n1,1e308\n2,1e-308\n4,1e308\n")
-    main(["fit", str(tmp_path / "t.csv"), "--y", "t", "--json"])
-    assert capsys.readouterr().err == ""
-    assert not [one for one in recwarn if issubclass(one.category, RuntimeWarning)]
 
 
 def test_the_exponent_within_a_range_uses_its_counts_only_and_needs_both_ends() -> None:

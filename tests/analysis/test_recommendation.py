@@ -83,17 +83,6 @@ def test_equal_settings_tie_and_different_ones_do_not():
     assert near["source"] in ("measured", "predicted")
 
 
-def test_the_next_run_is_of_a_setting_that_may_be_the_best():
-    result = advice_of(caps(spread(100.0, 0.1), spread(100.1, 0.1), spread(300.0, 0.1)))
-    following = result.next_measurement
-    assert result.probability < 0.9
-    assert following.option.setting.power_limit_w != 150
-    assert following.regret_after <= following.expected_regret
-    plain = result.to_dict()["next_measurement"]
-    assert plain["gpus"] == 1
-    assert plain["gpu_hours"] > 0
-
-
 @pytest.mark.parametrize("measure", [{"measure_steps": 100}, {"measure_seconds": 30.0}])
 def test_the_next_run_of_a_study_of_steps_has_their_number_and_the_warm_up(measure):
     step_s = {64: 0.1, 128: 0.15}

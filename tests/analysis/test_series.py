@@ -77,29 +77,6 @@ def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
     assert all("dataset_fraction" not in group for group in groups)
 
 
-def test_energies_that_count_different_things_have_no_ratio():
-    runs = [run_row("a", gpus=1), run_row("b", gpus=2, local_batch=32)]
-    energy = {"energy_source": "counter", "energy_verdict": "ok", "cpu_energy_j": 1.0}
-    windows = [window_row("a", 1, **energy), window_row("b", 1, gpu_energy_j=5.0, **energy)]
-    table = speedups(scaling_series(run_metrics(*frames(runs, windows))))
-    assert table["energy_ratio"].isna().all()
-    assert table["speedup"].notna().all()
-
-
-def test_repeats_that_are_all_the_same_have_the_interval_of_public_data():
-    runs = [
-        run_row(f"{gpus}{repeat}", gpus=gpus, local_batch=64 // gpus, repeat=repeat)
-        for gpus in (1, 2)
-        for repeat in range(6)
-    ]
-    windows = [window_row(str(row["run_id"]), 1, duration_s=1.0 / row["gpus"]) for row in runs]
-    row = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus").loc[2]
-    assert row["speedup"] == pytest.approx(2.0)
-    half = stats.t.ppf(0.975, 2) * 0.02 * np.sqrt(2 / 6)
-    assert row["speedup_high"] == pytest.approx(2 * np.exp(half))
-    assert row["efficiency_low"] == pytest.approx(np.exp(-half))
-
-
 def test_a_data_set_that_grows_is_compared_by_the_work_of_a_gpu_and_the_energy_of_a_sample():
     energy = {"energy_source": "counter", "energy_verdict": "ok"}
     runs, windows = [], []
@@ -113,14 +90,3 @@ def test_a_data_set_that_grows_is_compared_by_the_work_of_a_gpu_and_the_energy_o
     assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
     # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
     assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])
-
-
-def test_missing_options_are_none_and_no_series_of_their_own():
-    runs = [
-        run_row(f"{gpus}{options}", gpus=gpus, local_batch=64 // gpus, options=options)
-        for options, counts in ((None, (1,)), ("{}", (2,)), ('{"depth": 2}', (1, 2)))
-        for gpus in counts
-    ]
-    table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
-    found = scaling_series(table).groupby("series")["gpus"].agg(set).to_dict()
-    assert found == {"global batch 64": {1, 2}, "global batch 64, depth 2": {1, 2}}

@@ -10,7 +10,6 @@ from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series
-from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.setting_means import aggregate
@@ -179,15 +178,6 @@ def test_a_deadline_needs_the_length_of_a_training(samples):
         advice_of(tables, deadline_s=3600.0)
     with pytest.raises(Refused, match="dataset_samples"):
         advice_of(tables, epochs=90)
-
-
-def test_steps_of_an_unknown_batch_have_no_speedup():
-    runs = [script_run(f"{gpus}", gpus=gpus, epochs=None) for gpus in (1, 2)]
-    tables = frames(runs, [steps("1", 10.0, samples=None), steps("2", 6.0, samples=None)])
-    table = run_metrics(*tables)
-    assert set(table["unit"]) == {"step"}
-    assert speedups(scaling_series(table)).empty
-    assert "batch-unknown" in codes(advice_of(tables).warnings)
 
 
 def test_copies_that_do_not_cooperate_have_no_speedup_and_are_warned_about():

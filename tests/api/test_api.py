@@ -9,7 +9,6 @@ import pkgutil
 import runpy
 import subprocess
 import sys
-import time
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -126,38 +125,6 @@ def test_the_tables_of_a_store_are_frames(results):
     assert results.to_dict()["runs"][0]["runs"] == 18
 
 
-def test_settings_that_differ_have_a_column_of_their_own(tmp_path):
-    for depth in (3, 9):
-        with wattlaw.track("mine", tmp_path, options={"depth": depth}, quiet=True):
-            pass
-    settings = wattlaw.open(tmp_path).settings
-    assert sorted(json.loads(text)["depth"] for text in settings["options"]) == [3, 9]
-    assert "train" not in settings  # equal in all rows
-
-
-def test_laws_and_predictions_are_sequences(results):
-    fits = results.fit()
-    assert [fit.law.beta for fit in fits] == [fits[0].law.beta]
-    assert (len(fits), fits[-1]) == (1, fits.rows[0])
-    one, several = results.predict(gpus=16), results.predict(gpus=[16, 32], power_limit_w=None)
-    assert [row.setting.gpus for row in several] == [16, 32]
-    assert one == results.predict(gpus=[16])
-
-
-def test_what_users_get_has_a_short_repr(results, folder):
-    study = wattlaw.load_study(folder / "study.yaml")
-    fits, predictions = results.fit(), results.predict(gpus=16)
-    shown = [
-        results, study, study.preview(folder / "results"), fits, fits[0], results.advise(),
-        results.advise().recommended, predictions, predictions[0],
-        results.compare(folder / "results"),
-    ]  # fmt: skip
-    for item in shown:
-        assert repr(item).startswith(f"{type(item).__name__}(")
-        assert len(repr(item)) < 200
-    assert "gpus=16" in repr(predictions[0])
-
-
 class _Display:
     """Stands for the display of a notebook: keeps what its one line shows."""
 
@@ -193,21 +160,6 @@ def test_several_stores_are_one_set_of_results(folder, measured):
     assert not both.is_simulated
     assert len(both.telemetry) == len(wattlaw.open(folder / "results").telemetry)
     assert wattlaw.open([folder / "results", *measured.paths]) == both
-
-
-def test_a_fit_of_a_store_is_that_of_its_table(results):
-    (row,) = results.fit().rows
-    assert "Fits(" not in str(results.fit())
-    assert row.group["global_batch"] == 256
-    uncapped = results.metrics[results.metrics["power_limit_w"].isna()]
-    (of_table,) = wattlaw.fit(uncapped, by=["workload"]).rows
-    assert of_table.law.beta == pytest.approx(row.law.beta)
-    assert of_table.group == {"workload": "resnet50"}
-    frame = results.fit(y="energy_per_epoch_j").to_frame()
-    assert frame["group.energy_is"].tolist() == ["gpu+cpu+dram, simulated"]
-    assert frame["beta"].tolist() == [
-        pytest.approx(results.fit(y="energy_per_epoch_j").rows[0].law.beta)
-    ]
 
 
 def test_a_table_is_fitted_from_a_frame_or_a_file(tmp_path):
@@ -335,30 +287,6 @@ def test_results_show_themselves_in_a_notebook_with_text_from_data_escaped(resul
     html = wattlaw.fit(table, "n", "t", by="who")._repr_html_()
     assert "<script>" not in html
     assert "&lt;script&gt;" in html
-
-
-def test_a_tracked_block_without_windows_is_one_window_with_a_result(tmp_path):
-    with wattlaw.track(
-        "mine", tmp_path, gpus=2, global_batch=64, options={"depth": 3}, assume_cpu_w=10, quiet=True
-    ) as track:
-        assert track.result.energy_j is None
-        assert track.result.reason == "the block has not ended"
-        end_s = time.perf_counter() + 0.6
-        while time.perf_counter() < end_s:
-            pass
-    result = track.result
-    assert result.energy_scope == "cpu"
-    assert result.energy_source == "estimated"
-    assert result.power_mean_w == pytest.approx(result.energy_j / result.duration_s)
-    assert 0.6 <= result.duration_s < 3
-    assert result.to_frame()["energy_j"].tolist() == [result.energy_j]
-    results = wattlaw.open(tmp_path)
-    (row,) = results.metrics.to_dict("records")
-    assert (row["gpus"], row["global_batch"], row["local_batch"]) == (2, 64, 32)
-    assert json.loads(row["options"]) == {"depth": 3}
-    assert row["epoch_time_s"] == pytest.approx(result.duration_s, abs=0.01)
-    assert row["energy_per_epoch_j"] == pytest.approx(result.energy_j, rel=0.05)
-    assert row["run_id"] == result.run_id
 
 
 def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 
-import pandas as pd
 import pytest
 import typer
 
@@ -92,19 +91,6 @@ def test_status_has_counts_and_reasons(store, capsys):
     told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"done": 1, "skipped": 1}
     assert "needs 99 workers" in told["not_done"][0]["reason"]
-
-
-def test_without_a_meter_energy_is_missing_in_every_export(store, tmp_path):
-    for kind in ("csv", "parquet", "jsonl"):
-        path = tmp_path / f"epochs.{kind}"
-        assert main(["export", str(store), "epochs", "-o", str(path)]) == 0
-        read = {"csv": pd.read_csv, "parquet": pd.read_parquet,
-                "jsonl": lambda p: pd.read_json(p, lines=True)}[kind]  # fmt: skip
-        frame = read(path)
-        assert len(frame) == 4
-        assert set(frame["energy_source"]) == {"none"}
-        assert frame["cpu_energy_j"].isna().all()
-        assert frame["gpu_energy_j"].isna().all()
 
 
 def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):

@@ -1,10 +1,8 @@
 """The program for the first hour on a GPU, rehearsed with the fake driver; its page."""
 
 import json
-import re
 import subprocess
 import sys
-import tomllib
 
 import pytest
 
@@ -72,12 +70,3 @@ def test_the_page_has_a_row_for_each_result_and_refuses_a_rehearsal(rehearsed):
         gpu_page.keep(path)
     text = gpu_page.PAGE.read_text()
     assert text == gpu_page.page(text, gpu_page.newest())
-
-
-def test_the_wheels_and_the_borrowed_machine_have_all_that_the_base_needs():
-    needs = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
-    lines = (ROOT / "benchmarks" / "gpu-wheels.txt").read_text().splitlines()
-    wheels = {re.split("[=#]", line)[0].lower() for line in lines}
-    on_the_machine = {"numpy", "pandas", "scipy", "pyarrow", "psutil", "pyyaml"}
-    names = {need.split(">")[0].lower() for need in needs}
-    assert names - wheels - {"vl-convert-python"} == on_the_machine

@@ -139,25 +139,6 @@ def test_one_gpu_at_irregular_times_is_one(tmp_path, name):
     assert gpus(read_import(made(tmp_path, "gpu.csv", *smi(rows, POWER)))) == [1]
 
 
-SEVERAL = {  # columns, and the cells of each row by its seconds
-    "power in turn": ((POWER,), {s / 50: f"{(300, 200)[s % 2] + s % 3}.00 W" for s in range(60)}),
-    "two names": (
-        ("name", POWER),
-        {s / 2: f"{('A100', 'V100')[s % 2]}, 250.00 W" for s in range(60)},
-    ),
-    "an id that is missing": (
-        ("serial", POWER),
-        {s + i / 200: f"[N/A], {w}.00 W" for s in range(20) for i, w in enumerate((300, 200))},
-    ),
-}
-
-
-@pytest.mark.parametrize("name", SEVERAL)
-def test_rows_that_may_be_of_several_gpus_are_refused(tmp_path, capsys, name):
-    columns, rows = SEVERAL[name]
-    assert "index or uuid" in refusal(made(tmp_path, "gpu.csv", *smi(rows, *columns)), capsys)
-
-
 WRITTEN = {
     "UTF-16": ({s: f"0, {s % 2 + 250}.00 W, 95 %" for s in range(21)}, ", ", "utf-16"),
     "UTF-8 with a mark": ({s: f"0, {s % 2 + 250}.00 W, 95 %" for s in range(21)}, ", ",
@@ -245,30 +226,6 @@ def test_power_that_is_missing_throughout_is_said_at_once(tmp_path, capsys, powe
     assert joules(read) == [pytest.approx(300 * 19, rel=0.01)]
     alone = read_import(tmp_path / "gpu.csv", devices=["1"])
     assert (joules(alone), verdicts(alone)) == ([0.0], {"unavailable"})
-
-
-def test_a_field_that_is_missing_gives_way_to_the_next(tmp_path):
-    rows = dict.fromkeys(range(20), "0, [N/A], 240.00 W")
-    log = smi(rows, "index", "power.draw.instant [W]", POWER)
-    assert joules(read_import(made(tmp_path, "gpu.csv", *log))) == [pytest.approx(240 * 19)]
-
-
-def test_a_second_part_without_power_is_counted(tmp_path):
-    first = smi(
-        dict.fromkeys(range(30), "0, 300.00 W, 95 %"), "index", POWER, "utilization.gpu [%]"
-    )
-    second = smi(dict.fromkeys(range(31, 50), "0, 95 %"), "index", "utilization.gpu [%]")
-    read = read_import(made(tmp_path, "gpu.csv", *first, *second))
-    assert left_out(read) == {"no power": 19}
-    assert joules(read) == [pytest.approx(300 * 29, rel=0.01)]
-
-
-def test_a_second_part_without_utilisation_is_no_lost_phase(tmp_path):
-    first = smi({s: f"0, {300 if s > 4 else 60}.00 W, {95 if s > 4 else 0} %" for s in range(30)},
-                "index", POWER, "utilization.gpu [%]")  # fmt: skip
-    second = smi({s: f"0, {310 if s < 55 else 60}.00 W" for s in range(30, 59)}, "index", POWER)
-    read = read_import(made(tmp_path, "gpu.csv", *first, *second))
-    assert joules(read) == [pytest.approx(300 * 25 + 310 * 25, rel=0.03)]
 
 
 def test_parts_that_name_gpus_in_different_ways_are_not_two_gpus(tmp_path, capsys):

@@ -12,7 +12,6 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import
 from wattlaw.cli.commands.import_files import import_files
 from wattlaw.common.errors import BadInput
-from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store, read_stores
 
 MAP = "gpus=n,epoch_time_s=t"
@@ -90,18 +89,6 @@ def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys)
     assert other["energy_is"] == "gpu, counter"
     for name in ("power_limit_w", "sm_util_mean", "metric", "eval_time_s", "mem_util_mean"):
         assert math.isnan(other[name])
-
-
-def test_an_import_says_what_was_assumed_and_has_no_times_of_its_own(tmp_path, home):
-    bring(a_csv(tmp_path / "t.csv", "n,t", "1,10", "2,5"), MAP, home)
-    store = Store.existing(home)
-    assert statistics(store).empty
-    for row in store.arrow("runs").to_pylist():
-        assert row["started_at"] is row["finished_at"] is None
-        assert row["notes"][0] == "imported from t.csv"
-        assert "precision fp32" in row["notes"][1]
-    for row in store.arrow("epochs").to_pylist():
-        assert row["start_ns"] is row["samples"] is row["gpu_energy_j"] is None
 
 
 def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsys):
@@ -182,12 +169,6 @@ def test_options_are_constants_of_the_mapping(tmp_path, home):
             bring(table, MAP, home, study=study)
     assert bring(table, MAP, home) == 0
     assert metrics(home)[["workload", "study"]].to_numpy().tolist() == [["t", "t"]]
-
-
-def test_columns_with_commas_and_equals_signs_can_be_named(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", '"GPUs, all",t=s', "2,10")
-    assert bring(table, '"gpus=GPUs, all", epoch_time_s = t=s', home) == 0
-    assert metrics(home)["gpus"].tolist() == [2]
 
 
 def test_json_lines_are_checked_one_by_one(tmp_path, home):

@@ -33,12 +33,6 @@ def test_the_time_of_a_line_is_read_in_the_forms_of_loggers(tmp_path, form):
     assert all(row["gpu_energy_j"] > 0 for row in rows)
 
 
-def test_steps_may_have_separators_of_thousands(tmp_path):
-    text = "\n".join(f"2026-01-31 12:00:{n:02} step {n * 400:,}" for n in (1, 2, 3, 4))
-    rows = windows(marked(tmp_path, text, r"step (?P<step>[\d,]+)"), "steps")
-    assert [row["steps"] for row in rows] == [400, 400, 400]
-
-
 @pytest.mark.parametrize(
     ("form", "words"),
     [
@@ -97,13 +91,6 @@ def test_lines_of_evaluations_that_match_are_none_of_training(tmp_path):
     read = marked(tmp_path, "\n".join(both), r"epoch (?P<epoch>\d+)")
     assert len(windows(read, "train")) == 2
     assert "every line has a word such as eval" in " ".join(read.runs[0].record.notes)
-
-
-def test_lines_of_several_epochs_are_no_epoch(tmp_path):
-    lines = [f"2026-01-31 12:0{i}:00 epoch {n}" for i, n in enumerate((1, 2, 3, 8, 9, 9))]
-    read = marked(tmp_path, "\n".join(lines), r"epoch (?P<epoch>\d+)")
-    assert [row["epoch"] for row in windows(read, "train")] == [2, 3, 9]
-    assert "1 interval left out: of several epochs" in " ".join(read.runs[0].record.notes)
 
 
 def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):

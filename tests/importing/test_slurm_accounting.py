@@ -8,7 +8,6 @@ import pytest
 
 import import_samples as samples
 from imported import a_file, windows
-from public_data import misread_file
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 
@@ -232,9 +231,3 @@ def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
     for text in (bare, few, commas):
         with pytest.raises(BadInput, match="sacct --parsable2"):
             read_import(a_file(tmp_path / "jobs.txt", text), format="slurm")
-
-
-def test_an_energy_in_three_digits_is_read_and_marked():
-    read = read_import(misread_file("sacct_consumedenergy.txt"))
-    assert energies_of(read) == [4_580_000.0]
-    assert any("ConsumedEnergyRaw has all" in note for note in read.files[0].notes)

@@ -58,13 +58,6 @@ POWERS = [
 ]  # fmt: skip
 
 
-def test_the_least_of_a_time_is_not_in_minutes(tmp_path):
-    path = a_file(tmp_path / "t.csv", "n,t_min,t_max\n1,0.2,0.3\n")
-    assert windows(read_import(path, map="gpus=n,epoch_time_s=t_min"))[0]["duration_s"] == 0.2
-    with pytest.raises(BadInput, match="unit of the column is unclear"):
-        read_import(path, map="gpus=n,epoch_time=t_min")
-
-
 def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
     path = a_file(tmp_path / "t.csv", "n,t,e,u,util_share\n[-],[ms],[Wh],[%],\n1,250,0.05,97,0.9\n")
     mapping = "gpus=n,epoch_time_s=t,gpu_energy=e,sm_util=u,mem_util_percent=util_share"

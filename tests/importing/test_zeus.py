@@ -65,19 +65,6 @@ def test_evaluations_between_epochs_are_kept_in_the_order_of_time(tmp_path):
     assert [row["epoch"] for row in read.runs[0].windows] == [0, 0, 1]
 
 
-def test_steps_inside_an_outer_window_are_the_steps(tmp_path):
-    steps = [(f"train_step_{i}", 10.0 + i, 0.02 if i % 2 else 0.98) for i in range(10)]
-    read = read_import(made(tmp_path, "z.csv", *zeus(*steps, ("training", 9.0, 20.0))))
-    assert {phase for phase, _ in phases(read)} == {"steps"}
-    assert (len(phases(read)), sum(left_out(read).values())) == (10, 1)
-
-
-def test_parts_of_a_process_count_by_their_whole(tmp_path):
-    windows = [("forward", 1.0, 10.0), ("backward", 11.0, 20.0), ("total", 0.0, 40.0)]
-    read = read_import(made(tmp_path, "z.csv", *zeus(*windows)))
-    assert (phases(read), joules(read)) == ([("run", 40.0)], [8000.0])
-
-
 def test_windows_of_which_none_can_be_read_are_named_with_the_reason(tmp_path, capsys):
     path = made(tmp_path, "z.csv", "start_time,window_name,elapsed_time,gpu0_energy",
                 "1700000000,epoch, 1,100,5000")  # fmt: skip

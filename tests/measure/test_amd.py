@@ -110,19 +110,6 @@ def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(
     assert [uuid[:4] for uuid in visible_gpu_ids()] == ["GPU-", "GPU-"]  # of one vendor
 
 
-def test_an_ordinal_of_a_part_of_a_gpu_is_refused(
-    amd_machine: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    machine = amd_machine("MI300X", library=False)
-    machine[0].set(current_compute_partition="CPX")
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", "3")
-    with pytest.raises(NotAvailable, match="selects a partition"):
-        AmdMeter.open(Target(1))
-    monkeypatch.setenv("ROCR_VISIBLE_DEVICES", f"GPU-{machine[0].unique_id}")
-    with opened() as meter:
-        assert devices(meter)[machine[0].id].facts["is_shared"] is True
-
-
 # Boards with two GPUs.
 
 
@@ -270,12 +257,3 @@ def test_a_gpu_that_reports_no_power_is_marked_as_failed(
         facts = devices(meter)[machine[0].id].facts
         assert reason in str(facts["failed"])
         assert [one.power_w for one in meter.read()] == [None, 96]
-
-
-def test_a_board_that_was_replaced_is_lost(amd_machine: Make) -> None:
-    gpu = amd_machine("MI210", 1, library=False)[0]
-    with opened() as meter:
-        assert sample(meter, gpu) is not None
-        gpu.set(unique_id="00000000feedbeef")
-        assert meter.read(last=True) == []
-        assert meter.problems() == [f"{gpu.id}: lost: another board has replaced it"]

@@ -20,7 +20,7 @@ from wattlaw.measure.devices.acpi import GraceMeter, NodePowerMeter
 from wattlaw.measure.devices.cray import CrayMeter
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, shares_node
 from wattlaw.measure.devices.intel import IntelMeter, select_gpus
-from wattlaw.measure.devices.inventory import counted, visible_gpu_ids
+from wattlaw.measure.devices.inventory import visible_gpu_ids
 from wattlaw.measure.devices.meter import Device, Meter, Target
 from wattlaw.measure.devices.rapl import RaplMeter
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
@@ -300,16 +300,6 @@ def test_a_node_and_its_parts_are_counted_with_their_scopes(root, monkeypatch):
         NodePowerMeter.open(TARGET)
 
 
-@pytest.mark.parametrize("text", ["12", "12 W", "-3 J", "J", "1e5 J", "12 J 5 s", "9" * 30 + " J"])
-def test_a_counter_with_another_text_is_failed_and_the_others_count(root, text):
-    counters = PmCounters(root, 0)
-    put(counters.folder / "cpu_energy", text)
-    meter = CrayMeter.open(TARGET)
-    failed = [device.id for device in meter.devices() if "failed" in device.facts]
-    assert failed == ["cray-cpu"]
-    assert {*energies(meter)} == {"cray-node", "cray-memory"}
-
-
 def update_while_read(counters: PmCounters, times: int) -> threading.Thread:
     """Update the counters so many times, each time while ``memory_energy`` is being read.
 
@@ -364,19 +354,6 @@ def test_counters_are_not_read_twice_and_counters_that_stop_are_noted(root, monk
     assert meter.problems() == []
 
 
-def test_counters_that_are_stale_when_they_are_opened_are_not_the_node(root):
-    counters = PmCounters(root, 0)
-    for path in counters.folder.glob("*energy"):
-        put(path, f"1000 J {time.time_ns() // 1000 - 60_000_000} us")
-    meter = CrayMeter.open(TARGET)
-    kinds, _ = counted(meter.devices())
-    row = row_of(meter, lambda _: counters.advance(1.0))
-    assert (kinds, row["energy_scope"], meter.read(), meter.problems()) == ((), None, [], [])
-    assert row["node_energy_verdict"] == row["energy_verdict"] == "unavailable"
-    reason = f"{counters.folder}/freshness stays at 1 for 1 s"
-    assert [reason in text for text in row["energy_reason"].split("; ")] == [True] * 3
-
-
 @pytest.mark.parametrize(
     ("is_shared", "verdict", "scope"), [(False, "ok", "node"), (True, "partial", "gpu")]
 )
@@ -413,25 +390,6 @@ def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, restarts_at
     assert row["energy_scope"] is None
     assert "cray-cpu: the counter went back" in row["energy_reason"]
     assert meter.problems() == ["pm_counters: restarted (startup was 1, is 2)"]
-
-
-@pytest.mark.parametrize(
-    ("visible", "is_shared"),
-    [(None, False), ("0,1,2,3,4,5,6,7", False), ("0,1", True), ("", True), ("0,1,2,3", True)],
-)
-def test_accelerators_that_a_job_does_not_have_make_them_shared(
-    root, monkeypatch, visible, is_shared
-):
-    PmCounters(root)
-    for index in range(8):  # two on each board, and a screen
-        put(root / f"bus/pci/devices/0000:{0xC1 + index:02x}:00.0/class", "0x038000")
-    put(root / "bus/pci/devices/0000:01:00.0/class", "0x030000")
-    for name in cray._VISIBLE:
-        monkeypatch.delenv(name, raising=False)
-    if visible is not None:
-        monkeypatch.setenv("ROCR_VISIBLE_DEVICES", visible)
-    gpus = [device for device in CrayMeter.open(TARGET).devices() if device.kind == "gpu"]
-    assert [device.facts["is_shared"] for device in gpus] == [is_shared] * 4
 
 
 @pytest.mark.parametrize(

@@ -130,16 +130,6 @@ def test_a_refused_restore_is_reported_and_tried_again(start: Start) -> None:
     assert place.limits_w == [217.5]
 
 
-def test_the_driver_stays_open_while_a_limit_is_set(start: Start) -> None:
-    # Without persistence mode a driver forgets limits when its last user closes it.
-    place = start()
-    with acquire(place.devices) as held:
-        held.apply(CAP)
-        (watchdog,) = place.watchdogs
-        mapped = Path(f"/proc/{watchdog.pid}/maps").read_text()
-        assert str(place.boards.path) in mapped
-
-
 def test_a_kept_limit_outlives_its_process_until_limits_restore(start: Start) -> None:
     place = start()
     with acquire(place.devices) as held:

@@ -25,7 +25,6 @@ from limiting import (
     child,
     child_named,
     kill,
-    kill_group,
     kill_tree,
     places,
     restore_stale_or_raise,
@@ -59,17 +58,6 @@ def test_an_ended_campaign_restores_limits(
         how(campaign)
         place.wait_until_clean()
     assert place.limits_w == [217.5, 203.251]
-
-
-def test_nothing_is_left_on_disk_when_owner_and_watchdog_are_killed_at_the_start(
-    start: Start,
-) -> None:
-    place = start()
-    with place.owner(150, is_waited_for=False) as owner:
-        wait_for(lambda: place.watchdogs, "the watchdog to be started")
-        kill_group(owner)
-        place.wait_until_clean()
-    assert place.limits_w == [217.5]
 
 
 @pytest.mark.parametrize(

@@ -231,15 +231,6 @@ def test_a_failing_optional_call_loses_only_its_own_value(fake_gpus, function):
     meter.close()
 
 
-def test_values_without_permission_are_left_out_or_reported(fake_gpus):
-    boards = fake_gpus(3, buffers=1)
-    boards.fault("nvmlDeviceGetSamples", board=0, code=NO_PERMISSION)  # is polled instead
-    boards.fault("nvmlDeviceGetHandleByIndex_v2", board=2, code=NO_PERMISSION)  # another job's
-    meter = opened(boards)
-    assert [facts["power"] for facts in facts_of(meter)] == ["instant", "buffer"]
-    meter.close()
-
-
 @pytest.mark.parametrize(
     ("function", "code", "error", "reason"),
     [

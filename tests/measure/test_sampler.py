@@ -57,7 +57,7 @@ ALONE = {"PYTHONPATH": str(SIMULATED_DEVICES)}
 @pytest.fixture(scope="module")
 def simulated(tmp_path_factory) -> dict[str, str]:
     path = tmp_path_factory.mktemp("simulated") / "devices.json"
-    path.write_text(json.dumps([{"id": "SIM-0", "idle_w": 60, "max_w": 300}]))
+    path.write_text(json.dumps(["SIM-0"]))
     return {"WATTLAW_SIMULATED": str(path)}
 
 

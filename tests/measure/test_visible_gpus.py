@@ -151,17 +151,6 @@ def test_uuids_of_slurm_name_the_gpus_of_the_job():
     assert chosen(boards, **by_uuid, SLURM_STEP_GPUS=uuids[1]) == [1]
 
 
-def test_mig_instances_of_a_slurm_job_are_not_compared_with_its_numbers():
-    boards = listed(4, mig_uuids=[(), (), ("MIG-a-1", "MIG-b-1"), ("MIG-c-1",)])
-    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_GPUS": "0"}
-    for visible, expected in (("MIG-b-1", [2]), ("MIG-a-1,MIG-b", [2]), ("MIG-c,MIG-a", [3, 2])):
-        assert chosen(boards, visible, **job) == expected
-    listed_devices = select_gpus(boards, job | {"CUDA_VISIBLE_DEVICES": "MIG-c,MIG-a"}).devices
-    assert list(listed_devices) == ["MIG-c-1", "MIG-a-1"]
-    assert chosen(boards, "MIG-a,MIG-a-1") == []  # the same one twice
-    assert chosen(boards, f"MIG-a,{boards[0].uuid},MIG-c") == [2]
-
-
 def test_an_ordinal_on_a_machine_of_several_models_is_refused_and_not_taken_as_an_nvml_index():
     boards = listed(3, name=["NVIDIA A100", "NVIDIA A100", "NVIDIA T4"])
     with pytest.raises(NotAvailable, match="CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"):
@@ -242,16 +231,6 @@ def test_an_instance_counts_as_one_gpu_of_the_local_launcher(mig_launcher):
     allocation.release()
     assert visible_devices() == {mig[0][0]: ids[0], mig[0][1]: ids[0], mig[2][0]: ids[2]}
     assert visible_gpu_ids() == [ids[0], ids[2]]
-
-
-def test_two_runs_never_have_instances_of_one_board(mig_launcher):
-    launcher, mig, _ = mig_launcher
-    own = launcher(*mig[0][:2], mig[2][0], max_parallel=3)
-    first, second = own.allocate(spec_of(1)), own.allocate(spec_of(1))
-    assert (first.workers, second.workers) == ([mig[0][0]], [mig[2][0]])
-    assert own.allocate(spec_of(1)) is None  # the rest of the first board is free
-    first.release()
-    assert own.allocate(spec_of(2)).workers == mig[0][:2]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """What changes an answer stands beside it, and nothing is surer than its data."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +11,6 @@ from asking import advise
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.decide.decision import Decision, OtherSetting
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
@@ -20,9 +18,7 @@ from wattlaw.cli.main import main
 from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import Content, Layout
 from wattlaw.report.topics import advice_text as text
-from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.run_status import StatusPoller
-from wattlaw.study.setting import Setting
 from wattlaw_dashboard.dashboard_overview import Chosen, read_overview, totals
 from wattlaw_dashboard.pages import Pages, _used, read_report, read_results
 from wattlaw_dashboard.tails import Device, Totals
@@ -101,25 +97,6 @@ def test_an_improbable_setting_is_a_candidate_and_no_instruction():
     sure = advice_of(*(runs_of({"power_limit_w": limit}, near(100 * (1 + at)))
                        for at, limit in enumerate(limits)))  # fmt: skip
     assert sure.clearly_best and text.summary(sure)[0].startswith("Run ")
-
-
-def test_imported_runs_without_repeats_have_no_probability():
-    """The model assumes how much runs vary; it knows nothing of runs from elsewhere."""
-    local = [runs_of({"gpus": n}, [100 / n**0.9]) for n in (1, 2, 4, 8)]
-    imported = [runs_of({"gpus": n, "launcher": "imported"}, [100 / n**0.9]) for n in (1, 2, 4, 8)]
-    measured, elsewhere = advice_of(*local), advice_of(*imported)
-    assert measured.probability > 0.9
-    assert measured.to_dict()["spread_from"] == "model"
-    assert "as the model assumes" in shown(measured)
-    assert elsewhere.recommended.gpus == measured.recommended.gpus
-    assert elsewhere.to_dict()["probability"] is elsewhere.to_dict()["spread_from"] is None
-    assert elsewhere.savings.time.interval is None
-    assert "too few repeats" in shown(elsewhere)
-    repeated = advice_of(
-        *(runs_of({"gpus": n, "launcher": "imported"}, near(100 / n**0.9)) for n in (1, 2, 4, 8))
-    )
-    assert repeated.probability > 0.9
-    assert repeated.to_dict()["spread_from"] == "repeats"
 
 
 def test_whole_jobs_that_share_a_name_are_no_comparison():
@@ -258,18 +235,6 @@ def test_advise_exits_with_1_where_nothing_is_recommended(store, tmp_path, capsy
     capsys.readouterr()
 
 
-def test_predict_exits_with_1_where_the_runs_allow_no_prediction(tmp_path, capsys):
-    runs, windows = runs_of({"gpus": 2, "launcher": "imported"}, [10.0])
-    tables = frames(runs, windows)
-    path = write_store(tmp_path / "store", *tables).path
-    record = next(path.glob("runs/*/run.json"))
-    facts = json.loads(record.read_text())
-    facts["facts"]["parallelism"] = "pipeline"
-    record.write_text(json.dumps(facts))
-    assert main(["predict", str(path)]) == 1
-    assert "pipeline" in capsys.readouterr().err
-
-
 def energies_by_source(tmp_path: Path) -> Path:
     """Return a store with 1 kJ or more of each source, and an hour of the runs that have a time."""
     runs, windows = [], []
@@ -360,26 +325,3 @@ def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     assert answer.headline in shown[0] and answer.headline not in shown[1]
     assert set(changing.items) >= {*text.what_changes(advice)}  # none of them is cut
     assert all(line in table.note for line in text.basis(advice))
-
-
-DECISION = {
-    "study": "s", "workload": "w", "origin": "measured", "question": {"minimize": "energy"},
-    "setting": Setting(2, local_batch=8), "expected_regret": 0.1, "probability": 0.3,
-    "meets": 1.0, "tolerance": 0.02, "confidence": 0.9, "gpu_hours_spent": 4.0,
-    "gpu_hours_grid": 16.0, "runs": 3, "stopped_because": None,
-    "others": (OtherSetting(Setting(4, local_batch=8), 0.25),),
-}  # fmt: skip
-
-
-def test_a_decision_below_50_percent_names_candidates_and_adds_no_predicted_hours():
-    decision = Decision(**DECISION)
-    assert decision.to_dict()["clearly_best"] is False
-    line = decision_text(decision)
-    assert "no setting is clearly best" in line
-    assert "4 GPUs" in line and "0.25" in line
-    assert "4 GPU-hours spent, 12 GPU-hours predicted" in line
-    assert "16" not in line
-    assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
-    sure = replace(decision, probability=0.95, origin="simulated")
-    assert "no setting is clearly best" not in decision_text(sure)
-    assert "4 simulated GPU-hours spent" in decision_text(sure)

@@ -179,19 +179,6 @@ def test_every_figure_is_readable(kind):
         assert notes == "" or re.fullmatch(r"[A-Z0-9].*[.…]", notes), (name, notes)
 
 
-def test_the_checks_of_texts_find_what_they_look_for():
-    long = "a legend label that is longer than its column"
-    chart = {
-        "data": {"values": [{"x": 1, "y": 1}]},
-        "layer": [
-            {"mark": {"type": "text", "dx": dx}, "encoding": {"text": {"value": words}}}
-            for dx, words in ((0, long), (30, "another text"))
-        ],
-    }
-    found = [text for text in texts(vl_convert.vegalite_to_svg(chart)) if " " in text.words]
-    assert found[0].overlaps(found[1])
-
-
 def test_names_are_inert_and_cut_in_the_middle_and_panels_that_do_not_fit_are_counted():
     for figure in drawn("hostile"):
         assert "<img" not in svg("hostile", figure)

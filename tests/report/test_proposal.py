@@ -67,16 +67,6 @@ def test_the_quality_at_the_planned_batch_is_what_runs_show():
         assert ("falls beyond" in quality) == (batch > 512), (batch, quality)
 
 
-def test_efficiency_is_relative_to_the_smallest_count_that_ran():
-    made = proposal(16)
-    first, last = made.points[0], made.points[-1]
-    assert first.efficiency.mean == 1
-    assert first.efficiency.interval is None
-    expected = first.time_s.mean / (32 * last.time_s.mean)
-    assert last.efficiency.mean == pytest.approx(expected)
-    assert last.efficiency.low < expected < last.efficiency.high
-
-
 def test_strong_and_weak_scaling_stand_side_by_side():
     made = kinds(proposal(16))
     assert {*made} == {"strong", "weak"}
@@ -128,14 +118,6 @@ def test_a_campaign_has_the_hours_and_energy_of_all_its_trainings():
     assert table["trainings"] == "10, of 50 epochs each"
     epochs = int(proposal(4).training.split()[0])
     assert one.time_s.mean == pytest.approx(50 / epochs * proposal(4).planned.time_s.mean)
-
-
-def test_simulated_runs_are_never_called_measured():
-    runs, epochs = study(counts=(1, 2, 4))
-    simulated = analyse(runs.assign(launcher="simulated"), epochs)
-    made = propose(simulated, WORKLOAD, Campaign(1))
-    assert {point.source for point in made.points} == {"simulated"}
-    assert "measured" not in " ".join(map(str, scaling_table(made).rows))
 
 
 def test_what_cannot_be_proposed_is_refused_with_the_reason():

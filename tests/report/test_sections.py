@@ -219,16 +219,6 @@ def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     assert [row[0] for row in table.rows] == ["dimenet", "resnet50", "schnet"]
 
 
-def test_caveats_of_the_screen_and_of_the_data_are_different():
-    many = replace(small_findings(), cautions=tuple(Caution("a", f"note {i}.") for i in range(9)))
-    screen, data = (text_of(many, name) for name in ("advice", "data"))
-    texts, most = verdict.caveats(many), verdict.MAX_CAVEATS
-    assert len(texts) > most
-    assert all(text in screen for text in texts[:most])
-    assert all(text in data for text in texts[most : most + 2])
-    assert not any(text in screen for text in texts[most:])
-
-
 def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
     text = text_of(findings, "scaling")
@@ -243,15 +233,6 @@ def test_a_law_has_its_interval_range_runs_and_speedup():
     assert low < 0.83 < high  # what is true of the made study
     table = findings.speedups.query("gpus == 128 and series == 'resnet50, local batch 256'")
     assert f"The fastest, on 128 GPUs, is {table['speedup'].iloc[0]:.3g} (" in text
-
-
-def test_the_summary_has_no_value_that_was_not_measured():
-    findings = analyse(*study(source="none"))
-    text = " ".join(text_of(findings, name) for name in ("advice", "scaling", "energy", "caps"))
-    assert "Energy is not known" in text
-    assert "kWh" not in text
-    assert "energy −" not in text
-    assert "nan" not in text.lower()
 
 
 def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():

@@ -147,16 +147,6 @@ def test_hugging_faces_windows_have_the_work_and_the_results_of_the_trainer(tmp_
         assert row["metric"] == json.loads(row["metrics"])["error"] == entry["eval_error"]
 
 
-def test_hugging_faces_loss_is_what_the_trainer_logs(tmp_path, trainers):
-    callback = trainers.ForTransformers("hf", store=tmp_path / "store", quiet=True)
-    trainer = trainers.trained(
-        tmp_path, callback, logging_strategy="epoch", gradient_accumulation_steps=2
-    )
-    logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
-    found = [row["loss"] for row in rows(tmp_path / "store", "train")]
-    assert found == pytest.approx(logged, rel=1e-3)
-
-
 def test_the_samples_of_a_batch_are_the_rows_of_its_first_tensor():
     from torch import tensor, zeros
 

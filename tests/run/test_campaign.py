@@ -187,34 +187,9 @@ def test_a_run_that_one_campaign_interrupted_is_run_by_another(tmp_path, study):
     assert outcome.done == 2
 
 
-def test_a_run_whose_launcher_died_before_it_made_the_live_folder_is_repeated(tmp_path, study):
-    store = Store(tmp_path / "store")
-    execute(study, store.path, ScriptedLauncher(tmp_path))
-    (record, _) = store.records()
-    folder = store.folder(record.run_id)
-    folder.write(record.model_copy(update={"status": "running", "attempts": 5}))
-    (status,) = set(store.pandas("runs").loc[lambda runs: runs.run_id == record.run_id, "status"])
-    assert status == "interrupted"
-    assert execute(study, store.path, ScriptedLauncher(tmp_path)).done == 2
-    assert folder.read().attempts == 6
-
-
 def test_a_worker_whose_agent_has_ended_ends_itself(tmp_path):
     agent = subprocess.Popen([sys.executable, "-c", "pass"])
     agent.wait()
     line = [sys.executable, "-m", "wattlaw.running.training.worker", str(tmp_path), "1"]
     gone = os.environ | {AGENT_PID: str(agent.pid)}
     assert subprocess.run(line, env=gone, check=False).returncode == -signal.SIGKILL
-
-
-def test_a_hangup_signal_that_nohup_ignores_stays_ignored(tmp_path, study):
-    def hang_up():
-        os.kill(os.getpid(), signal.SIGHUP)
-        return Ended()
-
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        outcome = execute(study, tmp_path / "store", ScriptedLauncher(tmp_path, repeat_0=hang_up))
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert (outcome.done, outcome.interrupted_by) == (2, None)

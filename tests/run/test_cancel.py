@@ -69,15 +69,6 @@ def test_jobs_of_another_packages_scheduler_are_shown_and_ended(given):
     assert (record.status, record.interrupted) == ("failed", True)
 
 
-def test_jobs_are_ended_though_a_record_is_damaged(given):
-    (folder,) = given.folders()
-    folder.record_path.write_text("{")
-    ended = wattlaw("cancel", given.path)
-    assert ended.returncode == 2
-    assert str(folder.record_path) in ended.stderr
-    assert not [*(given.path / "jobs").iterdir()]
-
-
 def test_an_unreachable_scheduler_is_reported_and_its_runs_are_unchanged(given):
     (given.path / "taken-down").touch()
     told = json.loads(wattlaw("status", given.path, "--json").stdout)

@@ -1,8 +1,6 @@
 """A study of the user's own commands: real scripts, started once per rank, and measured."""
 
 import json
-import os
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -16,7 +14,6 @@ from conftest import processes_of, records, started, wait_for, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.measure.limits.state_folder import VARIABLE
 from wattlaw.running.training.agent import first_error
-from wattlaw.running.training.environment import AGENT_PID
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
@@ -175,14 +172,6 @@ def test_a_command_that_fails_has_its_first_error_as_the_reason(place, runs):
     assert reason.startswith("rank 0 ended with exit code 2: ")
     assert "can't open file" in reason
     assert "nowhere.py" in reason
-
-
-def test_a_missing_program_named_by_a_setting_has_the_exit_code_of_a_shell():
-    line = [sys.executable, "-m", "wattlaw.running.training.command_rank", "fp32", "x"]
-    environ = os.environ | {AGENT_PID: str(os.getpid())}
-    found = subprocess.run(line, capture_output=True, text=True, check=False, env=environ)
-    assert found.returncode == 127
-    assert found.stderr == "OSError: fp32: cannot be run: No such file or directory\n"
 
 
 def test_the_values_of_a_setting_are_separate_arguments(place):

@@ -10,16 +10,13 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.fsdp._fully_shard import _fsdp_state as fsdp
 from torch.nn.parallel import distributed
 
 from wattlaw.running.instrumentation.hook._wattlaw import step_hook as hook
-from wattlaw.running.instrumentation.hook._wattlaw.model_facts import see_ddp, see_fully_shard
+from wattlaw.running.instrumentation.hook._wattlaw.model_facts import see_ddp
 from wattlaw.running.instrumentation.records import StepsFolder
 
 WAIT_S = 0.05
-CALLS = ("unshard", "wait_for_unshard", "post_backward")
 
 
 @pytest.fixture
@@ -79,44 +76,3 @@ def test_a_failure_leaves_the_waits_missing_and_the_training_as_it_is(recorder, 
     assert process.steps == 6
     assert np.isnan(process.gradient_wait_s[4:]).all()
     assert torch.allclose(weight, torch.full((1, 2), 1 - 6 * 0.1 * 2 * 2))
-
-
-def train_sharded(recorder, monkeypatch, *missing: str) -> tuple[object, torch.Tensor]:
-    for owner in (fsdp.FSDPState, fsdp.FSDPParamGroup):  # restored after the test
-        for name in ("__init__", *CALLS):
-            if name in vars(owner):
-                monkeypatch.setattr(owner, name, vars(owner)[name])
-    classes = {"FSDPState": fsdp.FSDPState, "FSDPParamGroup": fsdp.FSDPParamGroup}
-    known = {name: found for name, found in classes.items() if name not in missing}
-    see_fully_shard(SimpleNamespace(**known), recorder)
-    model = nn.Linear(2, 1, bias=False)
-    nn.init.ones_(model.weight)
-    fully_shard(model)
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    for _ in range(6):
-        model(torch.ones(1, 2)).sum().backward()
-        optimizer.step()
-        recorder.step(optimizer)
-        optimizer.zero_grad()
-    recorder.end()
-    (process,) = StepsFolder(Path(recorder.folder)).read()
-    return process, model.weight.full_tensor().detach()
-
-
-@pytest.mark.parametrize(("missing", "known"), [((), 3), (("FSDPParamGroup",), 0)])
-def test_a_failure_or_another_torch_leaves_fsdp_as_it_is(recorder, monkeypatch, missing, known):
-    mark = recorder.waits._mark
-
-    def fail_later():
-        if recorder.waits.passes == 3:
-            raise RuntimeError("another version of torch")
-        mark()
-
-    monkeypatch.setattr(recorder.waits, "_mark", fail_later)
-    before = [getattr(fsdp.FSDPParamGroup, name) for name in CALLS]
-    process, weight = train_sharded(recorder, monkeypatch, *missing)
-    assert [problem.split(":")[0] for problem in process.problems] == ["gradient waits"]
-    assert recorder.waits.passes == known
-    assert np.isnan(process.gradient_wait_s[known:]).all()
-    assert [getattr(fsdp.FSDPParamGroup, name) for name in CALLS] == before
-    assert torch.allclose(weight, torch.full((1, 2), 1 - 6 * 0.1))

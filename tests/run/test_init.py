@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.distributed.run import get_args_parser
 
 import paths
 from conftest import environment, wattlaw
@@ -31,7 +30,7 @@ from wattlaw.running.first_study import (
 )
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Partition, parse_partition
-from wattlaw.running.training.rank_starters import TORCHRUN_FLAGS, command_of_one_rank
+from wattlaw.running.training.rank_starters import command_of_one_rank
 from wattlaw.study.command import PLACEHOLDERS, substitute
 from wattlaw.study.model import Study
 from wattlaw.study.plan import expand, read_study
@@ -194,14 +193,6 @@ def test_every_study_keeps_the_command_and_the_setting_that_ran(
     assert 0 < found.gpu_hours[0] <= found.gpu_hours[1]
 
 
-def test_the_cost_lies_between_perfect_and_no_speedup():
-    """One setting twice: 0.1 s per step, 100 + 20 steps, 10 s to start."""
-    machine = Machine(1, {"kind": "local"}, has_gpus=True)
-    found = first_study(SEEN, batch_candidates(SEEN)[0], machine)
-    least_s, most_s = 10 + 12, (10 + 12, 10 + 24, 10 + 48)
-    assert found.gpu_hours == pytest.approx((3 * least_s / 3600, 2 * sum(most_s) / 3600))
-
-
 def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):
     boards = FakeGpus.create(tmp_path / "boards", 2, limit_min_mw=250_000)
     code = (
@@ -267,8 +258,3 @@ def test_a_study_for_a_partition_uses_its_nodes(
 def test_a_command_that_starts_ranks_becomes_that_of_one(line, expected, launch_with):
     found = command_of_one_rank(shlex.split(line))
     assert found == (tuple(shlex.split(expected)), launch_with)
-
-
-def test_options_of_torchrun_without_a_value_are_torchs_own():
-    flags = {name for a in get_args_parser()._actions if a.nargs == 0 for name in a.option_strings}
-    assert flags - {"-h", "--help"} == TORCHRUN_FLAGS

@@ -125,12 +125,3 @@ def test_an_error_of_the_logger_is_a_warning_and_the_run_is_stored(tmp_path, mon
     ):
         run.step()
     assert run.record.status == "done"
-
-
-def test_the_callbacks_of_trainers_log_too(tmp_path, monkeypatch):
-    import trainers
-
-    monkeypatch.chdir(tmp_path)
-    callback = trainers.ForLightning("lit", store="s", quiet=True, log_to="tensorboard")
-    trainers.fit(callback, num_sanity_val_steps=0)
-    assert len(logged(tmp_path, "tensorboard")["step_time_s"]) >= 3

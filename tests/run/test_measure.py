@@ -244,26 +244,6 @@ def test_what_ranks_wait_for_is_split_as_the_script_times_it_and_used_for_predic
     assert observation.waiting_s > 0
 
 
-def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_once(tmp_path):
-    """fully_shard over two copies, each of which two ranks share by parallelize_module."""
-    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    script = (SCRIPTS / "sharded.py", "--tp", "2", "--accumulate", "2", "--recompute")
-    found, done = told_of(tmp_path, "--", sys.executable, *line, *script)
-    assert done.returncode == 0, done.stderr
-    layout = {
-        "tp": 2, "pp": 1, "cp": 1, "ep": 1, "dp": 2, "virtual_stages": 1, "sharding": "fsdp",
-        "checkpointing": "full", "gradient_accumulation": 2, "micro_batch": 2,
-        "tokens_per_sample": 12.0, "parallelism": "tensor", "world_size": 4,
-    }  # fmt: skip
-    assert {name: found[name] for name in layout} == layout
-    assert (found["steps"], found["samples_seen"]) == (12, 96)
-    assert found["parameters"] == 2 * 16 * 64 + 64 + 16
-    (run,) = Store(tmp_path).pandas("runs").to_dict("records")
-    assert {name: run[name] for name in layout} == layout
-    assert run["peak_memory_bytes"] == found["peak_resident_bytes"] > 50e6
-    assert "dp 2 x tp 2" in done.stderr
-
-
 def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
     limits = ("--steps", "200", "--warmup-steps", "2", "--progress", PATTERN)
     found, done = told_of(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=8) + "; exit 5")

@@ -70,20 +70,6 @@ def test_a_signal_ends_all_processes_of_the_command(tmp_path, number):
     assert record.state == "interrupted"
 
 
-def test_what_ignores_sigterm_is_killed_after_the_grace_time(tmp_path):
-    with started(*tree(tmp_path, "SIGTERM")) as process:
-        known = pids(tmp_path)
-        begin_s = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        wait_for(lambda: living(known) <= {"command"}, "the end of the others")
-        assert time.monotonic() - begin_s > 15  # a program may save a checkpoint until then
-        assert process.wait(30) == 137
-        assert living(known) == set()
-        assert "killed" in process.stdout.read()
-    (record,) = Store(tmp_path / "s").records()
-    assert [note for note in record.notes if "SIGTERM" in note]
-
-
 def test_a_second_ctrl_c_kills_at_once(tmp_path):
     with started(*tree(tmp_path, "SIGINT", "SIGTERM")) as process:
         known = pids(tmp_path)

@@ -145,20 +145,6 @@ def test_a_script_that_starts_ranks_is_no_result(tmp_path, count, gpus, expected
     assert "once per GPU" in record.reason
 
 
-def test_a_shell_script_that_starts_ranks_without_pytorch_is_no_result(tmp_path):
-    bin_ = tmp_path / "bin"
-    bin_.mkdir()
-    (bin_ / "mpirun").write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
-    (bin_ / "mpirun").chmod(0o755)
-    (tmp_path / "run.sh").write_text("PATH=./bin:$PATH\nmpirun -np 2 ./a.out\nexit 0\n")
-    path = write(tmp_path, "sh run.sh", [2], instrument="none")
-    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
-    (record,) = Store(tmp_path / "store").records()
-    assert (done.returncode, record.status) == (1, "failed")
-    assert "is mpirun, which starts 2 ranks; wattlaw starts the command once" in record.reason
-    assert "mpirun in run.sh may start ranks" in done.stderr
-
-
 def process(pid: int, begin_s: float = 0.0, **facts: Any) -> ProcessSteps:
     ends_s = begin_s + np.arange(10.0)
     return ProcessSteps("here", pid, ends_s, np.full(10, 8.0), **facts)

@@ -17,6 +17,7 @@ import torch
 from agents import HERE, PLUGIN, agent, record_of
 from conftest import wait_for
 from ranks import losses, spec_of, trained
+from reduced import WORKLOADS
 from wattlaw.running.finish import finish
 from wattlaw.running.training.agent import WORKER
 from wattlaw.running.training.environment import WARNS
@@ -103,6 +104,19 @@ def test_an_interrupted_epoch_continues_with_any_data_loading(tmp_path):
     trained(spec, tmp_path / "cut", 1, warned_at=3)
     trained(spec, tmp_path / "cut", 2)
     assert are_equal(model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted"))
+
+
+def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
+    reduced = WORKLOADS["resnet50"]
+    spec = spec_of("resnet50", reduced.options, gpus=2, epochs=1, save_model=True)
+    trained(spec, tmp_path / "uninterrupted")
+    trained(spec, tmp_path / "cut", 1, warned_at=3)
+    trained(spec, tmp_path / "cut", 2)
+    one, other = model_of(tmp_path / "cut"), model_of(tmp_path / "uninterrupted")
+    statistics = [name for name in one if "running" in name]
+    assert statistics
+    for name in statistics:  # a mean of means is the mean but for its last digits
+        torch.testing.assert_close(one[name], other[name], rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from test_training import run_here
 
 from conftest import PLUGIN, records, study_of, wait_for, wattlaw
 from wattlaw.running.training import rank_processes
-from wattlaw.running.training.rank_processes import run_launcher, run_ranks
+from wattlaw.running.training.rank_processes import run_ranks
 from wattlaw.study.model import Study
 
 #: What torchrun gives one rank of two on a single node; torch's own documentation lists them.
@@ -40,18 +40,6 @@ def test_each_rank_has_the_variables_of_torchrun(tmp_path):
         assert {found[name] for name in ("RANK", "LOCAL_RANK", "ROLE_RANK")} == {str(rank)}
     assert len({found["MASTER_PORT"] for found in ranks}) == 1
     assert len({found["TORCHELASTIC_RUN_ID"] for found in ranks}) == 1
-
-
-def test_a_launcher_gets_no_options_of_srun_from_an_outer_job(tmp_path, monkeypatch):
-    options = ("SRUN_CPUS_PER_TASK", "SBATCH_GRES", "SLURM_CPU_BIND", "SLURM_NTASKS_PER_NODE")
-    kept = ("SLURM_JOB_ID", "SLURM_CPUS_ON_NODE", "SLURM_STEP_NUM_TASKS")
-    for name in (*options, *kept):
-        monkeypatch.setenv(name, "1")
-    code = "import json, os, sys; json.dump(dict(os.environ), open(sys.argv[1], 'w'))"
-    assert run_launcher(python(code, tmp_path / "found"), lambda: False) == 0
-    found = json.loads((tmp_path / "found").read_text())
-    assert not found.keys() & {*options}
-    assert {*kept} <= found.keys()
 
 
 def test_a_rank_that_fails_ends_the_others_and_only_its_code_is_reported(tmp_path):

@@ -5,9 +5,8 @@ from datetime import UTC, datetime
 import pandas as pd
 import pytest
 
-from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.api import results
-from wattlaw.api.studies import load_study, run
+from wattlaw.api.studies import run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.running.replay import read_replay_table
@@ -176,16 +175,6 @@ def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, t
     assert "--table requires the launcher replay" in capsys.readouterr().err
 
 
-def test_the_identity_names_the_launcher_and_not_the_table(write_study, tmp_path):
-    ids = []
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text(TABLE)
-        study = write_study(**STUDY | {"launch": {"kind": "replay", "table": name}})
-        ids.append({planned.run_id for planned in load_study(study).plan.runs})
-    assert ids[0] == ids[1]
-    assert {planned.spec.launch_kind for planned in load_study(study).plan.runs} == {"replay"}
-
-
 def test_options_of_workloads_select_rows_and_commands_are_replayed_without_their_program(replayed):
     table = "workload,gpus,options.lr,options.fused,step_time_s\nbert,1,0.1,True,1\nbert,1,1,,2\n"
     one = {"sweeps": [{"gpus": [1], "local_batch": [8]}]}
@@ -200,18 +189,6 @@ def test_options_of_workloads_select_rows_and_commands_are_replayed_without_thei
     runs = replayed(table, workloads=[{"name": "digits-cnn"}, command], **one).runs
     assert set(runs[runs["workload"] == "digits-cnn"]["status"]) == {"done"}
     assert len(runs[runs["status"] == "done"]) == 4
-
-
-def test_measured_runs_come_before_replayed_ones_and_these_before_simulated_ones(replayed):
-    opened = replayed(repeats=2)
-    for other, excluded in (("local", "replayed"), ("simulated", "simulated")):
-        rows = opened.metrics.copy()
-        rows.loc[rows["gpus"] == 4, "launcher"] = other
-        comparable = comparable_runs(rows, "bert")
-        assert len(comparable.rows) == 4
-        codes = [warning.code for warning in comparable.warnings]
-        assert f"{excluded}-excluded" in codes
-        assert ("replayed" in codes) == (other == "simulated")
 
 
 @pytest.mark.parametrize(

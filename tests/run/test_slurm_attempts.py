@@ -21,7 +21,7 @@ from wattlaw.running.slurm.submission import (
     store_tag,
 )
 from wattlaw.running.training.environment import DISK_FULL
-from wattlaw.store.record import Interruption, Site, now
+from wattlaw.store.record import Site, now
 from wattlaw.store.store import Store
 
 RUN = "0123456789abcdef"
@@ -96,14 +96,6 @@ def test_a_job_that_ended_without_recording_it_fails_its_run_with_what_slurm_say
     assert queue.folder.read() == ended.record
     assert (ended.record.status, ended.record.interrupted) == ("failed", False)
     assert ended.record.finished_at is not None
-
-
-def test_a_job_cancelled_with_its_store_says_so(queue):
-    attempt = queue.submitted()
-    queue.store.cancel()
-    queue.set_job("CANCELLED")
-    ended = queue.poll(attempt)
-    assert (ended.reason, ended.record.interrupted) == ("cancelled by 'wattlaw cancel'", True)
 
 
 def test_several_refusals_in_a_row_end_the_campaign(queue):
@@ -211,40 +203,6 @@ def test_the_queue_is_polled_while_the_accounting_is_down(queue):
     assert queue.times("squeue") >= 4
     assert queue.launcher.allocate(queue.folder.read().spec) is not None
     assert queue.folder.read().status == "running"
-
-
-def test_a_lost_job_waits_for_a_place_in_the_queue(tmp_path, monkeypatch):
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
-    queue = Queue(tmp_path, max_queued=1)
-    attempt = queue.submitted()
-    name = job_name(store_tag(queue.store.path), "f" * 16)
-    other = queue_line("8", "RUNNING", "0", name, "None")
-    lost = queue_line("7", "NODE_FAIL", "0", job_name(store_tag(queue.store.path), RUN), "None")
-    command(queue.bin, "squeue", f"{lost}\n{other}")
-    assert queue.poll(attempt) is None
-    assert queue.poll(attempt) is None
-    assert queue.times("sbatch") == 1
-    queue.set_job("NODE_FAIL")
-    assert queue.poll(attempt) is None
-    assert queue.times("sbatch") == 2
-    assert len(queue.folder.read().interruptions) == 1
-
-
-def test_a_recorded_interruption_counts_after_slurm_forgets_the_job(queue):
-    cut = Interruption(attempt=1, at=now(), reason="warned", job_id="7", has_progress=True)
-    attempt = queue.submitted(status="planned", interruptions=(cut,))
-    command(queue.bin, "sacct", "Slurm accounting storage is disabled", code=1)
-    queue.set_job()
-    for _ in range(3):
-        assert queue.poll(attempt) is None
-    assert queue.times("sbatch") == 2
-
-
-def test_jobs_of_earlier_attempts_are_ignored(queue):
-    attempt = queue.submitted()
-    queue.set_job("CANCELLED", job="3")
-    command(queue.bin, "sacct", "7|RUNNING|0:0||1|")
-    assert queue.poll(attempt) is None
 
 
 def test_only_one_campaign_at_a_time_submits_for_a_store(queue):

@@ -1,6 +1,5 @@
 """The arguments of Slurm's commands and the parsing of their output, without a Slurm."""
 
-import json
 import os
 import subprocess
 import sys
@@ -12,10 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from conftest import study_of
 from made_runs import made_record, made_spec
 from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher, commands
 from wattlaw.running.slurm.commands import Account, Unreachable
@@ -35,7 +33,7 @@ from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec
 from wattlaw.study.setting import Setting
 
 POLICY = (
@@ -133,23 +131,6 @@ REFUSED = (
 )
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("comment", [True, "a\u202eb", "a\u2028b", "x" * 1001]),  # True would take the script
-        ("partition", [True, ""]),
-        ("contiguous", ["yes"]),
-        ("mem", ["\u0664G", "\uff14G"]),
-        ("nodelist", ["/etc/passwd", "./nodes"]),
-        ("exclude", ["a/b"]),
-    ],
-)
-def test_an_invalid_option_value_is_refused(name, values):
-    for value in values:
-        with pytest.raises(ValidationError, match="allowed: "):
-            Slurm(options={name: value})
-
-
 @given(
     st.sampled_from((*ALLOWED, *REFUSED)) | st.text(max_size=30),
     st.text(max_size=30) | st.integers() | st.booleans(),
@@ -198,13 +179,6 @@ def test_a_mistake_in_the_study_is_reported_in_one_line_with_its_key(
 )
 def test_a_time_limit_is_parsed_as_slurm_parses_it(time, expected_s):
     assert parse_time_limit(time) == expected_s
-
-
-def test_a_study_without_gpus_per_node_is_refused():
-    with pytest.raises(BadInput, match=r"launch\.gpus_per_node is required"):
-        SlurmLauncher.resolve(
-            Study.model_validate_json(json.dumps(study_of(launch={"kind": "slurm"})))
-        )
 
 
 def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(

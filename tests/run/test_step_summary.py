@@ -123,14 +123,6 @@ def test_the_error_of_a_mean_counts_a_drift():
     assert step_time_columns(steps_s[:1])["step_time_error"] is None
 
 
-def test_a_drift_is_reported_and_noise_is_not():
-    generator = np.random.default_rng(1)
-    noise_s = generator.normal(0.1, 0.01, 90)
-    assert summarise([training(noise_s)]).drift is None
-    slower_s = noise_s * np.linspace(1.0, 1.5, 90)
-    assert summarise([training(slower_s)]).drift == pytest.approx(0.31, abs=0.08)
-
-
 def test_ranks_that_share_a_copy_of_the_model_count_its_samples_once():
     """Two copies of two ranks, of which the second one of a copy reads no data."""
     facts = {"world_size": 4, "dp": 2, "tp": 1, "pp": 2, "parallelism": "pipeline"}

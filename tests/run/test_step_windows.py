@@ -20,7 +20,6 @@ from ranks import spec_of, trained, windows_of
 from wattlaw.cli.main import main
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.running.finish import finish, merged_windows, missing_windows
-from wattlaw.running.planning import gpu_hours
 from wattlaw.running.steps import MOST_FACTOR, StepPlan, steadiness_notes
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -28,18 +27,12 @@ from wattlaw.store.schema import WINDOWS
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Measure, RunSpec, Study
-from wattlaw.study.plan import PlannedRun, expand
-from wattlaw.workloads import catalogue
 
 STEPS_OF_EPOCH = 15  # of 1437 samples: 14 x 96 + 93
 
 
 def parsed(**changes: object) -> Study:
     return Study.model_validate_json(json.dumps(study_of(**changes)))
-
-
-def planned(**changes: object) -> list[PlannedRun]:
-    return expand(parsed(**changes))
 
 
 # What a study may ask for.
@@ -62,17 +55,6 @@ def test_a_contradiction_is_one_line_with_the_key(measure, key, write_study, cap
     error = capsys.readouterr().err
     assert f": {key}: " in error
     assert error.count("\n") == 1
-
-
-def test_gpu_hours_count_the_steps_and_the_seconds():
-    sweeps = [{"gpus": [4], "local_batch": [8]}]
-    work = catalogue.work(planned()[0].spec.workload)
-    assert work is not None
-    per_step = 32 * work.flops_per_sample / 1e12 / 3600
-    by_steps = planned(measure={"steps": 100, "warmup_steps": 20}, sweeps=sweeps)
-    assert gpu_hours(by_steps, [], 1e12).counted == pytest.approx(120 * per_step)
-    timed = planned(measure={"seconds": 60, "warmup_steps": 20}, sweeps=sweeps)
-    assert gpu_hours(timed, [], 1e12).counted == pytest.approx(20 * per_step + 4 * 60 / 3600)
 
 
 # When the steps end.
@@ -199,16 +181,6 @@ def test_a_run_by_steps_has_windows_of_steps_only(windows):
         assert list(run["from_step"]) == [0, *np.cumsum(run["steps"])[:-1]]
         assert run["steps"].iloc[0] == 4
         assert 20 <= run["steps"].iloc[1:].sum() <= MOST_FACTOR * 20
-
-
-def test_a_step_is_one_update_with_gradient_accumulation_too(windows):
-    for row in windows.itertuples():
-        smaller = sum(
-            (step + 1) % STEPS_OF_EPOCH == 0
-            for step in range(row.from_step, row.from_step + row.steps)
-        )
-        assert row.samples == 96 * row.steps - 3 * smaller
-        assert row.step_time_mean_s * row.steps == pytest.approx(row.duration_s, rel=0.3)
 
 
 def by_steps(gpus: int = 1, **measure: Any) -> RunSpec:

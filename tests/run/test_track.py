@@ -1,7 +1,6 @@
 """``wattlaw.track``: three lines in any loop, its windows, and its optimizer steps."""
 
 import json
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,7 +9,6 @@ import pytest
 import yaml
 
 import wattlaw
-from conftest import environment
 from conftest import wattlaw as command
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.store.store import Store
@@ -18,14 +16,6 @@ from wattlaw.store.store import Store
 
 def windows(store: Path) -> list[dict[str, object]]:
     return Store(store).pandas("epochs").sort_values("start_ns").to_dict("records")
-
-
-def program(store: Path, body: str, **variables: str) -> "subprocess.CompletedProcess[str]":
-    code = f"import sys, time, wattlaw\nstore = {str(store)!r}\n{body}"
-    return subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False,
-        env=environment() | variables,
-    )  # fmt: skip
 
 
 def test_three_lines_make_a_stored_run_with_a_window_per_epoch(tmp_path):
@@ -291,16 +281,6 @@ def test_steps_are_timed_on_the_gpu_that_has_the_model_and_waited_for_at_the_edg
     warmup, measured = windows(tmp_path)
     assert (warmup["steps"], measured["steps"]) == (2, 20)
     assert measured["step_time_mean_s"] == pytest.approx(0.02)
-
-
-def test_a_program_on_the_cpu_asks_no_driver(tmp_path, monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("the driver was asked"))
-    with wattlaw.track("x", tmp_path, steps=2, warmup_steps=0, quiet=True) as run:
-        for _ in range(5):
-            run.step()
-    assert run.record.status == "done"
 
 
 SCRIPT = """

@@ -85,23 +85,6 @@ def test_every_window_counts_the_samples_and_updates_it_had(windows):
     assert set(windows.from_step) == {0}
 
 
-def test_step_times_add_up_to_the_window(windows):
-    training = windows[windows.phase == "train"]
-    stepped = training.step_time_mean_s * training.steps
-    assert (stepped <= training.duration_s).all()
-    assert (stepped >= 0.8 * training.duration_s).all()
-    assert (training.step_time_p95_s >= training.step_time_p50_s).all()
-
-
-def test_energy_without_a_meter_is_an_estimate_and_says_so(store, windows):
-    assert set(windows.energy_source) == {"estimated"}
-    assert windows.gpu_energy_j.isna().all()
-    training = windows[windows.phase == "train"]
-    assert (training.cpu_energy_j > 0).all()
-    telemetry = store.pandas("telemetry")
-    assert set(telemetry[telemetry.power_w.notna()].power_source) == {"estimated"}
-
-
 def test_telemetry_covers_the_run_from_before_its_first_window_to_after_its_last(store, windows):
     telemetry = store.pandas("telemetry")
     for run_id, run in windows.groupby("run_id"):

@@ -23,18 +23,6 @@ def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster: Cluster, d
     assert all(one.interruptions == () for one in desk.records())
 
 
-def test_jobs_that_end_without_a_front_end_are_done(cluster: Cluster, desk: Desk) -> None:
-    desk.write(sweeps=[{"gpus": [1], "global_batch": [128]}])
-    before = desk.submissions()
-    with desk.running() as front:
-        cluster.wait_for(lambda: desk.submissions() > before, "the job", 90)
-        front.send_signal(signal.SIGINT)
-        output, _ = front.communicate(timeout=30)
-    assert "jobs continue" in output
-    cluster.wait_for(lambda: desk.record().status == "done", "the run's end", 90)
-    assert "1 done" in desk.does("status", "store").stdout
-
-
 def test_a_cancelled_job_fails_with_that_reason_and_others_continue(
     cluster: Cluster, desk: Desk
 ) -> None:

@@ -153,24 +153,6 @@ def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(
         site.wait_restored(name)
 
 
-def test_a_refused_request_stops_neither_job_nor_node(site: Site) -> None:
-    asks = "--comment=wattlaw:power_w=20"
-    job = site.sbatch(f"{site.check(20)} 2>&1", "--nodelist=node1", "--gres=gpu:1", asks)
-    site.wait_state(job, "FAILED")
-    assert "has refused: a power limit of 20 W is outside the site's 150 to 350 W" in site.output(
-        job
-    )
-    site.wait_restored("node1")
-    assert site.node_state("node1") == "idle"
-
-
-def test_without_slurmd_the_limit_is_restored_at_the_end_of_the_job(site: Site) -> None:
-    job = site.capped("echo began; sleep 4; echo done")
-    site.kill_daemon("node1")
-    site.wait_for(lambda: "done" in site.output(job), "the job to end by itself")
-    site.wait_restored("node1", 60)
-
-
 def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site: Site) -> None:
     job = site.capped("echo began; sleep 5; echo done")
     site.kill_daemon("node1")

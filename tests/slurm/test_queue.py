@@ -6,7 +6,6 @@ from pathlib import Path
 
 from pythons import python_without
 from slurm.cluster import Cluster
-from slurm.settings import Settings
 from slurm.studies import Desk
 
 RUNS, MOST, POLL_S = 20, 5, 1.0
@@ -85,17 +84,3 @@ def test_options_setup_and_environment_reach_the_job(cluster: Cluster, desk: Des
     assert "--comment=mine; not yours" in line
     assert "--exclusive" in line
     assert "--nice=5" in line
-
-
-def test_on_a_site_that_binds_tasks_a_job_gets_the_cores_that_it_asks_for() -> None:
-    sweeps = [{"gpus": [2], "global_batch": [128]}]
-    with Cluster(Settings(nodes=1, cpus=2, options={"TaskPlugin": "task/affinity"})) as bound:
-        for cores, has_note in ((None, True), (1, False)):
-            desk = Desk(bound, bound.fresh_folder())
-            measure = {"steps": 5, "warmup_steps": 1, "sample_hz": 20}
-            slurm = {"cpus_per_worker": cores, "poll_s": 1}
-            desk.write(slurm, sweeps=sweeps, launch={"gpus_per_node": 2}, measure=measure)
-            ended = desk.runs()
-            assert ended.returncode == 0, ended.stdout + ended.stderr
-            notes = " ".join(desk.record().notes)
-            assert ("1 core for 2 workers; set launch.slurm.cpus_per_worker" in notes) == has_note

@@ -12,10 +12,7 @@ import yaml
 from pandas.testing import assert_frame_equal
 
 import wattlaw
-from made_stores import write_store
-from made_tables import study
 from wattlaw.cli.main import main
-from wattlaw.common.errors import DamagedFileWarning
 from wattlaw.exporting.bundle import columns_in_markdown
 from wattlaw.store.schema import TABLES, describe_columns
 from wattlaw.store.version import SCHEMA_VERSION
@@ -112,16 +109,3 @@ def test_every_column_has_a_description_and_the_unit_that_its_name_says():
             assert row["unit"] == units.get(end, "FLOP" if "flops" in row["column"] else ""), row
     columns = columns_in_markdown().replace("## ", "### ")  # part of a page
     assert columns in Path("docs/store.md").read_text(encoding="utf-8")
-
-
-def test_damaged_runs_stay_damaged(tmp_path):
-    made = write_store(tmp_path / "s", *study((1, 2), "counter"))
-    damaged = next(made.folders())
-    damaged.epochs_path.write_bytes(b"")
-    with pytest.warns(DamagedFileWarning):
-        first = wattlaw.open(made.path)
-        first.export("bundle", tmp_path / "b.zip")
-    again = wattlaw.open(unpacked(tmp_path / "b.zip"))
-    status = again.runs.set_index("run_id").loc[damaged.run_id, "status"]
-    assert status == "damaged"
-    assert_frame_equal(first.metrics, again.metrics)

@@ -212,19 +212,6 @@ with replacing(Path(sys.argv[1])) as temporary:
     print(temporary, flush=True)
     time.sleep(600)
 """
-IMPORTER = """
-import sys, time
-from pathlib import Path
-from types import SimpleNamespace
-from wattlaw.store import import_tables as imports
-from wattlaw.store.store import Store
-def wait(runs):
-    print(*Path(sys.argv[1]).glob(".importing.*"), flush=True)
-    time.sleep(600)
-imports._run_batches = wait
-run = SimpleNamespace(record=SimpleNamespace(run_id="a"))
-imports._write(Store(Path(sys.argv[1])), [run])
-"""
 
 
 def waiting(code: str, *words: object) -> "subprocess.Popen[str]":
@@ -250,24 +237,6 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(store):
         for writer in writers:
             writer.kill()
             writer.communicate()
-
-
-def test_the_next_run_removes_the_folder_of_a_killed_import(store):
-    importers = [waiting(IMPORTER, store.path)]
-    try:
-        dead = Path(importers[0].stdout.readline().strip())
-        importers[0].kill()
-        importers[0].wait()
-        assert dead.is_dir()
-        importers.append(waiting(IMPORTER, store.path))
-        importers[1].stdout.readline()
-        (living,) = {*store.path.glob(".importing.*")} - {dead}
-        store.remove_abandoned()
-        assert (dead.exists(), living.exists()) == (False, True)
-    finally:
-        for importer in importers:
-            importer.kill()
-            importer.communicate()
 
 
 def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied(

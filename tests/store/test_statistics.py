@@ -82,15 +82,6 @@ def test_both_ends_of_a_window_belong_to_it_to_the_nanosecond(store):
     assert of_run(statistics(store))["samples"] == 2
 
 
-def test_each_host_has_windows_of_its_own(store):
-    windows = [window(0, 10, host="a"), window(100, 10, host="b")]
-    at = [(5, "a"), (105, "a"), (5, "b"), (105, "b")]
-    add_run(store, windows, [sample(when, host=host, device=f"G{host}") for when, host in at])
-    table = statistics(store)
-    assert table["samples"].tolist() == [2, 1, 1]
-    assert table["host"].tolist()[1:] == ["a", "b"]
-
-
 VALUES = st.one_of(st.none(), st.floats(0, 1), st.just(float("nan")), st.just(float("inf")))
 SAMPLES = st.lists(
     st.tuples(st.sampled_from("abc"), st.floats(0, 40), VALUES, VALUES), min_size=1, max_size=40

@@ -16,7 +16,7 @@ import pytest
 from made_runs import made_record, made_spec
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
-from wattlaw.common.errors import BadInput, DamagedFileWarning
+from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing, write_parquet, write_text
 from wattlaw.store.live import open_windows
 from wattlaw.store.record import Facts, Interruption, RunRecord, Site, now
@@ -187,34 +187,6 @@ def test_a_run_row_has_the_specification_and_the_result(store):
     assert rows[ID]["power_limit_w"] is None
     assert rows[ID]["reason"] is None
     assert rows[ID]["finished_at"] is None
-
-
-DAMAGES = {
-    "missing": lambda path: path.unlink(),
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:-20]),
-    "foreign": lambda path: pq.write_table(pa.table({"x": [1]}), path),
-    "of another type": lambda path: pq.write_table(
-        pa.table({name: ["a"] for name in EPOCHS.names}), path
-    ),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_a_done_run_whose_table_is_damaged_is_named(store, damage):
-    path = store.folder(ID).epochs_path
-    DAMAGES[damage](path)
-    with pytest.raises(BadInput) as error:
-        Store(store.path, strict=True).arrow("epochs")
-    assert str(error.value).startswith(f"{path}: ")
-    assert str(error.value).isprintable()
-    with pytest.warns(DamagedFileWarning, match=f"run {ID} is left out"):
-        assert len(store.arrow("epochs")) == 0
-    assert {row["run_id"]: row["status"] for row in store.arrow("runs").to_pylist()} == {
-        ID: "damaged",
-        "f" * 16: "failed",
-    }
-    assert list(store.damaged) == [ID]
-    assert len(store.arrow("telemetry")) == 0  # the run is in no table
 
 
 def test_the_table_of_another_run_is_rejected(store):

@@ -1,7 +1,6 @@
 """Nodes as a swept value, and the local batch of a large job on few workers."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,12 +8,9 @@ from conftest import study_of
 from wattlaw.api.studies import load_study
 from wattlaw.cli.main import main
 from wattlaw.running.local import LocalLauncher
-from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
-
-CLUSTER = {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}
 
 
 def planned(sweep: dict[str, object], **launch: object) -> list[PlannedRun]:
@@ -80,18 +76,6 @@ def test_nodes_and_emulations_that_are_not_possible_are_one_line(sweep, key, wri
     error = capsys.readouterr().err
     assert key in error
     assert error.count("\n") == 1
-
-
-def test_an_emulating_run_is_labelled(write_study, tmp_path: Path, capsys):
-    sweep = {"gpus": [1], "global_batch": [64], "emulate": {"gpus": [16]}}
-    both = [sweep, {"gpus": [1], "global_batch": [4]}]
-    store = tmp_path / "store"
-    study = write_study(sweeps=both, launch=CLUSTER)
-    assert main(["run", str(study), "--store", str(store)]) == 0
-    assert capsys.readouterr().out.count("emulates 16 GPUs") == 1
-    runs = Store.existing(store).pandas("runs")
-    assert sorted(runs["emulated_gpus"].dropna()) == [16]
-    assert set(runs["local_batch"]) == {4}
 
 
 # Keys of a workload.

@@ -61,14 +61,6 @@ def test_a_random_order_depends_on_its_seed_alone_and_mixes_repeats():
     assert repeats != sorted(repeats)
 
 
-def test_an_order_as_written_is_kept():
-    runs = expand(
-        parsed(sweeps=[{"gpus": [4, 1, 2], "local_batch": [8]}], repeats=2, order="as_written")
-    )
-    assert [run.spec.setting.gpus for run in runs] == [4, 1, 2, 4, 1, 2]
-    assert [run.spec.repeat for run in runs] == [0, 0, 0, 1, 1, 1]
-
-
 def test_nodes_follow_from_gpus_per_node_but_a_local_run_has_one():
     for kind, expected in (("slurm", {1: 1, 4: 1, 5: 2, 16: 4}), ("local", {1: 1, 16: 1})):
         study = parsed(

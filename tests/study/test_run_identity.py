@@ -11,8 +11,8 @@ from wattlaw.running.planning import plan_study
 from wattlaw.study.command import LogProgress
 from wattlaw.study.identity import canonical, run_id
 from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
-from wattlaw.study.plan import expand, read_study
 from wattlaw.study.network import Network
+from wattlaw.study.plan import expand, read_study
 from wattlaw.study.setting import Setting
 
 PLAIN = Setting(gpus=2, local_batch=32)
@@ -172,6 +172,7 @@ def test_the_ids_of_studies_of_every_kind_never_drift(kind, ids_in_order):
 
 #: Values of fields whose other value does not follow from the one that ``spec()`` has.
 OTHERS: dict[str, object] = {
+    "model": Network(layers=2, hidden=8, heads=2, vocabulary=16, sequence=4),
     "name": "other", "options": {"lr": 0.1}, "command": ("python", "train.py"),
     "dataset_samples": 1000, "instrument": "none", "launch_with": "none",
     "progress": LogProgress(pattern=r"step (?P<step>\d+)"), "gpus_per_node": (1, 1),

@@ -4,7 +4,7 @@ They are laws plus noise, so that tests know the truth that an analysis has to f
 model of any machine.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import product
 
 import numpy as np
@@ -48,14 +48,9 @@ MIT = {
 }
 
 
-@dataclass(frozen=True)
-class Caps:
-    """What caps and clocks do: factors on time and power, by watts or megahertz."""
-
-    slower: dict[float, float] = field(default_factory=lambda: {100.0: 1.6, 200.0: 1.0})
-    draws: dict[float, float] = field(default_factory=lambda: {100.0: 0.5, 200.0: 0.85})
-    clock_slower: dict[float, float] = field(default_factory=lambda: {135.0: 6.0, 735.0: 1.7})
-    clock_draws: dict[float, float] = field(default_factory=lambda: {135.0: 0.3, 735.0: 0.55})
+#: What caps and clocks do: factors on time and power, by watts or megahertz.
+CAPS = {100.0: (1.6, 0.5), 200.0: (1.0, 0.85)}
+CLOCKS = {135.0: (6.0, 0.3), 735.0: (1.7, 0.55)}
 
 
 def mit(
@@ -64,7 +59,6 @@ def mit(
     counts: tuple[int, ...] = COUNTS,
     repeats: int = 3,
     noise: float = 0.02,
-    caps: Caps | None = None,
     clocks: bool = True,
     power_falls: float = 0.05,
     energy: bool = True,
@@ -74,14 +68,13 @@ def mit(
     Per ln N, ln power falls by ``power_falls``, ln utilisation by 0.08, and ln coefficient of
     variation rises by 0.15.
     """
-    dice, caps, made = np.random.default_rng(0), caps or Caps(), _Tables()
+    dice, made = np.random.default_rng(0), _Tables()
     limits: list[tuple[float | None, float | None]] = [(None, None)]
-    limits += [(cap, None) for cap in caps.slower]
-    limits += [(None, clock) for clock in caps.clock_slower] if clocks else []
+    limits += [(cap, None) for cap in CAPS]
+    limits += [(None, clock) for clock in CLOCKS] if clocks else []
     for name, model in (MIT if models is None else models).items():
         for cap, clock in limits:
-            slower = caps.slower.get(cap, 1.0) if cap else caps.clock_slower.get(clock, 1.0)
-            draws = caps.draws.get(cap, 1.0) if cap else caps.clock_draws.get(clock, 1.0)
+            slower, draws = (CAPS | CLOCKS).get(cap or clock, (1.0, 1.0))
             for gpus in counts:
                 reach = min(gpus, model.breakpoint or gpus)
                 time_s = model.alpha_s * slower * reach**-model.beta

@@ -18,13 +18,11 @@ ORIGINS = ("generated", "public")
 SOURCES = {
     "power_caps.csv": "Zeus NSDI'23 traces",
     "pollux_t4.csv": "Pollux OSDI'21 artifact",
-    "scaling_series.csv": "MLPerf Training, Pollux, llm-foundry, DLPerf and JUBench",
 }
 
 
 #: Files that other tools wrote, in the folder ``formats``.
 FORMATS = {
-    "codecarbon_1.csv": "CodeCarbon's tests",
     "codecarbon_2021.csv": "CodeCarbon's tests",
     "codecarbon_2.4.csv": "CodeCarbon's tests",
     "codecarbon_3.csv": "CodeCarbon's tests",
@@ -99,26 +97,6 @@ def _power_caps() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def _scaling_series() -> pd.DataFrame:
-    """Return series of several shapes, units and lengths, two of them of one name, one repeated."""
-    shapes: dict[str, Callable[[float], float]] = {
-        "power": lambda n: 900 * n**-0.8,
-        "amdahl": lambda n: 500 / n + 20,
-        "flat": lambda n: 30 * (1 + 0.05 * np.log(n)),
-        "all-reduce": lambda n: 800 / n + 10 + 4 * np.log(n),
-    }
-    counts = [(1, 2, 4, 8), (1, 2, 4, 8, 16), (8, 16, 32, 64, 128, 256, 1024), (1, 1, 2, 2, 4, 4)]
-    dice, rows = np.random.default_rng(0), []
-    for (name, law), gpus in product(shapes.items(), counts):
-        for family, unit, scale in (("runs", "time-to-train s", 1.0), ("steps", "s/img", 1e-3)):
-            if unit == "s/img" and len(gpus) > 5:
-                continue
-            for n in gpus:
-                value = round(scale * law(n) * float(np.exp(dice.normal(0, 0.02))), 5)
-                rows.append((family, f"{name}/{len(gpus)}", unit, float(n), value))
-    return pd.DataFrame(rows, columns=["family", "series", "unit", "gpus", "value"])
-
-
 def _pollux() -> pd.DataFrame:
     """Return two workloads on nodes of 4 GPUs, by GPUs, placement and local batch.
 
@@ -153,5 +131,4 @@ def _pollux() -> pd.DataFrame:
 _GENERATED: dict[str, Callable[[], pd.DataFrame]] = {
     "power_caps.csv": _power_caps,
     "pollux_t4.csv": _pollux,
-    "scaling_series.csv": _scaling_series,
 }

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import zlib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -99,29 +98,3 @@ def mlflow_files() -> dict[str, bytes]:
         run = mlflow_run(Path(folder), history())
         files = (path for path in run.rglob("*") if path.is_file())
         return {str(path.relative_to(run)): path.read_bytes() for path in files}
-
-
-def count_wandb_records(content: bytes) -> int:
-    """Count the records of a log; what follows damage within its block is a part of it."""
-    at, is_open, records = 7, False, 0
-    while at < len(content):
-        left = 32_768 - at % 32_768
-        if left < 7:
-            at += left
-            continue
-        head = content[at : at + 7].ljust(7, b"\0")
-        size, kind = int.from_bytes(head[4:6], "little"), head[6]
-        crc = zlib.crc32(head[6:] + content[at + 7 : at + 7 + size])
-        if (
-            size > left - 7
-            or at + 7 + size > len(content)
-            or crc != int.from_bytes(head[:4], "little")
-        ):
-            records, is_open, at = records + 1, False, at + left
-            continue
-        records += is_open and kind in (1, 2)  # one that is cut off
-        is_open = kind in (1, 2) or is_open
-        if is_open and kind in (1, 4):
-            records, is_open = records + 1, False
-        at += 7 + size
-    return records + is_open

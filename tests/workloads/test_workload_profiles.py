@@ -132,19 +132,6 @@ def test_every_stored_file_agrees_with_its_workload(path):
         assert name in profile.counted
 
 
-def test_work_has_the_sizes_of_the_data():
-    names = {catalogue.read_profile(path).workload for path in STORED}
-    assert names == {entry.name for entry in catalogue.entries()}
-    for name in names:
-        assert catalogue.work(WorkloadSpec(name=name)).samples > 0
-    workload = catalogue.build(WorkloadSpec(name="digits-cnn"))
-    work = catalogue.work(WorkloadSpec(name="digits-cnn"))
-    sizes = len(workload.training_data()), len(workload.evaluation_data())
-    assert (work.samples, work.evaluation_samples) == sizes == (1437, 360)
-    options = {"train_samples": 64, "evaluation_samples": 8}
-    assert catalogue.work(WorkloadSpec(name="vgg16", options=options))[::2] == (64, 8)
-
-
 def test_resnet50_has_the_published_operations_parameters_and_kernels():
     """4.09e9 multiply-adds forward (torchvision's model card), backward twice as many."""
     profile = catalogue.profile(WorkloadSpec(name="resnet50"))

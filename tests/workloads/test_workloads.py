@@ -109,14 +109,6 @@ def test_a_killed_run_resumes_from_its_checkpoint_with_the_same_result(name, alo
         assert losses(joined, phase) == losses(alone(name), phase)[:epochs]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_results_of_an_evaluation_include_the_metric(name, alone):
-    entry = next(entry for entry in catalogue.entries() if entry.name == name)
-    judged = [window for window in alone(name) if window["phase"] == "evaluate"]
-    for window in judged:
-        assert f'"{entry.metric}": {window["metric"]!r}' in window["metrics"]
-
-
 def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
     reduced = WORKLOADS["digits-cnn"]
 

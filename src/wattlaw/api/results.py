@@ -143,6 +143,7 @@ class Results(StoreReports):
         global_batch: int | Sequence[int] = (),
         power_limit_w: float | Sequence[float | None] | None = (),
         clock_limit_mhz: float | Sequence[float | None] | None = (),
+        layout: Mapping[str, Any] | None = None,
         baseline: str | Mapping[str, Any] | None = None,
         epochs: int | None = None,
         hardware: str | None = None,
@@ -169,6 +170,10 @@ class Results(StoreReports):
             runs.
         power_limit_w, clock_limit_mhz
             Limits per GPU, None for no limit. By default those of most runs.
+        layout
+            Values of the parallel layout, one or several for each name, such as ``{"tp": [1, 2],
+            "pp": 4, "micro_batch": [1, 2]}``. By default the layout of most runs. Combinations that
+            cannot exist are left out. The runs must name their network.
         baseline
             The setting that ``p_faster`` refers to, such as ``"gpus=4,global_batch=256"``. By
             default the measured setting with the least time per sample.
@@ -226,6 +231,7 @@ class Results(StoreReports):
             self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
             far=far, boards=boards,
             gpus_per_node=gpus_per_node, **values, **limits,
+            layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip
 
     def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":

@@ -14,7 +14,7 @@ from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.running.training.rank_starters import RankStarter, find_rank_starter
 from wattlaw.study.model import Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sweep import Sweep
 
 #: Launchers that start no command.
@@ -83,6 +83,10 @@ def _unused_values(
         "local_batch": len({setting.local_batch for setting in settings}) > 1,
         "precision": {setting.precision for setting in settings} != {"fp32"},
         "dataset_fraction": {setting.dataset_fraction for setting in settings} != {1.0},
+        **{
+            name: {getattr(setting, name) for setting in settings} != {getattr(Setting(1), name)}
+            for name in LAYOUT
+        },
         "epochs": any(sweep.epochs is not None for sweep in _sweeps(study, spec)),
     }
     for name in (name for name, does in differs.items() if does):

@@ -109,6 +109,7 @@ class Facts(_FiniteModel):
     gradient_accumulation: Count | None = None
     micro_batch: Count | None = None
     tokens_per_sample: float | None = None
+    network: str | None = None  # sizes of the transformer, JSON of ``study.network.Network``
     peak_memory_bytes: Count | None = None  # the largest of a rank, see ``columns.csv``
 
 

@@ -13,8 +13,8 @@ _PROGRESS_GROUPS = ("epoch", "step", "samples", "loss", "metric")
 PLACEHOLDERS = (
     "gpus", "global_batch", "local_batch", "power_limit_w", "clock_limit_mhz", "power_profile",
     "precision", "tp", "pp", "cp", "ep", "dp", "virtual_stages", "micro_batch",
-    "gradient_accumulation", "sharding", "checkpointing", "sequence_parallel", "dataset_fraction", "epochs", "warmup_epochs", "steps", "warmup_steps",
-    "seconds", "seed", "repeat", "python",
+    "gradient_accumulation", "sharding", "checkpointing", "sequence_parallel", "dataset_fraction",
+    "epochs", "warmup_epochs", "steps", "warmup_steps", "seconds", "seed", "repeat", "python",
 )  # fmt: skip
 _BRACES = re.compile(r"\{\{|\}\}|\{([^{}]*)\}|[{}]")
 

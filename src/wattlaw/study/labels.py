@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from wattlaw.common.formatting import known, plural
+from wattlaw.study.setting import Setting
 
 LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
 LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
@@ -43,6 +44,23 @@ def setting_label(name: str, value: Any) -> str:
 def threads_label(threads: int | None) -> str:
     """Return how a command repeats with as many threads: `` with 1 thread (OMP_NUM_THREADS=1)``."""
     return f" with {plural(threads, 'thread')} (OMP_NUM_THREADS={threads})" if threads else ""
+
+
+def layout_label(setting: Setting) -> str:
+    """Return ``tp 2, pp 4, zero1, micro-batch 1``; empty for a data-parallel job."""
+    layout = setting.layout
+    layout.pop("gradient_accumulation", None)
+    words = []
+    for name, value in layout.items():
+        if name == "checkpointing":
+            words.append(f"{value} checkpointing")
+        elif name in ("sharding", "sequence_parallel"):
+            words.append(name.replace("_", " ") if value is True else str(value))
+        else:
+            words.append(f"{name.replace('_', ' ')} {value}")
+    if layout and setting.micro_batch:
+        words.append(f"micro-batch {setting.micro_batch:g}")
+    return ", ".join(words)
 
 
 def group_label(group: Mapping[str, Any]) -> str:

@@ -4,7 +4,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
 from typing import Any
@@ -147,24 +147,17 @@ def _points(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int] | str]:
         try:
             setting = Setting(**given)
             if micro is not None:
-                setting = _in_micro_batches(setting, micro)
+                setting = setting.in_micro_batches(micro)
         except BadInput as error:
             if not sweep.has_layouts:
                 raise
-            yield str(error).partition(":")[0] + " cannot be divided so"
+            yield f"{str(error).partition(':')[0]} do not divide the GPUs, or the batch"
             continue
         if (setting.global_batch or 0) % (setting.dp * setting.gradient_accumulation):
             yield "the global batch is no multiple of dp x micro_batch"
             continue
         for nodes in sweep.nodes or (1 if per_node is None else ceil(gpus / per_node),):
             yield setting, nodes
-
-
-def _in_micro_batches(setting: Setting, micro_batch: int) -> Setting:
-    parts, rest = divmod(setting.global_batch or 0, setting.dp * micro_batch)
-    if rest or not parts:
-        raise BadInput("global_batch: no multiple of dp x micro_batch")
-    return replace(setting, gradient_accumulation=int(parts))
 
 
 def _axes(sweep: Sweep) -> dict[str, Sequence[Any]]:

@@ -210,6 +210,15 @@ class Setting:
             return None
         return _whole(self.local_batch * self.model_gpus / self.gradient_accumulation)
 
+    def in_micro_batches(self, samples: int) -> Self:
+        """Return the setting with micro-batches of so many samples; ``BadInput`` if they do not
+        make up the global batch."""
+        parts, rest = divmod(self.global_batch or 0, self.dp * samples)
+        if rest or not parts:
+            text = f"micro_batch: given {samples} for a global batch of {self.global_batch}"
+            raise BadInput(f"{text} and dp {self.dp}; allowed: a divisor of their ratio")
+        return replace(self, gradient_accumulation=int(parts))
+
     @property
     def samples(self) -> float:
         """Return the samples of an optimizer step; with an unknown batch, one for each GPU."""

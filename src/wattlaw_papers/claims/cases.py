@@ -75,7 +75,6 @@ class RunGroup:
 
 
 def run_groups(measured: Measurements, *names: str) -> list[RunGroup]:
-    """Return the groups; with ``names``, those whose workload matches one of them."""
     every = _all_groups(measured)
     return [group for group in every if not names or matches_name(group.workload, *names)]
 
@@ -232,11 +231,8 @@ def first_to_last(
         label = f"{what} from {first} to {last} GPUs"
         effect = effects.contrast(known, y, "gpus", {first: -sign, last: sign})
         if effect.bounds(ERROR)[0] < math.log(least) and last < reach * first:
-            raise Refused(
-                f"{label} {math.exp(effect.estimate):.3g}; the counts span a factor of "
-                f"{last / first:g}, so the effect of more GPUs is unknown: measure counts that "
-                f"span a factor of {reach:g}"
-            )
+            found = f"{label} {math.exp(effect.estimate):.3g}, a factor of {last / first:g} in GPUs"
+            raise Refused(f"{found}: measure counts that span a factor of {reach:g}")
         yield Within(name, label, effect, math.log(least), show=math.exp)
 
     return checks

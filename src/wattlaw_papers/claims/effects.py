@@ -66,9 +66,7 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
     if logs.identical:
         raise Refused(_IDENTICAL_REPEATS)
     if logs.freedom < 1:
-        raise Refused(
-            "the ratio has no interval without repeats: measure each setting twice or more"
-        )
+        raise Refused("the ratio has no interval without repeats: measure each setting twice")
     return Effect(*logs.contrast(weights), logs.freedom)
 
 
@@ -158,9 +156,8 @@ def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
     distinct = np.unique(counts)
     within, beyond = distinct[distinct <= reach], distinct[distinct > reach]
     if len(within) < obs.MIN_DISTINCT or not len(beyond):
-        raise Refused(
-            f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond: 3 and 1 are needed"
-        )
+        found = f"{len(within)} GPU counts up to {reach:g} and {len(beyond)} beyond"
+        raise Refused(f"{found}: 3 and 1 are needed")
     logs, before = np.log(times_s), counts <= reach
     law = fit_power_law(counts[before], times_s[before])
     repeated = law.lack_of_fit_p is not None

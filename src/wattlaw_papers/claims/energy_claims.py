@@ -39,7 +39,6 @@ def _utilisation(
 def _sm_utilisation(
     name: str, claim: str, effect: str, low: float, high: float, *workloads: str
 ) -> ClaimDefinition:
-    """Return a claim on SM utilisation at the two counts of the study's figure."""
     few, many = FIGURE_GPUS
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
@@ -74,7 +73,6 @@ def _energy_rises(rows: pd.DataFrame) -> list[Check]:
 
 
 def _carbon(measured: Measurements) -> Sequence[verdicts.Case]:
-    """Test with the PUE and the grid of the footprint."""
     footprint = measured.footprint
     low, high = (math.log(CO2_KG_PER_H * (1 + give)) for give in (-CO2_TOLERANCE, CO2_TOLERANCE))
 

@@ -33,7 +33,6 @@ def _falls_beyond(
 
 
 def _rows(measured: Measurements, workload: str, stage: str | None = None) -> list[BatchQuality]:
-    """Return the qualities of a workload on its whole data set, of all or one stage."""
     return [
         row
         for row in measured.quality

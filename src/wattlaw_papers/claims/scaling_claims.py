@@ -113,7 +113,6 @@ def _overtakes(rows: pd.DataFrame) -> Iterator[Check]:
 
 
 def _speedup_of(beta: float) -> cases.Checks:
-    """Return the test that the speedup is the one of a published exponent."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         shown = effects.require_measured(rows[rows["gpus"] <= FIGURE_GPUS], TIME)
@@ -133,10 +132,8 @@ def _fourcastnet(rows: pd.DataFrame) -> Iterator[Check]:
     counts = sorted(int(count) for count in rows["gpus"].unique())
     middle_count = max(count for count in counts if count <= FOURCASTNET_REACH * counts[0])
     if middle_count in (counts[0], counts[-1]):
-        raise Refused(
-            f"{counts[0]} to {counts[-1]} GPUs: measure counts up to and beyond "
-            f"{FOURCASTNET_REACH} times the smallest"
-        )
+        reach = f"up to and beyond {FOURCASTNET_REACH} times the smallest"
+        raise Refused(f"{counts[0]} to {counts[-1]} GPUs: measure counts {reach}")
     for name, low, high, bounds in (
         ("beta_up_to_4x", counts[0], middle_count, (NEAR_LINEAR, math.inf)),
         ("beta_beyond_4x", middle_count, counts[-1], (-math.inf, NEAR_LINEAR)),

@@ -115,7 +115,6 @@ class Within:
         return verdicts[1] if low > self.high or high < self.low else NOT_DECIDABLE
 
     def evidence(self) -> str:
-        """Return the effect with its 90 % interval."""
 
         def text(value: float) -> str:
             if self.shape.endswith("%}") and value > _MOST_CHANGE:
@@ -196,7 +195,6 @@ class Claim(Result):
 
     @property
     def numbers(self) -> Numbers:
-        """The numbers of each workload, by its label."""
         return {part.label: part.numbers for part in self.workloads if part.numbers}
 
 
@@ -222,7 +220,6 @@ class ClaimDefinition:
     remark: str = ""
 
     def evaluate(self, measured: Measurements) -> Claim:
-        """Return the claim with the verdict of each workload, and that of all together."""
         cases = self.cases(measured)
         tests = max(1, sum(len(case.checks) for case in cases if not case.simulated))
         levels = (ERROR, ERROR / tests) if self.about == "every" else (ERROR / tests, ERROR)

@@ -24,20 +24,15 @@ _IMAGES, _MOLECULES, _SEQUENCES, _TIMES = 32, 1024, 512, 6
 
 
 def images(options: object, folder: Path) -> RealInput:  # noqa: ARG001 - of any size
-    """Write JPEGs as large as those of ImageNet."""
-    from PIL import Image
-
-    from wattlaw_papers.workloads.vision.synthetic_images import synthetic_images
+    from wattlaw_papers.workloads.vision.synthetic_images import synthetic_image
 
     generator = torch.Generator().manual_seed(0)
     sizes = []
     for number in range(_IMAGES):
         label = number % 2
         (folder / "train" / f"class{label}").mkdir(parents=True, exist_ok=True)
-        pixels = synthetic_images(torch.tensor([label]), _HEIGHT, _WIDTH, generator)[0]
         path = folder / "train" / f"class{label}" / f"{number}.jpg"
-        image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-        image.save(path, "JPEG", quality=_QUALITY)
+        synthetic_image(label, _HEIGHT, _WIDTH, generator).save(path, "JPEG", quality=_QUALITY)
         sizes.append(path.stat().st_size)
     return RealInput(
         {"source": "folder", "data": str(folder)},
@@ -78,7 +73,6 @@ def text(options: "language.Options", folder: Path) -> RealInput:
 
 
 def weather_states(options: "weather.Options", folder: Path) -> RealInput:
-    """Write time steps as large as those of ERA5."""
     import h5py
 
     shape = (options.channels, *options.image_size)

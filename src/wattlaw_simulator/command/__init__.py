@@ -23,6 +23,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
 from wattlaw.hardware.library import read_cluster
 from wattlaw.study.base_model import MAX_COUNT, Precision
+from wattlaw.study.labels import group_label
 from wattlaw.study.model import Measure, RunSpec, Train
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
@@ -148,19 +149,14 @@ def _job_template(
         raise BadInput("--hardware is required; see 'wattlaw simulate --list-hardware'")
     cluster = read_cluster(hardware)
     if gpus_per_node is not None and gpus_per_node > cluster.node.gpus:
-        raise BadInput(
-            f"--gpus-per-node: {gpus_per_node} is too large; a node of {cluster.name} has "
-            f"{cluster.node.gpus} GPUs"
-        )
+        has = f"a node of {cluster.name} has {cluster.node.gpus} GPUs"
+        raise BadInput(f"--gpus-per-node: {gpus_per_node} is too large; {has}")
     profile = None if profile_path is None else catalogue.read_profile(profile_path)
     name = workload or (profile.workload if profile else None)
     if name is None:
         raise BadInput("--workload is required; see 'wattlaw workloads'")
     if profile is not None and name != profile.workload:
-        raise BadInput(
-            f"--workload: {name!r:.80} does not match {profile_path}, a profile of "
-            f"{profile.workload}"
-        )
+        raise BadInput(f"--workload: {profile_path} is a profile of {profile.workload}")
     if profile is None or samples is None:
         catalogue.entry(name)  # raises BadInput for an unknown name
     values = {} if profile is None else profile.options
@@ -180,7 +176,7 @@ def _job_template(
 
 def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
     """Return the predictions; print the settings that cannot be simulated on standard error."""
-    rows, errors = [], []
+    rows = []
     for job in jobs:
         try:
             if job.setting.local_batch is None:
@@ -189,9 +185,10 @@ def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
         except BadInput as error:
             if len(jobs) == 1:
                 raise
-            errors.append(f"{_label(job)}: {error}")
-    for error_text in errors:
-        print_note(f"skipped: {error_text}")
+            limits = {"power_limit_w": job.setting.power_limit_w,
+                      "clock_limit_mhz": job.setting.clock_limit_mhz}  # fmt: skip
+            given = ", ".join(filter(None, (plural(job.gpus, "GPU"), group_label(limits))))
+            print_note(f"skipped: {given}: {error}")
     if not rows:
         raise BadInput(f"simulate: none of the {len(jobs)} settings can be simulated")
     return rows
@@ -279,12 +276,6 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             values = {"speedup": speedup, "parallel_efficiency": efficiency, "beta": beta}
             scaled.append({**row, **values})
     return scaled
-
-
-def _label(job: SimulatedJob) -> str:
-    limits = {"W": job.setting.power_limit_w, "MHz": job.setting.clock_limit_mhz}
-    texts = [f"{value:g} {unit}" for unit, value in limits.items() if value is not None]
-    return ", ".join([plural(job.gpus, "GPU"), *texts])
 
 
 def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:

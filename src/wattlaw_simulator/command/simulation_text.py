@@ -69,7 +69,6 @@ def _bottleneck(row: Row) -> str:
 
 
 def _setting(row: Row) -> Table:
-    """Return the values of a setting, and the parts of a step's time with a bar for each."""
 
     def duration(name: str) -> str:
         return fmt.duration_text(row[name])
@@ -111,7 +110,6 @@ def _ms(seconds: float) -> str:
 
 
 def _sweep(rows: Sequence[Row]) -> tables.Table | None:
-    """Return a row for each setting, without the columns that have no values."""
 
     def amount(heading: str, name: str, units: fmt.Units) -> tables.Column:
         return tables.in_unit(heading, rows, lambda row: Quantity(row[name], None, None), units)
@@ -134,7 +132,6 @@ def _sweep(rows: Sequence[Row]) -> tables.Table | None:
 
 
 def show_hardware(hardware: str | None, *, as_json: bool) -> int:
-    """List the known hardware, or the parameters of a cluster with their sources."""
     rows: list[dict[str, Any]]
     title = hint = ""
     if hardware is not None:

@@ -43,7 +43,6 @@ class SimulatedLauncher(Launcher):
 
     @classmethod
     def resolve(cls, study: Study) -> Study:
-        """Return the study with the hardware's label and the GPUs of a node."""
         machine = Machine.from_launch(study.launch)
         resolved = {"hardware": machine.label, "gpus_per_node": machine.gpus_per_node}
         launch = study.launch.model_copy(update=resolved)
@@ -51,7 +50,6 @@ class SimulatedLauncher(Launcher):
 
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - every store works
-        """Read the hardware; raise ``BadInput`` as ``resolve`` does."""
         return cls(Machine.from_launch(launch))
 
     def warnings(self, specs: Sequence[RunSpec]) -> Iterator[str]:
@@ -77,7 +75,6 @@ class SimulatedLauncher(Launcher):
         folder: RunFolder,
         allocation: Allocation,  # noqa: ARG002 - a process of the pool is all
     ) -> "SimulatedAttempt":
-        """Submit a run to the pool, which is started when it is needed."""
         resource_tracker.ensure_running()  # it unblocks signals when it starts
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _HANDLED_SIGNALS)  # children inherit it
         main = sys.modules["__main__"]

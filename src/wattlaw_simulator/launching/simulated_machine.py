@@ -1,7 +1,7 @@
 """The simulated machine of a study, and the simulator's job of a run."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
@@ -19,7 +19,6 @@ from wattlaw.study.launching import Launch, Simulation
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import WorkloadProfile
-from wattlaw.workloads.workload import Work
 from wattlaw_simulator.simulated_job import Parameters, SimulatedJob
 
 
@@ -37,14 +36,13 @@ def simulation_job(
     and ``samples`` the size of the full data set. Raises ``BadInput`` if the run is a command, its
     options are invalid, no profile is stored for them, or the number of samples is unknown.
     """
-    workload = spec.workload
+    workload, work = spec.workload, None
     if workload.command is not None:
         raise BadInput(f"{workload.name}: a command has no profile; allowed: a workload")
-    is_external = profile is not None and samples is not None  # may be an unregistered workload
-    text = workload.model_dump_json()
-    work = None if is_external else _work(text)
+    if profile is None or samples is None:  # else it may be an unregistered workload
+        work = _catalogued(catalogue.work, workload.model_dump_json())
     if profile is None:
-        profile = _profile(text)
+        profile = _catalogued(catalogue.profile, workload.model_dump_json())
     if samples is None:
         if work is None:
             raise BadInput(f"{workload.name}: the number of samples of its data set is unknown")
@@ -65,26 +63,21 @@ def simulation_job(
 
 
 @cache  # thousands of runs share a workload
-def _profile(workload: str) -> WorkloadProfile:
-    return catalogue.profile(WorkloadSpec.model_validate_json(workload))
-
-
-@cache
-def _work(workload: str) -> Work | None:
-    return catalogue.work(WorkloadSpec.model_validate_json(workload))
+def _catalogued(read: Callable[[WorkloadSpec], Any], workload: str) -> Any:
+    return read(WorkloadSpec.model_validate_json(workload))
 
 
 def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
     try:
         return WorkloadSpec(name=name, options=dict(options))
     except ValidationError:
-        raise BadInput(
-            f"{name!a:.80}: allowed as a workload's name: letters, digits, '.', '_' and '-'"
-        ) from None
+        allowed = "allowed as a workload's name: letters, digits, '.', '_' and '-'"
+        raise BadInput(f"{name!a:.80}: {allowed}") from None
 
 
 #: The most boards of a run that have telemetry.
 _REPORTED_BOARDS = 4
+_HARDWARE = "launch.simulation.hardware (or --hardware)"
 
 
 @dataclass(frozen=True)
@@ -100,20 +93,16 @@ class Machine:
         """Return the machine of a study; ``BadInput`` without hardware, or with too few GPUs."""
         simulation = launch.simulation
         if simulation.hardware is None:
-            raise BadInput(
-                "launch.simulation.hardware (or --hardware) is required; allowed: a file, or one "
-                f"of {', '.join((*library.cluster_names(), *library.gpu_names()))}"
-            )
+            names = ", ".join((*library.cluster_names(), *library.gpu_names()))
+            raise BadInput(f"{_HARDWARE} is required; allowed: a file, or one of {names}")
         try:
             cluster = library.read_cluster(simulation.hardware)
         except BadInput as error:
-            raise BadInput(f"launch.simulation.hardware (or --hardware): {error}") from None
+            raise BadInput(f"{_HARDWARE}: {error}") from None
         available = cluster.node.gpus
         if launch.gpus_per_node is not None and launch.gpus_per_node > available:
-            raise BadInput(
-                f"launch.gpus_per_node: {launch.gpus_per_node} is too large; allowed: 1 to "
-                f"{available}, the GPUs of a node of {cluster.name}"
-            )
+            allowed = f"allowed: 1 to {available}, the GPUs of a node of {cluster.name}"
+            raise BadInput(f"launch.gpus_per_node: {launch.gpus_per_node} is too large; {allowed}")
         return cls(cluster, launch.gpus_per_node or available, simulation)
 
     @property
@@ -136,7 +125,6 @@ class Machine:
         return f"{name} ({', '.join(details)})"
 
     def job(self, spec: RunSpec) -> SimulatedJob:
-        """Return the simulator's job of a run; raise ``WattlawError`` if it has no profile."""
         return simulation_job(spec, self.cluster, gpus_per_node=self._per_node(spec))
 
     def _per_node(self, spec: RunSpec) -> int:
@@ -152,7 +140,6 @@ class Machine:
         return f"{needed}; a node has {self.gpus_per_node}"
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
-        """Return why a run can never be simulated, apart from its limits, or None."""
         if spec.workload.command is not None:
             return "a command cannot be simulated; workloads can"
         gpu, precision = self.cluster.gpu, spec.setting.precision

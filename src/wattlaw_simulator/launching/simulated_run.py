@@ -42,7 +42,6 @@ _WINDOWS, _SAMPLES, _FAILS = range(3)
 
 
 def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
-    """Simulate an attempt at a run in a folder, and write its tables, its record and its log."""
     folder, share = RunFolder(path), machine.simulation.fail_share
     if share and _draw(machine, record, _FAILS, record.attempts).random() < share:
         _log(folder, record, [FAILURE])
@@ -139,22 +138,14 @@ def _sampler(
     machine: Machine, sampling: Sampling, host: str, device_ids: Sequence[str]
 ) -> SamplerReport:
     name, missed = f"{machine.cluster.gpu.name}, simulated", sampling.readings - sampling.kept
-    meter = MeterReport(
-        period_s=1 / sampling.sample_hz, reads=sampling.kept, missed=missed, late_s=0.0
-    )
-    devices = (
-        DeviceReport(id=device_id, kind="gpu", name=name, facts={"power": "simulated"})
-        for device_id in device_ids
-    )
+    period_s, about = 1 / sampling.sample_hz, {"power": "simulated"}
+    meter = MeterReport(period_s=period_s, reads=sampling.kept, missed=missed, late_s=0.0)
+    devices = (DeviceReport(id=each, kind="gpu", name=name, facts=about) for each in device_ids)
+    samples = sampling.kept * len(device_ids)
     return SamplerReport(
-        host=host,
-        samples=sampling.kept * len(device_ids),
-        duration_s=0.0,
-        cpu_s=0.0,
-        start_cpu_s=0.0,
-        devices=tuple(devices),
-        meters={"simulated": meter},
-    )
+        host=host, samples=samples, duration_s=0.0, cpu_s=0.0, start_cpu_s=0.0,
+        devices=tuple(devices), meters={"simulated": meter},
+    )  # fmt: skip
 
 
 def _log_lines(machine: Machine, prediction: Prediction, windows: Windows) -> Iterator[str]:

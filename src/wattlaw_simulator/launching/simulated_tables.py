@@ -13,6 +13,7 @@ average over the last sixth of a second (NVML: a sample period is between 1/6 s 
 """
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -45,26 +46,13 @@ _MOMENTS = 512
 _P95 = 1.6448536269514722
 
 
-def numbers(values: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    kind = pa.int64() if np.issubdtype(values.dtype, np.integer) else pa.float64()
-    return pa.array(values, kind, mask=None if valid is None else ~valid)
-
-
-def texts(values: Sequence[str], indices: npt.NDArray[Any], valid: Flags | None = None) -> pa.Array:
-    chosen = np.array(values, dtype=object)[indices]
-    return pa.array(chosen, pa.string(), mask=None if valid is None else ~valid)
-
-
 def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table:
-    """Return a table of a schema from arrays and constants; missing columns are null."""
+    """Return a table of a schema from arrays and constants; NaN and missing columns are null."""
     arrays = []
-    for field in schema:
-        values = columns.get(field.name)
-        if values is None:
-            values = pa.nulls(count, field.type)
-        elif not isinstance(values, pa.Array):
-            values = pa.array(np.broadcast_to(values, count), field.type)
-        arrays.append(values)
+    for name, kind in zip(schema.names, schema.types, strict=True):
+        # A data frame would take three times as long.
+        values = np.broadcast_to(np.asarray(columns.get(name)), count)
+        arrays.append(pa.array(values, kind, from_pandas=True))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
@@ -226,10 +214,8 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
     if measure.is_by_steps:
         warmup = begins < measure.warmup_steps
 
-    def in_training(values: Floats | float | None) -> pa.Array:
-        if values is None:
-            return pa.nulls(count, pa.float64())
-        return numbers(np.broadcast_to(np.asarray(values), count), training)
+    def in_training(values: npt.NDArray[Any] | float | None) -> Floats:
+        return np.where(training, math.nan if values is None else values, math.nan)
 
     mean_s = prediction.split.step_s * stretch
     log_sigma = sqrt(log1p(prediction.step_cv**2))
@@ -239,17 +225,15 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
     columns = {
         "run_id": run_id,
         "host": host,
-        "epoch": numbers(windows.epoch, np.full(count, not measure.is_by_steps)),
-        "phase": "steps"
-        if measure.is_by_steps
-        else texts(("evaluate", "train"), training.astype(np.int64)),
+        "epoch": None if measure.is_by_steps else windows.epoch,
+        "phase": "steps" if measure.is_by_steps else np.where(training, "train", "evaluate"),
         "warmup": warmup,
         "start_ns": nanoseconds(windows.start_s),
         "duration_s": windows.duration_s,
         "interrupted": False,
         "from_step": begins if measure.is_by_steps else 0,
         "samples": by_phase("samples"),
-        "steps": numbers(steps, training),
+        "steps": in_training(steps),
         "step_time_mean_s": in_training(mean_s),
         "step_time_p50_s": in_training(median_s),
         "step_time_p95_s": in_training(median_s * np.exp(_P95 * log_sigma)),
@@ -279,18 +263,16 @@ def nanoseconds(since_begin_s: Floats) -> Integers:
     return VIRTUAL_BEGIN_NS + np.rint(since_begin_s * 1e9).astype(np.int64)
 
 
-def _progress(windows: Windows, simulation: Simulation) -> dict[str, pa.Array]:
+def _progress(windows: Windows, simulation: Simulation) -> dict[str, Any]:
     """Return the progress at each evaluation, as a share of the epochs to the target."""
     job = windows.prediction.job
     needed = simulation.epochs_needed(job.global_batch)
     if needed is None:
         return {}
     share = (windows.epoch + 1) * job.setting.dataset_fraction / needed
-    metrics = [json.dumps({PROGRESS: float(value)}) for value in share]
-    return {
-        "metric": numbers(share, ~windows.is_training),
-        "metrics": texts(metrics, np.arange(len(metrics)), ~windows.is_training),
-    }
+    share = np.where(windows.is_training, math.nan, share)
+    texts = [None if math.isnan(each) else json.dumps({PROGRESS: each}) for each in share.tolist()]
+    return {"metric": share, "metrics": texts}
 
 
 @dataclass(frozen=True)
@@ -312,7 +294,6 @@ class Sampling:
         return cls(sample_hz, first_s, readings, min(readings, MAX_SAMPLES // boards))
 
     def drawn_s(self, draw: np.random.Generator) -> Floats:
-        """Return the times of the kept readings of a board, shape (kept,)."""
         edges = np.linspace(0, self.readings, self.kept + 1).astype(np.int64)
         chosen = edges[:-1] + (draw.random(self.kept) * np.diff(edges)).astype(np.int64)
         return np.add(self.first_s, chosen / self.sample_hz)
@@ -346,7 +327,7 @@ def telemetry_table(
     columns = {
         "run_id": run_id,
         "host": host,
-        "device": texts(devices, np.repeat(np.arange(len(devices)), sampling.kept)),
+        "device": np.repeat(devices, sampling.kept),
         "kind": "gpu",
         "t_ns": nanoseconds(t_s),
         "power_w": np.minimum(power_w * windows.power[window], limit_w),
@@ -354,6 +335,6 @@ def telemetry_table(
         "power_limit_w": float(limit_w),
         "sm_util": by_phase(cycle.sm_util, UTIL_AVERAGE_S, 0.0, evaluation.sm_util),
         "mem_util": by_phase(cycle.mem_util, UTIL_AVERAGE_S, 0.0, evaluation.mem_util),
-        "sm_clock_mhz": numbers(np.full(len(t_s), prediction.clock_mhz), training),
+        "sm_clock_mhz": np.where(training, prediction.clock_mhz, math.nan),
     }
     return table(columns, len(t_s), TELEMETRY)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -58,7 +58,9 @@ def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> I
     if not dataset.reads_files:
         return _measured(dataset, 64, 0.0, "samples in memory; nothing is read per epoch")
     method = "read unchanged; assumed to be stored in as many bytes as its tensors"
-    return _measured(dataset, 64, tensor_bytes(first_batch(dataset, 1)), method)
+    tensors = [each for each in pytree.tree_leaves(first_batch(dataset, 1))
+               if isinstance(each, torch.Tensor)]  # fmt: skip
+    return _measured(dataset, 64, float(sum(each.nbytes for each in tensors)), method)
 
 
 def _measured(
@@ -80,8 +82,3 @@ def _measured(
         torch.set_num_threads(threads)
     cpu_s = min(times_s[1:]) / samples
     return InputCost(stored_bytes_per_sample, cpu_s, dataset.reads_files, method)
-
-
-def tensor_bytes(data: Any) -> float:
-    leaves = pytree.tree_leaves(data)
-    return float(sum(leaf.nbytes for leaf in leaves if isinstance(leaf, torch.Tensor)))

@@ -171,18 +171,12 @@ def _tensors(values: Any) -> list[Tensor]:
 
 def _bytes(value: Any) -> float:
     """Return the stored bytes of all tensors in a value; expanded elements do not count."""
-    return float(sum(_elements(tensor) * _width(tensor.dtype) for tensor in _tensors(value)))
-
-
-def _elements(tensor: Tensor) -> int:
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    return math.prod(1 if size > 1 and not stride else size for size, stride in pairs)
-
-
-def _width(dtype: torch.dtype) -> int:
-    if dtype.is_complex:
-        return 8
-    return 4 if dtype.is_floating_point else dtype.itemsize
+    total = 0
+    for tensor in _tensors(value):
+        pairs, dtype = zip(tensor.shape, tensor.stride(), strict=True), tensor.dtype
+        width = 8 if dtype.is_complex else 4 if dtype.is_floating_point else dtype.itemsize
+        total += width * math.prod(1 if n > 1 and not stride else n for n, stride in pairs)
+    return float(total)
 
 
 def _moved_bytes(func: Any, args: Any, kwargs: Any, out: Any) -> float:

@@ -4,7 +4,7 @@ import pytest
 
 import import_samples as samples
 from imported import a_file, joules, left_out, made, notes, windows
-from public_data import misread_file, public_file
+from public_data import public_file
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 
@@ -77,12 +77,6 @@ def emissions(*rows: tuple[str, str, str, float, float], sep: str = ",") -> list
     return [EMISSIONS.replace(",", sep), *(sep.join(cells) for cells in lines)]
 
 
-def test_a_run_id_that_is_none_does_not_join_processes():
-    read = read_import(misread_file("codecarbon_run_id_none.csv"))
-    assert sorted(joules(read)) == pytest.approx([18_000, 36_000, 72_000])
-    assert left_out(read) == {}
-
-
 @pytest.mark.parametrize(
     "run_id", ["None", "", "nan", "null", "0", "job", "my run", "5b0fa12a-3dd7"]
 )
@@ -91,30 +85,6 @@ def test_processes_of_one_run_id_are_those_that_begin_at_other_times(tmp_path, r
         ("10:02:00", "job", run_id, 120.5, 0.02), ("10:04:03", "job", run_id, 121.0, 0.03),
         ("12:00:00", "job", run_id, 60.0, 0.01)))  # fmt: skip
     assert sorted(joules(read_import(path))) == pytest.approx([36_000, 72_000, 108_000])
-
-
-def test_updates_of_a_process_count_once_whatever_its_id(tmp_path):
-    for run_id in ("", "x", "5b0fa12a-3dd7-45bb-9766-cc326314d9f1"):
-        path = made(tmp_path, "emissions.csv", *emissions(
-            ("10:02:00", "job", run_id, 60.2, 0.01), ("10:03:00", "job", run_id, 120.3, 0.02),
-            ("10:04:01", "job", run_id, 180.9, 0.03)))  # fmt: skip
-        assert joules(read_import(path)) == [pytest.approx(0.03 * 3.6e6)]
-
-
-def test_parts_of_one_run_id_that_follow_each_other_are_all_read(tmp_path):
-    uuid = "5b0fa12a-3dd7-45bb-9766-cc326314d9f1"
-    path = made(tmp_path, "emissions.csv", *emissions(
-        ("10:01:00", "job", uuid, 60.2, 0.01), ("10:02:00", "job", uuid, 60.3, 0.01),
-        ("10:05:00", "job", uuid, 30.0, 0.005)))  # fmt: skip
-    read = read_import(path)
-    assert (sum(joules(read)), left_out(read)) == (pytest.approx(0.025 * 3.6e6), {})
-
-
-def test_tasks_of_a_process_add_up():
-    read = read_import(misread_file("codecarbon_tasks.csv"))
-    assert joules(read) == [pytest.approx(2595.57, abs=0.01)]
-    assert "1 tracker in 1 run, times in UTC" in read.files[0].description
-    assert sum(row["duration_s"] for row in read.runs[0].windows) == pytest.approx(90.525, abs=1e-3)
 
 
 @pytest.mark.parametrize("run_id", ["r1", "None", "5b0fa12a-3dd7-45bb-9766-cc326314d9f1"])
@@ -129,12 +99,6 @@ def test_tasks_count_once_beside_their_total(tmp_path, run_id):
     read = read_import(made(tmp_path, "b.csv", f"task_name,{head}", *lines))
     assert sorted(joules(read)) == pytest.approx([0.005 * 3.6e6, 0.04 * 3.6e6])
     assert left_out(read) == {"a task of a process whose total is on another line": 3}
-
-
-def test_glued_lines_are_counted_and_named():
-    read = read_import(misread_file("codecarbon_glued_row.csv"))
-    assert left_out(read) == {"another number of cells than the header": 1}
-    assert joules(read) == [pytest.approx(0.04 * 3.6e6)]
 
 
 def test_versions_appended_to_one_file_are_all_read(tmp_path):
@@ -156,10 +120,3 @@ def test_energies_with_decimal_commas_are_read_and_unclear_ones_rejected(tmp_pat
     read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows, sep=";")))
     assert joules(read) == pytest.approx([0.011 * 3.6e6, 0.02 * 3.6e6])
     assert [text.split(":")[0] for text in read.files[0].rejected] == ["line 4", "line 5"]
-
-
-def test_an_energy_of_zero_is_not_measured(tmp_path):
-    rows = [("10:02:00", "a", "r1", 60.0, 0.0), ("11:02:00", "b", "r2", 60.0, 0.01)]
-    read = read_import(made(tmp_path, "emissions.csv", *emissions(*rows)))
-    assert [run.windows[0].get("gpu_energy_j") for run in read.runs] == [None, 36_000]
-    assert read.runs[0].windows[0]["energy_verdict"] == "unavailable"

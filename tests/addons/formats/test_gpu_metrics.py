@@ -84,11 +84,6 @@ def test_nodes_are_those_whose_gpus_differ(tmp_path):
     assert (gpus(both), joules(both)) == ([4], [pytest.approx(4 * 250 * 120, rel=0.05)])
 
 
-def test_the_label_of_the_node_names_it(tmp_path):
-    lines = dcgm(250, range(60), Hostname="dx-aaaaa", instance="10.0.0.5:9400", node="n7")
-    assert hosts(read_import(made(tmp_path, "dcgm.txt", *lines))) == {"n7"}
-
-
 def test_gpus_without_a_uuid_are_those_of_their_node(tmp_path, capsys):
     lines = [line for host in ("n1", "n2") for line in dcgm(250, range(60), None, Hostname=host)]
     read = read_import(made(tmp_path, "dcgm.txt", *lines))
@@ -125,30 +120,3 @@ def test_a_gpu_without_power_is_part_of_no_sum_that_is_ok(tmp_path):
     read = read_import(made(tmp_path, "dcgm.txt", *lines))
     assert (gpus(read), verdicts(read)) == ([2], {"partial"})
     assert any("GPU-2" in note for note in read.runs[0].record.notes)
-
-
-def test_values_that_are_none_are_counted(tmp_path):
-    values = [[1_717_920_000 + s, "NaN" if s % 10 == 3 else "250"] for s in range(60)]
-    metric = {"__name__": "DCGM_FI_DEV_POWER_USAGE", "UUID": "GPU-1", "gpu": "0"}
-    result = [{"metric": metric, "values": values}, "nothing", {"metric": metric, "values": [[1]]}]
-    text = json.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
-    read = read_import(made(tmp_path, "dcgm.json", text))
-    assert left_out(read) == {"a blank value": 6, "no pair of time and value": 2}
-    assert joules(read) == [pytest.approx(250 * 59)]
-
-
-def test_devices_that_are_left_out_are_said(tmp_path):
-    lines = [line for i in range(3) for line in dcgm(250, range(60), f"GPU-{i}")]
-    read = read_import(made(tmp_path, "dcgm.txt", *lines), devices=["GPU-1"])
-    (note,) = (note for note in read.runs[0].record.notes if "--device" in note)
-    assert "120 readings left out: of GPU-0, GPU-2" in note
-
-
-def test_two_hosts_have_their_own_phases(tmp_path):
-    lines = [line for host, busy in (("n1", range(10, 40)), ("n2", range(60, 90)))
-             for s in range(100)
-             for line in dcgm(300 if s in busy else 60, range(s, s + 1), None,
-                              Hostname=host)]  # fmt: skip
-    read = read_import(made(tmp_path, "dcgm.txt", *lines))
-    assert {row["start_ns"] for row in read.runs[0].windows} == {
-        1_717_920_010 * 10**9, 1_717_920_060 * 10**9}  # fmt: skip

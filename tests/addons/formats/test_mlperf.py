@@ -8,7 +8,7 @@ import pytest
 import import_samples as samples
 from import_samples import mllog
 from imported import a_file, left_out, metrics, notes, windows
-from public_data import misread_file, public_file
+from public_data import public_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
 
@@ -76,17 +76,6 @@ def test_an_mlperf_power_log_is_the_energy_of_its_run_by_the_rules(tmp_path):
     slow = a_file(tmp_path / "node_0.txt", samples.mlperf_power(spacing_s=2.0))
     assert "a reading every 2 s" in notes(read_import([log, slow], map="gpus=@8"))
     assert "efficiency 0.9" in notes(read_import([log, power], map="gpus=@8"))
-
-
-def test_blocks_that_carry_their_size_are_read():
-    read = read_import(misread_file("mlperf_flux1_blocks.txt"), map="gpus=@64")
-    blocks = windows(read, "steps")
-    assert [(row["steps"], row["samples"]) for row in blocks] == [(128, 262_144)] * 4
-    assert [row["duration_s"] for row in blocks] == pytest.approx([123.019] * 4)
-    evaluations = windows(read, "evaluate")
-    assert [row["epoch"] for row in evaluations] == [0] * 4  # 1,099,776 samples are an epoch
-    assert [row["metric"] for row in evaluations] == pytest.approx([0.88, 0.78, 0.68, 0.58])
-    assert not left_out(read)
 
 
 T = 1_769_860_000_000
@@ -320,14 +309,3 @@ def test_an_evaluation_beside_training_is_in_the_time_of_the_epoch(tmp_path):
     ]
     assert [row["epoch"] for row in windows(read, "evaluate")] == [0]
     assert "1 evaluation ran beside training" in read.files[0].notes[0]
-
-
-def test_power_readings_without_a_value_are_left_out_and_gaps_are_said(tmp_path):
-    lines = samples.mlperf_power().decode().splitlines()
-    lines[10] = lines[10].replace("5000.0", "null")
-    del lines[20:25]
-    log = a_file(tmp_path / "result_0.txt", samples.mlperf())
-    power = a_file(tmp_path / "node_0.txt", "\n".join(lines))
-    read = read_import([log, power], map="gpus=@8")
-    assert left_out(read)["power_reading without a value"] == 1
-    assert "2 gaps of up to 6 s" in " ".join(read.files[1].notes)

@@ -49,14 +49,6 @@ def test_the_exported_history_of_a_run_has_the_same_steps(tmp_path):
     assert joules(both) == [pytest.approx(18 * 250.0)]
 
 
-def test_an_exported_table_of_runs_is_a_table(tmp_path):
-    rows = {"Name": ["a", "b"], "State": "finished", "Runtime": [900, 500], "gpus": [1, 2],
-            "perf/step_time_s": [0.5, 0.3], "batch_size": 64}  # fmt: skip
-    path = a_file(tmp_path / "runs.csv", pd.DataFrame(rows).to_csv(index=False))
-    read = read_import(path, map="gpus=gpus,step_time_s=perf/step_time_s,global_batch=batch_size")
-    assert [row["duration_s"] for row in windows(read)] == [0.5, 0.3]
-
-
 def test_a_run_of_mlflow_has_its_steps_and_its_parameters_as_setting(tmp_path):
     folder = mlflow_folder(tmp_path)
     a_file(folder.parent / "meta.yaml", "experiment_id: '7'\nname: nets\n")
@@ -100,7 +92,9 @@ def test_what_follows_a_damaged_block_of_a_log_is_read(tmp_path):
     last, steps = windows(read, "steps")[-1], sum(row["steps"] for row in windows(read, "steps"))
     assert (last["from_step"] + last["steps"], steps > 200) == (399, True)
     assert left_out(read)["a record that is damaged or cut off"] >= 1
-    cut = read_import(a_file(tmp_path / "cut.wandb", content[:70_000]), map="gpus=@2")
+    cut = read_import(
+        a_file(tmp_path / "cut.wandb", content[:65_539]), map="gpus=@2"
+    )  # in the head of a piece
     assert 0 < sum(row["steps"] for row in windows(cut, "steps")) < 398
     assert "cut off" in notes(cut)
 

@@ -8,7 +8,6 @@ import pytest
 
 import import_samples as samples
 from imported import a_file, left_out, metrics, notes, windows
-from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
 
@@ -87,12 +86,6 @@ def blocks(read: Import) -> list[tuple[int, float, int | None]]:
     return [(row["steps"], row["duration_s"], row["samples"]) for row in windows(read, "steps")]
 
 
-def test_each_training_of_a_resumed_state_has_its_own_steps(tmp_path):
-    path = misread_file("hf_two_trainings/trainer_state.json")
-    read = read_import(path, map="gpus=@1,global_batch=@16")
-    assert blocks(read) == [(100, 50.0, 1600), (100, 55.0, 1600)]
-
-
 @pytest.mark.parametrize("version", [4, 5])
 def test_trainings_that_continue_a_state_have_the_steps_since(tmp_path, version):
     log = [
@@ -157,16 +150,6 @@ def steps(first: int, last: int, start_s: float, step_s: float = 2.0) -> list[tu
 def training_of(read: Import) -> tuple[int, float]:
     rows = windows(read, "steps")
     return sum(row["steps"] for row in rows), sum(row["duration_s"] for row in rows)
-
-
-def test_a_pause_and_steps_that_go_back_are_no_training():
-    path = misread_file("tb_resume")
-    for each in (path, next(path.glob("events*"))):
-        read = read_import(each, map="gpus=@1")
-        count, duration_s = training_of(read)
-        assert duration_s / count == pytest.approx(1.0)
-        assert count == 250  # 0 to 150, and again 100 to 200
-        assert read.runs[0].record.spec.workload.name == "tb_resume"
 
 
 def test_steps_that_go_on_after_a_crash_or_a_pause_take_their_own_time(tmp_path):

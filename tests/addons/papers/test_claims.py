@@ -1,11 +1,15 @@
 """Every claim is supported where it is true, contradicted where not, and else undecided."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from claims_lab import Lab, capped, law
-from made_tables import frames, run_row
+from made_tables import frames, study
+from wattlaw.analysis.findings import analyse
+from wattlaw.report.core_sections import sections
+from wattlaw.report.sections import Content, Layout
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
@@ -272,11 +276,6 @@ def test_a_store_without_the_needed_values_decides_no_claim():
         assert claim.evidence.startswith("Nothing"), claim.evidence
 
 
-def test_a_store_without_a_done_run_decides_no_claim():
-    found = check_claims(*frames([run_row("a", status="failed")], []))
-    assert {claim.verdict for claim in found} == {NOT_DECIDABLE}
-
-
 def test_one_model_against_it_contradicts_a_claim_on_all():
     lab = Lab().run(util=lambda n: 0.8 * n**-0.1).run("vgg16", util=0.8)
     claim = BY_NAME["memory-utilisation-falls"].evaluate(lab.findings())
@@ -349,6 +348,14 @@ def test_verdicts_on_simulated_runs_say_simulated():
     claim = BY_NAME["power-law-describes"].evaluate(both)
     assert claim.verdict == SUPPORTED  # by the measured runs alone
     assert {part.verdict for part in claim.workloads} == {SIMULATED, SUPPORTED}
+
+
+def test_the_report_has_no_claims_while_none_is_decided_unless_they_are_asked_for():
+    content = Content(analyse(*study((1, 2))), (), Layout(("claims",)))
+    assert not sections(content)
+    wanted = replace(content.layout, wanted=frozenset({"claims"}))
+    (shown,) = sections(replace(content, layout=wanted))
+    assert len(shown.blocks[0].rows) == sum(one.study == "mit-2022" for one in CLAIMS)
 
 
 def test_the_numbers_in_claims_are_the_published_ones():

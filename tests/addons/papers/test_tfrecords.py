@@ -4,11 +4,9 @@ import gzip
 import io
 import itertools
 import os
-import re
 import shutil
 import tempfile
 import time
-import zlib
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -93,8 +91,6 @@ def test_every_record_comes_back_as_it_was_written(payloads):
         shard = Path(folder) / "train-0"
         shard.write_bytes(framed(payloads))
         assert payloads_of(shard) == payloads
-        create_index(str(shard), f"{shard}.idx")
-        assert payloads_of(shard) == payloads
 
 
 @given(SOME, st.data())
@@ -124,57 +120,25 @@ def test_a_shard_that_breaks_off_is_refused(payloads, draw):
 
 
 @pytest.mark.parametrize("ending", [".idx", ".index", ".tfindex"])
-def test_an_index_next_to_a_shard_is_used(data, ending, monkeypatch):
+def test_an_index_of_another_reader_is_no_shard(data, ending):
     expected = all_of(shards_of(data))
-    assert len(expected) == 12
     for path in data.glob("train-*"):
         create_index(str(path), f"{path}{ending}")
-
-    def never(shard: Path) -> None:
-        raise AssertionError(f"{shard} was searched")
-
-    monkeypatch.setattr(tfrecords, "_scan", never)
     assert all_of(shards_of(data)) == expected
-
-
-def test_the_index_that_tfrecord_names_itself_is_used(write, monkeypatch):
-    folder = write(example(1), example(2))
-    shard = (folder / "train-00000-of-00001").rename(folder / "train-0.tfrecord")
-    create_index(str(shard), str(folder / "train-0.tfindex"))
-    monkeypatch.setattr(tfrecords, "_scan", None)
-    assert [label for _, label in all_of(shards_of(folder))] == [0, 1]
-
-
-@pytest.mark.parametrize("index", ["", "0 20\n25 31\n", "x y\n", "0 9" + "9" * 20])
-def test_an_index_of_another_file_is_refused(write, index):
-    folder = write(example(1), example(2))
-    path = folder / "train-00000-of-00001.idx"
-    path.write_text(index)
-    with pytest.raises(BadInput, match=re.escape(str(path))) as caught:
-        shards_of(folder)
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"no records " * 9, r"record 0: .*uncompressed complete TFRecord files"),
-        (gzip.compress(framed([b"one"]), mtime=0), r"is compressed \(gzip\)"),
-        (zlib.compress(framed([b"one"])), r"is compressed \(zlib\)"),
+        (gzip.compress(framed([b"one"]), mtime=0), r"record 0: .*uncompressed complete TFRecord"),
     ],
-    ids=["text", "gzip", "zlib"],
+    ids=["text", "gzip"],
 )
 def test_an_invalid_or_compressed_tfrecord_file_is_rejected(tmp_path, content, words):
     (tmp_path / "train-0").write_bytes(content)
     with pytest.raises(BadInput, match=f"{tmp_path}/train-0: {words}"):
         shards_of(tmp_path)
-
-
-def test_an_image_that_cannot_be_decoded_is_named_with_its_record(write):
-    folder = write(example(), example(image=b"\xff\xd8\xff\xe0 no more than a start"))
-    pictures = ImageData(shards_of(folder), 32, training=False)
-    with pytest.raises(BadInput, match=r"train-00000-of-00001: record [01]: .*cannot be decoded"):
-        pictures.batch(np.array([1]), np.zeros(1, np.uint64))
 
 
 def test_images_of_every_kind_in_imagenet_are_decoded(write):
@@ -238,22 +202,17 @@ def test_other_usual_names_of_splits_are_read(data, tmp_path, train, validation)
         assert all_of(Shards(tmp_path / "renamed", 10, 1, training=training)) == all_of(expected)
 
 
-def test_records_of_tensorflow_datasets_have_labels_from_0(write):
-    some: Features = {"image": (b"image", "byte"), "label": (0, "int"), "file_name": (b"a", "byte")}
-    assert all_of(shards_of(write(some))) == [(b"image", 0)]
-
-
 @pytest.fixture
 def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     found: list[Path] = []
-    search = tfrecords._scan
+    search = tfrecords.bounds
 
     def slow(shard: Path) -> tfrecords.Bounds:
         found.append(shard)
         time.sleep(0.1)
         return search(shard)
 
-    monkeypatch.setattr(tfrecords, "_scan", slow)
+    monkeypatch.setattr(tfrecords, "bounds", slow)
     monkeypatch.setenv(data_cache.VARIABLE, str(tmp_path / "cache" / "data"))
     return found
 
@@ -287,40 +246,11 @@ def test_a_changed_shard_or_a_damaged_index_is_searched_again(data, searched, ch
     assert len(searched) == 4
 
 
-def test_without_a_cache_that_can_be_written_a_rank_searches_by_itself(
-    data, searched, monkeypatch, capsys
-):
-    before = sorted(data.iterdir())
-    folder = str(data / "train-00000-of-00002" / "cache")
-    monkeypatch.setenv(data_cache.VARIABLE, folder)
-    assert len(all_of(shards_of(data))) == 12
-    (told,) = capsys.readouterr().err.splitlines()
-    assert folder in told and "cannot be used" in told
-    assert len(searched) == 2
-    assert sorted(data.iterdir()) == before
-
-
 def test_missing_shards_and_those_of_another_set_are_noticed(data):
     shutil.copy(data / "train-00000-of-00002", data / "train-00000-of-00001")
-    with pytest.raises(BadInput, match="3 shards of 2"):
+    with pytest.raises(BadInput, match="3 shards of a set of 2"):
         shards_of(data)
     (data / "train-00000-of-00001").unlink()
     (data / "train-00000-of-00002").unlink()
-    with pytest.raises(BadInput, match="1 shards of 2, not shard 0"):
+    with pytest.raises(BadInput, match="1 shards of a set of 2; shard 0 is missing"):
         shards_of(data)
-
-
-def test_few_files_are_open_however_many_shards_there_are(tmp_path):
-    for number in range(100):
-        (tmp_path / f"train-{number:03}").write_bytes(framed([b"%d" % number]))
-    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    reader = Records()
-    for number in [*range(100), *range(100)]:
-        shard = tmp_path / f"train-{number:03}"
-        start, end = bounds(shard).tolist()
-        assert reader.read(shard, start, end, 0) == b"%d" % number
-    during = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    del reader
-    after = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    assert 1 < during - before <= 64
-    assert after == before

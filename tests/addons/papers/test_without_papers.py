@@ -27,12 +27,6 @@ def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(store, tm
     assert "arxiv.org/abs/2201.12423." not in text
 
 
-def test_the_dashboard_needs_no_study(store):
-    shown = wattlaw_without("wattlaw_papers", "top", store, "--once")
-    assert (shown.returncode, shown.stderr) == (0, "")
-    assert "runs ended" in shown.stdout
-
-
 @pytest.mark.parametrize(
     ("line", "words"),
     [

@@ -1,6 +1,5 @@
 """``wattlaw simulate``: sums of rows, sweeps, and errors for impossible settings."""
 
-import csv
 import json
 from dataclasses import replace
 from itertools import pairwise
@@ -126,17 +125,6 @@ def test_an_invalid_option_gives_one_line_with_allowed_values(capsys, changed, t
     assert told in lines[-1]
     assert all(line.startswith("wattlaw: ") for line in lines)
     assert len(lines) == 1 or "none of the 2 settings" in told
-
-
-def test_a_sweep_is_written_as_a_table(tmp_path, capsys):
-    path = tmp_path / "sweep.csv"
-    found = rows(capsys, *BASE, "--gpus", "2,4", "-o", str(path))
-    with path.open(encoding="utf-8", newline="") as file:
-        table = list(csv.DictReader(file))
-    assert tuple(table[0]) == KEYS
-    assert [float(row["epoch_time_s"]) for row in table] == [row["epoch_time_s"] for row in found]
-    assert table[0]["simulated"] == "True"
-    assert table[0]["beta"] == ""
 
 
 def test_a_profile_file_describes_an_unregistered_workload(tmp_path, capsys):

@@ -11,10 +11,10 @@ import pytest
 import yaml
 
 from conftest import records, started, study_of, wait_for, wattlaw
+from made_runs import made_record
 from wattlaw.cli.main import main
 from wattlaw.hardware import library
 from wattlaw.running.planning import plan_study
-from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
@@ -37,15 +37,11 @@ def plan(path, launch=None, **study):
     return plan_study(path)
 
 
-def run_here(planned, folder, run=None, attempts=1):
-    """Simulate one planned run in this process; return how it ended and its folder."""
-    run = run or planned.runs[0]
+def begun(run, folder):
+    """Return the record of a planned run and its folder."""
     place = RunFolder(folder / run.run_id)
-    place.path.mkdir(parents=True, exist_ok=True)
-    record = RunRecord(
-        run_id=run.run_id, study="test", spec=run.spec, seed=0, order_seed=0, attempts=attempts
-    )
-    return simulate(Machine.from_launch(planned.study.launch), record, place.path), place
+    place.path.mkdir(parents=True)
+    return made_record(run.run_id, run.spec, attempts=1), place
 
 
 def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
@@ -54,7 +50,8 @@ def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
         simulation = MIT["simulation"] | {"seed": seed}
         planned = plan(tmp_path / "study.yaml", {"simulation": simulation})
         run = next(one for one in planned.runs if one.spec.setting.gpus == 8)
-        _, folder = run_here(planned, tmp_path / str(number), run)
+        record, folder = begun(run, tmp_path / str(number))
+        simulate(Machine.from_launch(planned.study.launch), record, folder.path)
         found.append([pq.read_table(path).drop_columns(["run_id"])
                       for path in (folder.epochs_path, folder.telemetry_path)])  # fmt: skip
     assert found[0] == found[1]
@@ -127,6 +124,19 @@ def test_a_study_that_cannot_be_simulated_gives_a_one_line_error(
     assert expected in told
     assert told.count("\n") == 1
     assert not store.exists()
+
+
+def test_a_killed_process_of_the_pool_fails_its_run_and_the_next_has_another_pool(tmp_path):
+    planned = plan(tmp_path / "study.yaml")
+    launcher = SimulatedLauncher.open(planned.study.launch, tmp_path)
+    reasons = []
+    for run in planned.runs[:2]:
+        attempt = launcher.start(*begun(run, tmp_path), None)
+        if not reasons:
+            next(iter(launcher._pool._processes.values())).kill()
+        reasons.append(wait_for(attempt.poll, "the run to end").reason)
+    launcher.close()
+    assert reasons == ["a simulating process was killed", None]
 
 
 def spec_of(workload=DIGITS, **setting):

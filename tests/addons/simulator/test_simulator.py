@@ -143,16 +143,6 @@ def test_the_last_update_takes_what_is_left_and_is_dropped_below_one_sample_each
         predict(job(8, samples=7))
 
 
-def test_small_kernels_wait_for_the_host_that_issues_them():
-    tiny = job(1, local_batch=1, parameters=Parameters(launch_us=50.0, epoch_ms=0.0, order_ns=0.0))
-    found = predict(tiny)
-    assert found.split.launch_s > found.split.compute_s
-    launches = 160 + 320 + 6
-    host_s = launches * tiny.parameters.launch_us * 1e-6 + tiny.parameters.step_ms * 1e-3
-    assert found.split.step_s == pytest.approx(host_s)
-    assert found.train.sm_util == pytest.approx(found.split.compute_s / host_s)
-
-
 def test_input_that_is_too_slow_is_waited_for_and_shared_storage_ends_scaling():
     cluster = read_cluster("mit-v100")
     slow = profile(stored_bytes_per_sample=5e5, input_cpu_s_per_sample=0.0)

@@ -97,14 +97,6 @@ def test_a_repeated_prolog_keeps_the_saved_previous_limit(start, again):
     wait_for(node.is_clean, "the watchdogs to end", 10)
 
 
-def test_uuids_name_the_boards_of_a_job(start):
-    node = start(2)
-    node.prolog(comment=ASKS, gpus=f"{node.devices[1]},{node.devices[0]}")
-    assert node.limits_w == [250, 250]
-    node.hook("epilog", gpus=node.devices[1])
-    assert node.limits_w == BEFORE_W
-
-
 def test_the_clock_is_locked_and_let_go(start):
     node = start(1)
     node.allow(CLOCKS)
@@ -131,14 +123,6 @@ def test_a_power_profile_is_set_and_let_go(start):
         verify_prolog_limits(Limits(250.0), node.devices, str(JOB), 0)
     node.hook("epilog")
     assert (board.requested_profiles, board.limit_mw) == (0b100, 287_500)
-
-
-def test_a_job_without_a_request_does_not_use_the_driver(start):
-    node = start(1)
-    assert node.prolog(comment="my own words") == node.prolog(comment=None) == ""
-    assert node.boards.calls("nvmlInitWithFlags") == 0
-    assert not node.state.exists()
-    assert node.is_clean()
 
 
 def test_the_comment_is_queried_if_slurm_does_not_set_it(start, monkeypatch):
@@ -220,16 +204,6 @@ def test_slurm_is_queried_about_jobs_without_work_on_the_node(start, told, has_s
     assert node.limits_w == [287.5]
 
 
-def test_nothing_is_restored_within_the_grace_period(start):
-    node = start(1)
-    node.allow(SITE.replace(f"{GRACE_S}", "30"))
-    node.prolog()
-    node.kill_slurmd()  # it may be about to be started again, and the job about to begin
-    assert stays(lambda: node.limits_w == [250], 1.5)
-    node.hook("epilog")
-    wait_for(node.is_clean, "the watchdog to end", 10)
-
-
 def test_a_limit_stays_while_the_state_of_its_job_is_unknown(start):
     node = start(2)  # slurmd lives, the job has no process now, and squeue fails
     node.prolog(JOB)
@@ -275,31 +249,6 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(start):
         assert main([*node.line("restore"), "--all"]) == 0
     assert node.limits_w == BEFORE_W
     assert node.is_clean()
-
-
-def test_saved_limits_of_an_earlier_boot_are_removed(start):
-    node = start(1)
-    with stepd(JOB):
-        node.prolog()
-        (saved,) = node.state.glob("*.json")
-        told = json.loads(saved.read_text())
-        for watchdog in node.watchdogs:
-            watchdog.kill()
-    saved.write_text(json.dumps(told | {"boot_id": "of last week"}))
-    node.boards[0].limit_mw = 400_000
-    assert node.hook("prolog")[0] == 0
-    assert node.limits_w == [400]
-    assert node.states == []
-
-
-def test_a_limit_that_an_administrator_has_set_since_stays(start):
-    node = start(1)
-    node.prolog()
-    for watchdog in node.watchdogs:
-        watchdog.kill()
-    node.boards[0].limit_mw = 190_000
-    assert "somebody has set 190 W since" in node.prolog(OTHER, None)
-    assert node.limits_w == [190]
 
 
 @pytest.fixture

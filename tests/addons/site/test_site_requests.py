@@ -5,13 +5,11 @@ import os
 import time
 from pathlib import Path
 
-import pynvml
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import wait_for
-from limiting import SET
 from sites import ASKS, BEFORE_W, JOB, OTHER, SITE, nodes, stepd
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import BadInput, NotAvailable
@@ -66,12 +64,6 @@ def test_any_comment_gives_limits_or_an_error(comment):
         limits = parse_limit_comment(comment)
         assert limits.are_none is not requests_limit(comment)
         assert not limits.are_none or limit_comment(limits) == ""
-
-
-@pytest.mark.parametrize("limits", [Limits(float("nan")), Limits(-1.0), Limits(None, 1e5)])
-def test_a_limit_that_does_not_fit_a_comment_is_rejected(limits):
-    with pytest.raises(BadInput, match="cannot be requested from Slurm"):
-        limit_comment(limits)
 
 
 MIG = {"mig_mode": [1, 0], "mig_count": [2, 0]}
@@ -158,31 +150,12 @@ def test_a_board_of_another_job_that_runs_is_not_limited_twice(start):
     assert node.limits_w == [287.5]
 
 
-def test_the_first_board_is_restored_if_the_second_fails(start):
-    node = start()
-    node.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
-    node.prolog(gpus="0,1")
-    assert "Unknown Error" in node.report(JOB)["refused"]
-    assert node.limits_w == BEFORE_W
-    assert node.states == []
-
-
 def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start):
     node = start(1)
     with machine_lock.lock(f"limits/{node.devices[0]}"):
         node.prolog()
         assert node.limits_w == [250]
         assert node.hook("epilog")[0] == 0
-    assert node.limits_w == [287.5]
-
-
-def test_a_folder_in_place_of_a_report_neither_drains_the_node_nor_keeps_a_cap(start):
-    node = start(1)
-    node.prolog()
-    (report,) = node.reports.iterdir()
-    report.unlink()
-    (report / "file").mkdir(parents=True)
-    assert node.hook("epilog")[0] == 0
     assert node.limits_w == [287.5]
 
 
@@ -223,12 +196,3 @@ def test_the_job_checks_that_its_cap_is_enforced(start):
     node.boards[0].clamp_mw = 300_000
     with pytest.raises(NotAvailable, match="enforces 300 W instead of the 250 W"):
         verify_prolog_limits(Limits(250), node.devices, str(JOB), wait_s=0)
-
-
-def test_a_refused_job_gets_the_reason_at_once(start):
-    node = start(1)
-    node.prolog(comment="wattlaw:power_w=50")
-    before_s = time.monotonic()
-    with pytest.raises(NotAvailable, match=r"has refused: .* outside the site's 150 to 350 W"):
-        verify_prolog_limits(Limits(50), node.devices, str(JOB), wait_s=30)
-    assert time.monotonic() - before_s < 5

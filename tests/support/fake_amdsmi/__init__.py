@@ -117,10 +117,6 @@ class Gpu:
         for name, value in values.items():
             write(self.smi, name, value)
 
-    def fail(self, function: str, code: int) -> None:
-        """Let a function of the library fail with a code; 0: not any more."""
-        write(self.smi, f"status.{function}", code or None)
-
     def use(self, joules: float) -> None:
         now = int((self.smi / "energy_accumulator").read_text())
         self.set_smi(energy_accumulator=now + round(joules / UNIT_J))

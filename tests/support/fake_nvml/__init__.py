@@ -276,13 +276,9 @@ class FakeGpus:
                     fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def fault(
-        self, function: str, board: int = -1, code: int | None = None, hang: bool = False,
-        after_calls: int = 0, for_calls: int = 0, from_ns: int = 0, to_ns: int = 0,
-    ) -> None:  # fmt: skip
-        """Let a function fail with a code, or hang until the faults are cleared.
-
-        It begins after so many calls or at a time, and heals after `for_calls` more or at another.
-        """
+        self, function: str, board: int = -1, code: int | None = None, hang: bool = False
+    ) -> None:
+        """Let a function fail with a code, or hang, until the faults are cleared."""
         if (code is None) is not hang:
             raise TypeError("a fault has a code or hangs")
         with self.locked():
@@ -290,8 +286,7 @@ class FakeGpus:
             if entry is None:
                 raise RuntimeError(f"the fault table has {MAX_FAULTS} entries")
             entry.function, entry.board = function.encode(), board
-            entry.code, entry.after_calls, entry.seen = code or 0, after_calls, 0
-            entry.for_calls, entry.from_ns, entry.to_ns = for_calls, from_ns, to_ns
+            entry.code = code or 0
             entry.kind = HANG if hang else CODE
 
     def clear_faults(self) -> None:
@@ -300,16 +295,13 @@ class FakeGpus:
             for entry in self.header.faults:
                 entry.kind = 0
 
-    def lie(
-        self, board: int, what: str, how: str = "sets", value: float = 0, from_ns: int = 0,
-        to_ns: int = 0,
-    ) -> None:  # fmt: skip
-        """Let a board say something wrong: of `LIES`, in one of the ways of `HOWS`, for a while."""
+    def lie(self, board: int, what: str, how: str = "sets", value: float = 0) -> None:
+        """Let a board say something wrong: of `LIES`, in one of the ways of `HOWS`."""
         with self.locked():
             entry = next((entry for entry in self[board].lies if not entry.what), None)
             if entry is None:
                 raise RuntimeError(f"a board tells {MAX_LIES} lies")
-            entry.from_ns, entry.to_ns, entry.how = from_ns, to_ns, 1 + HOWS.index(how)
+            entry.how = 1 + HOWS.index(how)
             entry.factor, entry.value = float(value), int(value) % 2**64
             entry.what = 1 + LIES.index(what)
 

@@ -145,8 +145,10 @@ class _Choice:
         if self.rows.empty:
             raise NothingToRecommend(" ".join(str(warning) for warning in self.warnings))
         for kind in sorted(set(self.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
-            text = f"The runs use {kind} parallelism: laws are for data-parallel jobs, and no other"
-            self.warn("not-data-parallel", f"{text} GPU count is predicted.")
+            text = f"The runs use {kind} parallelism: laws are for data-parallel jobs"
+            if self.rows["network"].isna().any():
+                text += ", and without the sizes of the network no other setting is predicted"
+            self.warn("not-data-parallel", f"{text}.")
 
     def keep_one_unit(self) -> str:
         units = self.rows["unit"]

@@ -2,12 +2,14 @@
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from itertools import pairwise, product
+from types import MappingProxyType
 from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 
 #: A power limit and a clock limit.
 Limit = tuple[float | None, ...]
@@ -51,12 +53,14 @@ def combinations(
     global_batch: Sequence[float] = (),
     power_limit_w: Sequence[float | None] = (),
     clock_limit_mhz: Sequence[float | None] = (),
+    layout: Mapping[str, Sequence[Any]] = MappingProxyType({}),
 ) -> list[Setting]:
     """Return all combinations of values.
 
     What is not named has the value of most measured settings (``usual_values``); GPU counts are the
     measured ones and their doublings up to four times the largest; nodes of ``node_gpus`` GPUs are
-    the fewest.
+    the fewest. ``layout`` has values of ``LAYOUT`` and ``micro_batch``; of its combinations, those
+    that cannot exist are left out.
 
     ``BadInput``: Both batches are given, a global batch cannot be divided by the GPUs, or a value
     is out of its range.
@@ -69,18 +73,19 @@ def combinations(
     if not batches:
         rule = "global_batch" if "global_batch" in usual else "local_batch"
         batches = [usual[rule]]
-    values = {name: usual[name] for name in ("precision", "gradient_accumulation")}
+    layouts = _layouts(measured, layout)
     on_nodes: Sequence[int | None] = nodes or [None]
     settings = []
-    for count, on, batch, watts, mhz in product(
+    for count, on, batch, watts, mhz, shared in product(
         gpus or doublings(item.gpus for item in measured),
         on_nodes,
         batches,
         power_limit_w or [usual["power_limit_w"]],
         clock_limit_mhz or [usual["clock_limit_mhz"]],
+        layouts,
     ):
         local = batch if rule == "local_batch" or batch is None else batch / count
-        if local is not None and local != int(local):
+        if local is not None and local != int(local) and not shared:
             if not gpus:
                 continue
             raise BadInput(
@@ -91,11 +96,30 @@ def combinations(
                 f"nodes: given {on} of {gpus_per_node} GPUs for {count} GPUs; allowed: at "
                 f"least {math.ceil(count / gpus_per_node)}"
             )
-        settings.append(
-            placed(count, on, gpus_per_node or node_gpus, local_batch=local, power_limit_w=watts,
-                   clock_limit_mhz=mhz, **values)
-        )  # fmt: skip
+        values = {"precision": usual["precision"], "local_batch": local, "power_limit_w": watts,
+                  "clock_limit_mhz": mhz}  # fmt: skip
+        micro = shared.get("micro_batch")
+        sizes = {name: value for name, value in shared.items() if name != "micro_batch"}
+        values["gradient_accumulation"] = 1 if micro else usual["gradient_accumulation"]
+        with suppress(BadInput) if layout else nullcontext():
+            setting = placed(count, on, gpus_per_node or node_gpus, **values, **sizes)
+            settings.append(setting.in_micro_batches(micro) if micro else setting)
+    if layout and not settings:
+        raise BadInput("layout: none of its combinations can exist with these GPUs and batches")
     return settings
+
+
+def _layouts(
+    measured: Sequence[Setting], given: Mapping[str, Sequence[Any]]
+) -> list[dict[str, Any]]:
+    """Return the layout of most settings, with all combinations of what is given."""
+    if unknown := given.keys() - {*LAYOUT, "micro_batch"}:
+        allowed = ", ".join((*LAYOUT, "micro_batch"))
+        raise BadInput(f"layout: unknown name {min(unknown)!r}; allowed: {allowed}")
+    seen = [tuple((name, getattr(item, name)) for name in LAYOUT) for item in measured]
+    defaults = Setting(1)
+    most = {k: v for k, v in max(dict.fromkeys(seen), key=seen.count) if v != getattr(defaults, k)}
+    return [most | dict(zip(given, values, strict=True)) for values in product(*given.values())]
 
 
 def baseline(

@@ -28,6 +28,7 @@ from wattlaw.analysis.predict.predictions import predict
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.machine import cores_of
+from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
@@ -248,13 +249,29 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
     fraction = largest.where(table["time_per_sample_s"].notna(), table["dataset_fraction"])
     table = table.assign(emulated_gpus=None, dataset_fraction=fraction)
     comparable = comparable_runs(table, workload)
-    if other := sorted(set(comparable.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
-        text = f"{other[0]} parallelism; predictions are for data-parallel jobs"
+    unknown = comparable.rows["layout"].isna()
+    if other := sorted({*comparable.rows["parallelism"][unknown].dropna()} & {*NOT_DATA_PARALLEL}):
+        text = f"{other[0]} parallelism of unknown sizes; predictions need tp, pp, cp and ep"
         raise NothingToRecommend(f"{workload}: {text}")
     return [
         job_of(_with_one_profile(replace(comparable, rows=rows)), gpus_per_node)
         for _, rows in comparable.rows.groupby("hardware", dropna=False)
     ]
+
+
+def _network(rows: pd.DataFrame) -> Network | None:
+    """Return the network of runs whose layouts share the model or differ; None for other runs."""
+    layouts = [json.loads(text) for text in rows["layout"].dropna().unique()]
+    share_model = any({"tp", "pp", "cp", "ep"} & layout.keys() for layout in layouts)
+    if not share_model and rows["layout"].nunique(dropna=False) <= 1:
+        return None
+    networks = rows["network"].unique()
+    if len(networks) != 1 or pd.isna(networks[0]):
+        raise NothingToRecommend(
+            f"{rows['workload'].iloc[0]}: the runs have parallel layouts; to predict them, state "
+            "the sizes of the network as model of the workload in the study"
+        )
+    return Network.model_validate_json(str(networks[0]))
 
 
 def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
@@ -296,7 +313,10 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         rest_w = rest_w * np.nan
     if not _knows_gpus(comparable.energy_is, bool((rest_w > 0).any())):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
-    observations = _observations(rows, watts, comparable.unit)
+    network = _network(rows)
+    observations = [
+        replace(item, network=network) for item in _observations(rows, watts, comparable.unit)
+    ]
     pairs = zip(observations, rest_w, strict=True)
     hosts = [(item.setting, rest) for item, rest in pairs if rest > 0]
     return Job(
@@ -324,6 +344,7 @@ def _scope(energy_is: str) -> list[str]:
 
 _SETTING = (
     "gpus", "nodes", "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "train",
+    "layout",
 )  # fmt: skip
 
 
@@ -376,14 +397,17 @@ def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:
     train = value("train")
     parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
     nodes = value("nodes")
+    layout: dict[str, Any] = {"gradient_accumulation": int(parts)}
+    if (text := value("layout")) is not None:
+        layout |= json.loads(text)
     return Setting(
         int(row["gpus"]),
         nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
         local_batch=None if unit == "step" else value("local_batch"),
-        gradient_accumulation=int(parts),
         precision=value("precision"),
         power_limit_w=value("power_limit_w"),
         clock_limit_mhz=value("clock_limit_mhz"),
+        **layout,
     )
 
 

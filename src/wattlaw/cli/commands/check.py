@@ -6,6 +6,7 @@ from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
 from wattlaw.common.formatting import percent, plural
 from wattlaw.running.planning import skipped_text
+from wattlaw.study.plan import impossible
 from wattlaw.workloads import catalogue
 
 
@@ -19,6 +20,8 @@ def check(study: StudyArgument) -> int:
     measure = loaded.plan.study.measure
     each = f"; each run measures {measure}" if measure.is_by_steps else ""
     print(f"{study}: ok: {loaded.name}: {parts}{each}")
+    for reason, number in impossible(loaded.plan.study).most_common():
+        print(f"left out: {plural(number, 'setting')} that cannot exist: {reason}")
     if loaded.plan.study.decide is not None:
         from wattlaw.analysis.decide.decision import undecided
         from wattlaw.report.topics.decision_course import goal_text

@@ -6,7 +6,7 @@ from typing import Annotated
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import option, parse_counts, parse_limits
+from wattlaw.cli.common.options import option, parse_counts, parse_layout, parse_limits
 from wattlaw.report.renderers import prediction_lines
 from wattlaw.report.topics.prediction import table
 
@@ -30,6 +30,13 @@ def predict(
     ] = None,
     power_limit: opts.PowersOption = None,
     clock: opts.ClocksOption = None,
+    layout: Annotated[
+        list[str] | None,
+        option(
+            "NAME=V,...",
+            "Parallel layout: tp, pp, cp, ep, micro_batch, sharding ... Default: of most runs.",
+        ),
+    ] = None,
     baseline: opts.BaselineOption = None,
     epochs: Annotated[
         int | None, option("E", "Epochs to train: shows the time of the training.", min=1)
@@ -50,7 +57,8 @@ def predict(
         global_batch=parse_counts("--global-batch", global_batch),
         power_limit_w=parse_limits("--power-limit", power_limit),
         clock_limit_mhz=parse_limits("--clock", clock),
-        baseline=baseline, epochs=epochs, hardware=hardware, seed=seed, far=far,
+        layout=parse_layout(layout), baseline=baseline, epochs=epochs, hardware=hardware,
+        seed=seed, far=far,
     )  # fmt: skip
     if as_json:
         print(json.dumps(predictions.to_dict()["rows"], allow_nan=False))

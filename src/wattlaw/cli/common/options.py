@@ -121,6 +121,22 @@ def parse_counts(name: str, text: str | None) -> list[int]:
     return sorted(_list(name, text, expected, count))
 
 
+def parse_layout(texts: Collection[str] | None) -> dict[str, list[Any]]:
+    """Return the values of each name of ``--layout NAME=VALUE,...``."""
+    values: dict[str, list[Any]] = {}
+    for text in texts or ():
+        name, is_given, items = text.partition("=")
+        if not is_given or not items or name in values:
+            expected = "NAME=VALUE,... once for each name, such as tp=1,2"
+            raise BadInput(f"--layout: given {quote(text)}; allowed: {expected}")
+        words = {"true": True, "false": False}
+        values[name] = [
+            int(item) if item.isascii() and item.isdigit() and len(item) < 20
+            else words.get(item, item) for item in items.split(",")
+        ]  # fmt: skip
+    return values
+
+
 def parse_limits(name: str, text: str | None) -> list[float | None]:
     def limit(item: str) -> float | None:
         value = None if item.lower() == "none" else float(item)

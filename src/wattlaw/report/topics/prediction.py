@@ -16,7 +16,7 @@ from wattlaw.report import charts, tables
 from wattlaw.report.facets import MAX_PANELS, panel_size, unique_labels
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.scaling import TIME
-from wattlaw.study.labels import LIMIT_UNITS, limit_label
+from wattlaw.study.labels import LIMIT_UNITS, layout_label, limit_label
 
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
@@ -39,6 +39,7 @@ _SETTINGS = (
     tables.text("hardware", attrgetter("hardware")),
     tables.number("nodes", attrgetter("setting.nodes")),
     tables.number("batch each", attrgetter("setting.local_batch")),
+    tables.text("layout", lambda row: layout_label(row.setting)),
     tables.text("precision", attrgetter("setting.precision")),
     tables.text("cap", lambda row: limit_label("power_limit_w", row.setting.power_limit_w)),
     tables.text("clock", lambda row: limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)),
@@ -54,6 +55,8 @@ def label(setting: Setting, worker: str = "GPU") -> str:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
         parts.append(f"batch {fmt.number(setting.local_batch)} each")
+    if layout := layout_label(setting):
+        parts.append(layout)
     if setting.precision not in (None, "fp32"):
         parts.append(str(setting.precision))
     limits = {name: getattr(setting, name) for name in LIMIT_UNITS}

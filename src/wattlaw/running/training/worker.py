@@ -145,6 +145,7 @@ def _layout(spec: RunSpec, world: int) -> dict[str, Any]:
         "gradient_accumulation": accumulation,
         "micro_batch": -(-(spec.global_batch or 0) // (copies * accumulation)) or None,
         "tokens_per_sample": work.tokens_per_sample if work is not None else None,
+        "network": getattr(catalogue.validated(spec.workload), "network", None),
     }
 
 

@@ -3,6 +3,7 @@
 Its tokens are synthetic, so that it needs no files: it measures layouts, not languages.
 """
 
+import json
 from typing import Self
 
 from pydantic import Field, model_validator
@@ -39,6 +40,12 @@ class Options(WorkloadOptions):
                 f"kv_heads {self.kv_heads} with {self.heads} heads; allowed: a divisor of heads"
             )
         return self
+
+    @property
+    def network(self) -> str:
+        """Return the sizes as JSON of ``study.network.Network``."""
+        names = ("layers", "hidden", "heads", "kv_heads", "ffn", "vocabulary", "sequence")
+        return json.dumps({name: getattr(self, name) for name in names})
 
     @property
     def key_width(self) -> int:

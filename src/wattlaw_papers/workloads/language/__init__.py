@@ -83,17 +83,12 @@ class Options(DataOptions):
     @model_validator(mode="after")
     def _options_fit(self) -> Self:
         if self.hidden_size % self.heads:
-            raise ValueError(
-                f"hidden_size {self.hidden_size} is not a multiple of heads {self.heads}"
-            )
+            raise ValueError(f"heads {self.heads} do not divide hidden_size {self.hidden_size}")
         synthetic = self.source == "synthetic"
         for name in _OF_FILES if synthetic else _OF_SYNTHETIC:
             if getattr(self, name) != type(self).model_fields[name].default:
                 others = "text or parquet" if synthetic else "synthetic"
-                raise ValueError(
-                    f"{name} is for source {others}, and the source is {self.source}: "
-                    "leave it out or change the source"
-                )
+                raise ValueError(f"{name} is for source {others}, and the source is {self.source}")
         return self
 
 

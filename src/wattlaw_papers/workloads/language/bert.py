@@ -71,14 +71,12 @@ class Bert(BaseWorkload):
         self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return AdamW; as usual for BERT, biases and norms do not decay."""
-        parameters, options = list(model.parameters()), self._options
-        matrices = [p for p in parameters if p.dim() > 1]
-        others = [p for p in parameters if p.dim() == 1]
+        parameters, decay = list(model.parameters()), self._options.weight_decay
         groups = [
-            {"params": matrices, "weight_decay": options.weight_decay},
-            {"params": others, "weight_decay": 0.0},
+            {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
+            {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0},
         ]
-        return torch.optim.AdamW(groups, lr=options.lr, fused=fused)
+        return torch.optim.AdamW(groups, lr=self._options.lr, fused=fused)
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
         scores = model(data["input_ids"], data["positions"])

@@ -1,7 +1,6 @@
 """The files of WikiText, their lines, and the blocks of tokens that are made of them."""
 
 import hashlib
-import re
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +15,7 @@ from wattlaw.workloads.data_cache import Array, DataCache, signature
 from wattlaw.workloads.workload import VALIDATION_NAMES
 from wattlaw_papers.workloads.language import Options, tokenizer
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Tokens
+from wattlaw_papers.workloads.shards import check_all_there
 
 Source = Literal["text", "parquet"]
 
@@ -23,7 +23,6 @@ _NAMES = {
     "train": ("wiki.train.tokens", "wiki.train.raw", "train.txt"),
     "validation": ("wiki.valid.tokens", "wiki.valid.raw", "valid.txt", "validation.txt"),
 }
-_SHARD = re.compile(r"-(\d+)-of-(\d+)\.parquet")
 #: The public repository of WikiText has a folder for each of its variants.
 _VARIANTS = ("wikitext-103-raw-v1", "wikitext-103-v1")
 _COLUMN = "text"
@@ -31,8 +30,6 @@ _ROWS_AT_ONCE = 8192
 
 
 class Text(NamedTuple):
-    """The files of a text, in order, and their format."""
-
     files: tuple[Path, ...]
     source: Source
 
@@ -64,9 +61,7 @@ def find_text(folder: Path, source: Source, split: Literal["train", "validation"
     files = [folder / name for name in names if (folder / name).is_file()]
     if len(files) != 1:
         present = " and ".join(path.name for path in files) or "none"
-        raise BadInput(
-            f"{folder}: has {present} of the {split} files; needs one of {', '.join(names)}"
-        )
+        raise BadInput(f"{folder}: has {present} of {', '.join(names)}; needs one")
     return Text(tuple(files), source)
 
 
@@ -80,16 +75,7 @@ def _shards(folder: Path, split: str) -> tuple[Path, ...]:
         raise BadInput(f"{folder}: has no file {split}-*.parquet")
     if irregular := [path for path in files if not path.is_file()]:
         raise BadInput(f"{irregular[0]}: is not a regular file")
-    numbered = [_SHARD.search(path.name) for path in files]
-    totals = {int(match[2]) for match in numbered if match}
-    if totals:
-        total = max(totals)
-        numbers = sorted(int(match[1]) for match in numbered if match)
-        if len(totals) > 1 or None in numbered or numbers != list(range(total)):
-            raise BadInput(
-                f"{folder}: has {len(files)} files {split}-*.parquet that are not all parts of one "
-                f"set of {total}: needs {split}-00000-of-{total:05} to {total - 1:05} and no other"
-            )
+    check_all_there(files)
     return tuple(files)
 
 
@@ -171,8 +157,6 @@ class Corpus:
         rules = hashlib.sha256(trained.to_str().encode()).hexdigest()
         tokens = self._cache.array(self._key("tokens", text, rules, size), make)
         if len(tokens) < length - 2:
-            raise BadInput(
-                f"{text.files[0]}: the text has {len(tokens)} tokens; a sequence of {length} "
-                f"needs {length - 2}"
-            )
+            given = f"{text.files[0]}: the text has {len(tokens)} tokens"
+            raise BadInput(f"{given}; a sequence of {length} needs {length - 2}")
         return MaskedBlocks(tokens, length, tokenizer.vocabulary(trained))

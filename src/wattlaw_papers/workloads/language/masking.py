@@ -25,8 +25,6 @@ _MASKED_OF_TEN, _REPLACED_OF_TEN = 8, 1
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The special tokens, and all others."""
-
     cls: int
     sep: int
     mask: int

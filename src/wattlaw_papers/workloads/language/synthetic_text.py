@@ -92,9 +92,8 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     trained = train(training, training, _VOCABULARY)
     trained.save(str(tokenizer / "tokenizer.json"))
     tokens: dict[str, int] = trained.get_vocab()
-    _write_text(
-        tokenizer / "vocab.txt", [f"{token}\n" for token in sorted(tokens, key=tokens.__getitem__)]
-    )
+    by_number = sorted(tokens, key=tokens.__getitem__)
+    _write_text(tokenizer / "vocab.txt", [f"{token}\n" for token in by_number])
 
 
 def _words(seed: int) -> list[str]:

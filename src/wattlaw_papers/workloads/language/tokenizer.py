@@ -35,13 +35,12 @@ def load(folder: Path, vocab_size: int) -> Tokenizer:
     path = full if full.is_file() else words
     if not path.is_file():
         raise BadInput(f"{folder}: has neither tokenizer.json nor vocab.txt")
+    is_lower_case = path is full or _is_lower_case(folder)
     try:
         if path is full:
             made = Tokenizer.from_file(str(path))
         else:
-            made = _wordpiece(WordPiece.read_file(str(path)), lowercase=_is_lower_case(folder))
-    except BadInput:
-        raise
+            made = _wordpiece(WordPiece.read_file(str(path)), lowercase=is_lower_case)
     except Exception as error:  # tokenizers raises plain Exception
         reason = " ".join(str(error).split())
         raise BadInput(f"{path}: not a valid tokenizer: {reason}") from None
@@ -53,9 +52,7 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
     tokens: dict[str, int] = tokenizer.get_vocab(with_added_tokens=True)
     missing = [name for name in _SPECIAL if name not in tokens]
     if missing:
-        raise BadInput(
-            f"{path}: has no token {' '.join(missing)}; BERT needs all of {' '.join(_SPECIAL)}"
-        )
+        raise BadInput(f"{path}: has no token {' '.join(missing)}, which BERT needs")
     needed = max(tokens.values()) + 1
     if needed > vocab_size:
         raise BadInput(f"{path}: has {needed} tokens; vocab_size allows {vocab_size}")

@@ -1,7 +1,4 @@
-"""Neighbours and triplets of atoms, with PyTorch Geometric's extensions or with torch alone.
-
-The functions with torch alone have the arguments and results of PyTorch Geometric's.
-"""
+"""Neighbours and triplets of atoms with torch alone: PyTorch Geometric's need its extensions."""
 
 import torch
 from torch import Tensor
@@ -10,53 +7,20 @@ from wattlaw.common.errors import NotAvailable, one_line
 
 try:
     import torch_geometric.nn as pyg
-    import torch_geometric.typing as extensions
     from torch_geometric.nn.models import dimenet
 except ImportError as error:
-    raise NotAvailable(
-        f"torch_geometric cannot be imported ({one_line(error)}); "
-        'try: pip install "wattlaw[molecules]"'
-    ) from error
+    raise NotAvailable(f'{one_line(error)}; try: pip install "wattlaw[molecules]"') from error
 
-__all__ = ["dimenet", "neighbours", "paths", "pyg", "radius_graph", "triplets"]
-
-#: ``radius_graph`` is compiled: in pyg-lib, before release 2.8 in torch-cluster.
-HAS_RADIUS_GRAPH: bool = getattr(extensions, "WITH_RADIUS", False) or getattr(
-    extensions, "WITH_TORCH_CLUSTER", False
-)
-#: ``dimenet.triplets`` needs the sparse tensors of torch-sparse.
-HAS_TRIPLETS: bool = getattr(extensions, "WITH_TORCH_SPARSE", False)
-
-
-def neighbours(pos: Tensor, batch: Tensor, cutoff: float, most: int = 32) -> Tensor:
-    """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
-
-    Atoms at ``pos`` (atoms, 3) of one molecule (``batch``, ascending, one number for each atom) are
-    neighbours if their distance is less than ``cutoff``. An atom has at most ``most`` sources.
-    """
-    if not HAS_RADIUS_GRAPH:
-        return radius_graph(pos, cutoff, batch, most)
-    edges: Tensor = pyg.radius_graph(pos, cutoff, batch, max_num_neighbors=most)
-    return edges[:, torch.argsort(edges[1] * len(pos) + edges[0])]
-
-
-def paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
-    """Return the indices of the pairs of edges k->j and j->i with different atoms i and k.
-
-    ``edges`` are those of ``neighbours``. Both results have the shape (triplets,) and are ordered
-    by j->i and then by k.
-    """
-    if HAS_TRIPLETS:
-        *_, kj, ji = dimenet.triplets(edges, num_nodes=atoms)
-        return kj, ji
-    return _paths(edges, atoms)
+__all__ = ["dimenet", "paths", "pyg", "radius_graph"]
 
 
 def radius_graph(pos: Tensor, r: float, batch: Tensor, max_num_neighbors: int = 32) -> Tensor:
-    """Compute ``torch_geometric.nn.radius_graph`` without an extension.
+    """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
 
-    Of more than ``max_num_neighbors`` sources an atom keeps the first ones. All distances within a
-    molecule are computed, which is quick for small molecules.
+    Atoms at ``pos`` (atoms, 3) of one molecule (``batch``, ascending, one number for each atom) are
+    neighbours if their distance is less than ``r``; of more than ``max_num_neighbors`` sources an
+    atom keeps the first ones. All distances within a molecule are computed, which is quick for
+    small molecules. The arguments are those of ``torch_geometric.nn.radius_graph``.
     """
     counts = torch.bincount(batch)
     first = counts.cumsum(0) - counts
@@ -77,14 +41,12 @@ def radius_graph(pos: Tensor, r: float, batch: Tensor, max_num_neighbors: int = 
     return torch.stack((start + source, start + target))
 
 
-def triplets(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, ...]:
-    """Compute ``torch_geometric.nn.models.dimenet.triplets`` without an extension."""
-    source, target = edge_index
-    kj, ji = _paths(edge_index, num_nodes)
-    return target, source, target[ji], source[ji], source[kj], kj, ji
+def paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
+    """Return the indices of the pairs of edges k->j and j->i with different atoms i and k.
 
-
-def _paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
+    ``edges`` are those of ``radius_graph``. Both results have the shape (triplets,) and are ordered
+    by j->i and then by k.
+    """
     source, target = edges
     by_target = torch.argsort(target * atoms + source)
     incoming = torch.bincount(target, minlength=atoms)

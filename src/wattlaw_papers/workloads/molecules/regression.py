@@ -14,7 +14,7 @@ from torch.nn import functional
 from wattlaw.workloads.schedules import BaseWorkload
 from wattlaw.workloads.workload import Dataset, Indices
 from wattlaw_papers.workloads.molecules import DimeNetOptions, Options, SchNetOptions, Target, qm9
-from wattlaw_papers.workloads.molecules.graphs import neighbours, paths
+from wattlaw_papers.workloads.molecules.graphs import paths, radius_graph
 from wattlaw_papers.workloads.molecules.molecules import MoleculeData, Molecules
 from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet, Standardised
 from wattlaw_papers.workloads.molecules.synthetic_molecules import synthetic_molecules
@@ -48,7 +48,7 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
     def _net(self) -> nn.Module: ...
 
     def _graph(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
-        return (neighbours(pos, batch, self._options.cutoff),)  # type: ignore[attr-defined]
+        return (radius_graph(pos, self._options.cutoff, batch),)  # type: ignore[attr-defined]
 
     def model(self) -> nn.Module:
         return Standardised(self._net(), *self._statistics)

@@ -10,9 +10,7 @@ Sources of images:
 ``tfrecord``
     Shards ``DATA/train-*`` and ``DATA/validation-*`` of ``tf.train.Example`` records with the
     features ``image/encoded`` (an image file) and ``image/class/label``; also those of TensorFlow
-    Datasets. An index of a shard (``SHARD.idx``, ``SHARD.index`` or ``SHARD.tfindex``, as ``python
-    -m tfrecord.tools.tfrecord2idx SHARD INDEX`` writes it) saves the search for its records, which
-    the first run makes otherwise.
+    Datasets.
 
 Recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`` (Huber et al. 2025,
 arXiv 2508.07706: SGD with momentum and weight decay, a rate proportional to the global batch,
@@ -92,10 +90,8 @@ class InceptionV3Options(Options):
     @model_validator(mode="after")
     def _images_fit_head(self) -> Self:
         if self.aux and self.image_size < _AUX_SIZE:
-            raise ValueError(
-                f"image_size is {self.image_size} and aux is true; allowed: image_size >= "
-                f"{_AUX_SIZE}, or aux: false"
-            )
+            given = f"image_size is {self.image_size} and aux is true"
+            raise ValueError(f"{given}; allowed: image_size >= {_AUX_SIZE}, or aux: false")
         return self
 
 

@@ -27,8 +27,6 @@ _CENTER = 224 / 256
 
 
 class Files(Protocol):
-    """Labelled image files by index."""
-
     def __len__(self) -> int: ...
 
     def read(self, index: int) -> tuple[bytes, int]:
@@ -43,22 +41,15 @@ class Folder:
     def __init__(self, data: Path, classes: int, *, training: bool) -> None:
         numbers = _classes(data / "train")
         if len(numbers) > classes:
-            raise BadInput(
-                f"{data / 'train'}: {len(numbers)} class folders; allowed: up to {classes} "
-                "(option classes)"
-            )
+            given = f"{data / 'train'}: {len(numbers)} class folders"
+            raise BadInput(f"{given}; allowed: up to {classes} (option classes)")
         self._root = data / "train" if training else existing(data, "val", *VALIDATION_NAMES)
         if not training and (unknown := sorted(set(_classes(self._root)) - set(numbers))):
-            raise BadInput(
-                f"{self._root / unknown[0]}: a class that is not in {data / 'train'}; "
-                "allowed: the class folders there"
-            )
+            raise BadInput(f"{self._root / unknown[0]}: a class that is not in {data / 'train'}")
         images = make_dataset(self._root, numbers, extensions=IMG_EXTENSIONS, allow_empty=True)
         if not images:
-            raise BadInput(
-                f"{self._root}: no images in its class folders; allowed: files named "
-                f"{', '.join('*' + ending for ending in IMG_EXTENSIONS)}"
-            )
+            endings = ", ".join(IMG_EXTENSIONS)
+            raise BadInput(f"{self._root}: its class folders have no images; allowed: {endings}")
         # Arrays, because a million Python objects would be copied into every loader process.
         names = [os.fsencode(os.path.relpath(path, self._root)) for path, _ in images]
         self._names = np.array(names)
@@ -83,9 +74,7 @@ def _classes(root: Path) -> dict[str, int]:
     try:
         numbers: dict[str, int] = find_classes(root)[1]
     except OSError as error:
-        raise BadInput(
-            f"{root}: no class folders; allowed: a folder with a subfolder of images per class"
-        ) from error
+        raise BadInput(f"{root}: no class folders, each with images") from error
     return numbers
 
 
@@ -121,10 +110,8 @@ def _decode(encoded: bytes, files: Files, index: int) -> Image.Image:
             return image.convert("RGB")
     # Pillow raises SyntaxError for broken PNG and JPEG headers.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise BadInput(
-            f"{files.location(index)}: {len(encoded)} bytes that cannot be decoded "
-            f"({one_line(error)}); allowed: a complete image file, such as JPEG"
-        ) from error
+        what = f"{len(encoded)} bytes that cannot be decoded as an image ({one_line(error)})"
+        raise BadInput(f"{files.location(index)}: {what}") from error
 
 
 def _random_crop(image: Image.Image, size: int, seed: int) -> Any:

@@ -2,8 +2,7 @@
 
 import io
 import math
-from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -131,16 +130,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     _write(folder, ("val", "validation"), max(2, size // 4), classes, generator)
 
 
-def _images(
-    count: int, classes: int, generator: torch.Generator
-) -> Iterator[tuple[Image.Image, int]]:
-    for number in range(count):
-        label = number % classes
-        sides = torch.randint(_SHORTEST, _LONGEST + 1, (2,), generator=generator)
-        height, width = sides.tolist()
-        pixels = synthetic_images(torch.tensor([label]), height, width, generator)[0]
-        image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-        yield image.convert("L") if number % _GREY_EVERY == _GREY_EVERY - 1 else image, label
+def synthetic_image(label: int, height: int, width: int, generator: torch.Generator) -> Image.Image:
+    pixels = synthetic_images(torch.tensor([label]), height, width, generator)[0]
+    return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
 
 
 def _write(
@@ -152,32 +144,16 @@ def _write(
     shards = max(2, -(-count // _PER_SHARD))
     for label in range(classes):
         (folder / subfolder / f"class{label}").mkdir(parents=True)
-    with ExitStack() as stack:
-        writers = [
-            stack.enter_context(
-                closing(TFRecordWriter(str(folder / f"{prefix}-{shard:05}-of-{shards:05}")))
-            )
-            for shard in range(shards)
-        ]
-        for number, (image, label) in enumerate(_images(count, classes, generator)):
-            encoded = io.BytesIO()
-            image.save(encoded, "JPEG", quality=90)
-            name = f"{number:07}.jpg"
-            (folder / subfolder / f"class{label}" / name).write_bytes(encoded.getvalue())
-            features = _features(image, label, name, encoded.getvalue())
-            writers[number * shards // count].write(features)
-
-
-def _features(
-    image: Image.Image, label: int, name: str, encoded: bytes
-) -> dict[str, tuple[bytes | int, str]]:
-    return {
-        "image/encoded": (encoded, "byte"),
-        "image/format": (b"JPEG", "byte"),
-        "image/filename": (name.encode(), "byte"),
-        "image/height": (image.height, "int"),
-        "image/width": (image.width, "int"),
-        "image/channels": (len(image.getbands()), "int"),
-        "image/class/label": (label + 1, "int"),
-        "image/class/synset": (f"class{label}".encode(), "byte"),
-    }
+    for shard, numbers in enumerate(np.array_split(np.arange(count), shards)):
+        name = f"{prefix}-{shard:05}-of-{shards:05}"
+        with closing(TFRecordWriter(str(folder / name))) as writer:
+            for number in numbers.tolist():
+                sides = torch.randint(_SHORTEST, _LONGEST + 1, (2,), generator=generator)
+                (height, width), label = sides.tolist(), number % classes
+                image, encoded = synthetic_image(label, height, width, generator), io.BytesIO()
+                image = image.convert("L") if number % _GREY_EVERY == _GREY_EVERY - 1 else image
+                image.save(encoded, "JPEG", quality=90)
+                path = folder / subfolder / f"class{label}" / f"{number:07}.jpg"
+                path.write_bytes(encoded.getvalue())
+                image_of = {"image/encoded": (encoded.getvalue(), "byte")}
+                writer.write(image_of | {"image/class/label": (label + 1, "int")})

@@ -8,7 +8,6 @@ with masked CRC-32C sums (https://www.tensorflow.org/tutorials/load_data/tfrecor
 """
 
 import os
-import re
 import struct
 import weakref
 from collections import OrderedDict
@@ -24,66 +23,54 @@ from tfrecord import TFRecordWriter, example_pb2
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.workloads.data_cache import DataCache, signature
 from wattlaw.workloads.workload import VALIDATION_NAMES
+from wattlaw_papers.workloads.shards import check_all_there
 
 #: The features of TensorFlow's scripts, and of TensorFlow Datasets, whose labels count from 0.
 _IMAGE, _LABEL = "image/encoded", "image/class/label"
 _TFDS_IMAGE, _TFDS_LABEL = "image", "label"
 #: Names of shards; the first pattern with files counts.
 _PATTERNS = ("{0}-*", "{0}/{0}-*", "*-{0}.tfrecord*", "{0}*.tfrecord*", "{0}/*.tfrecord*")
-_NUMBERED = re.compile(r"-(\d+)-of-(\d+)")
 _HEADER, _FOOTER = 12, 4
 _OPEN_FILES = 64
+#: Files beside shards, which other readers use.
 _INDEX_SUFFIXES = (".idx", ".index", ".tfindex")
 #: Headers are small reads far apart, so that shared storage answers many at once quicker.
 _INDEX_THREADS = 16
-_COMPRESSED = {
-    b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd",
-    b"\x78\x01": "zlib", b"\x78\x5e": "zlib", b"\x78\x9c": "zlib", b"\x78\xda": "zlib",
-}  # fmt: skip
 
 #: The offsets of a shard's records and of its end: shape (records + 1,).
 Bounds = npt.NDArray[np.int64]
 
 
-def index_of(files: Sequence[Path]) -> Bounds:
+def index_of(shards: Sequence[Path]) -> Bounds:
     """Return the bounds of the records of some shards, one shard after the other.
 
-    Each shard's bounds begin with 0. Of ``files``, those of index files are used where they are.
-    It is cached, because finding a record takes as many reads as there are records before it.
+    Each shard's bounds begin with 0. They are cached, because finding a record takes as many reads
+    as there are records before it.
     """
-    shards = [path for path in files if path.suffix not in _INDEX_SUFFIXES]
 
     def make() -> Bounds:
         with ThreadPoolExecutor(_INDEX_THREADS) as threads:
             return np.concatenate([*threads.map(bounds, shards)])
 
-    return DataCache().array(["tfrecords", signature(files)], make)
+    return DataCache().array(["tfrecords", signature(shards)], make)
 
 
 def bounds(shard: Path) -> Bounds:
-    """Return the bounds of a shard's records, by its index file or by reading the shard."""
-    paths = [shard.with_name(shard.name + suffix) for suffix in _INDEX_SUFFIXES]
-    if "-of-" not in shard.suffix:  # or one index would be of all shards
-        paths.append(shard.with_suffix(".tfindex"))
-    index = next((path for path in paths if path.is_file()), None)
+    starts, position = [0], 0
     try:
-        return _scan(shard) if index is None else _read_index(index, shard)
+        with shard.open("rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            # No data between the headers.
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)
+            while position < size:
+                header = os.pread(file.fileno(), _HEADER, position)
+                length = _payload_length(header, shard, len(starts) - 1)
+                position += _HEADER + length + _FOOTER
+                if position > size:
+                    raise _truncated(shard, len(starts) - 1)
+                starts.append(position)
     except OSError as error:
         raise BadInput(f"{shard}: cannot be read ({one_line(error)})") from error
-
-
-def _scan(shard: Path) -> Bounds:
-    starts, position = [0], 0
-    with shard.open("rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_RANDOM)  # no data between the headers
-        while position < size:
-            header = os.pread(file.fileno(), _HEADER, position)
-            length = _payload_length(header, shard, len(starts) - 1)
-            position += _HEADER + length + _FOOTER
-            if position > size:
-                raise _truncated(shard, len(starts) - 1)
-            starts.append(position)
     return np.array(starts, np.int64)
 
 
@@ -91,16 +78,8 @@ def _payload_length(header: bytes, shard: Path, record: int) -> int:
     if len(header) < _HEADER:
         raise _truncated(shard, record)
     if TFRecordWriter.masked_crc(header[:8]) != header[8:]:
-        kinds = (kind for magic, kind in _COMPRESSED.items() if header.startswith(magic))
-        if record == 0 and (kind := next(kinds, None)):
-            raise BadInput(
-                f"{shard}: is compressed ({kind}); decompress it; allowed: uncompressed TFRecord "
-                "files"
-            )
-        raise BadInput(
-            f"{shard}: record {record}: its length has a wrong checksum; allowed: uncompressed "
-            "complete TFRecord files"
-        )
+        allowed = "allowed: uncompressed complete TFRecord files"
+        raise BadInput(f"{shard}: record {record}: its length has a wrong checksum; {allowed}")
     return int(struct.unpack_from("<Q", header)[0])
 
 
@@ -108,30 +87,10 @@ def _truncated(shard: Path, record: int) -> BadInput:
     return BadInput(f"{shard}: record {record}: the file ends within it; allowed: complete records")
 
 
-def _read_index(index: Path, shard: Path) -> Bounds:
-    try:
-        table = np.array(index.read_text("utf-8").split(), np.int64).reshape(-1, 2)
-    except (ValueError, OverflowError) as error:
-        raise BadInput(
-            f"{index}: cannot be read as an index ({one_line(error)}); allowed: a line `offset "
-            "length` for each record"
-        ) from error
-    starts = np.append(table[:, 0], shard.stat().st_size)
-    wrong = np.flatnonzero((np.diff(starts) != table[:, 1]) | (table[:, 1] < _HEADER + _FOOTER))
-    if starts[0] != 0 or len(wrong):
-        record = int(wrong[0]) if len(wrong) else 0
-        raise BadInput(
-            f"{index}: record {record} does not end where the next one, or {shard.name}, does; "
-            "allowed: the index of this file, or none"
-        )
-    return starts
-
-
 class Records:
-    """Reads records and keeps the most recently used shards open, separately in each process."""
+    """Reads records and keeps the most recently used shards open; forks share the open files."""
 
     def __init__(self) -> None:
-        self._process = os.getpid()
         self._files: OrderedDict[Path, int] = OrderedDict()
         weakref.finalize(self, _close, self._files)
 
@@ -149,21 +108,13 @@ class Records:
         length = _payload_length(framed[:_HEADER], shard, record)
         payload = framed[_HEADER:-_FOOTER]
         if length != len(payload):
-            raise BadInput(
-                f"{shard}: record {record}: it has {length} bytes, its index says {len(payload)}; "
-                "allowed: the index of this file, or none"
-            )
+            said = f"it has {length} bytes, its index says {len(payload)}"
+            raise BadInput(f"{shard}: record {record}: {said}")
         if TFRecordWriter.masked_crc(payload) != framed[-_FOOTER:]:
-            raise BadInput(
-                f"{shard}: record {record}: its {length} bytes have a wrong checksum; allowed: "
-                "records as they were written"
-            )
+            raise BadInput(f"{shard}: record {record}: its {length} bytes have a wrong checksum")
         return payload
 
     def _opened(self, shard: Path) -> int:
-        if self._process != os.getpid():
-            self._process = os.getpid()
-            self._files.clear()
         if shard in self._files:
             self._files.move_to_end(shard)
         else:
@@ -182,9 +133,8 @@ class Shards:
     """Images in TFRecord shards, numbered over all; ``BadInput`` if one is absent or damaged."""
 
     def __init__(self, data: Path, classes: int, first_label: int, *, training: bool) -> None:
-        files = _files(data, ("train",) if training else VALIDATION_NAMES)
-        self._paths = [path for path in files if path.suffix not in _INDEX_SUFFIXES]
-        self._index = index_of(files)
+        self._paths = _shards(data, ("train",) if training else VALIDATION_NAMES)
+        self._index = index_of(self._paths)
         # The place of each shard's bounds, and the number of its first record and of all records.
         self._places = np.flatnonzero(self._index == 0)
         places = np.append(self._places, len(self._index))
@@ -205,27 +155,20 @@ class Shards:
         try:
             features = example_pb2.Example.FromString(payload).features.feature
         except DecodeError as error:
-            raise BadInput(
-                f"{self.location(index)}: not a tf.train.Example; allowed: Examples with the "
-                f"features {_IMAGE} and {_LABEL}"
-            ) from error
+            raise BadInput(f"{self.location(index)}: not a tf.train.Example") from error
         is_tfds = _TFDS_LABEL in features and _LABEL not in features
         image, label = (_TFDS_IMAGE, _TFDS_LABEL) if is_tfds else (_IMAGE, _LABEL)
         images = list(features[image].bytes_list.value) if image in features else []
         labels = list(features[label].int64_list.value) if label in features else []
         for name, values, kind in ((image, images, "bytes"), (label, labels, "int64")):
             if len(values) != 1:
-                raise BadInput(
-                    f"{self.location(index)}: {len(values)} {kind} values in feature {name}; "
-                    "allowed: one"
-                )
+                given = f"{len(values)} {kind} values in feature {name}"
+                raise BadInput(f"{self.location(index)}: {given}; allowed: one")
         first = 0 if is_tfds else self._first_label
         last = first + self._classes - 1
         if not first <= labels[0] <= last:
-            raise BadInput(
-                f"{self.location(index)}: label {labels[0]}; allowed: {first} to {last} (options "
-                "first_label and classes)"
-            )
+            allowed = f"allowed: {first} to {last} (options first_label and classes)"
+            raise BadInput(f"{self.location(index)}: label {labels[0]}; {allowed}")
         return images[0], labels[0] - first
 
     def location(self, index: int) -> str:
@@ -237,26 +180,12 @@ class Shards:
         return shard, index - int(self._firsts[shard])
 
 
-def _files(data: Path, splits: Sequence[str]) -> list[Path]:
+def _shards(data: Path, splits: Sequence[str]) -> list[Path]:
     patterns = [pattern.format(split) for pattern in _PATTERNS for split in splits]
-    found = ([path for path in data.glob(pattern) if path.is_file()] for pattern in patterns)
-    files = next((sorted(paths) for paths in found if paths), [])
+    found = (sorted(filter(Path.is_file, data.glob(pattern))) for pattern in patterns)
+    files = next((paths for paths in found if paths), [])
     shards = [path for path in files if path.suffix not in _INDEX_SUFFIXES]
     if not shards:
-        raise BadInput(
-            f"{data / patterns[0]}: no such file; allowed: TFRecord shards with these names, or "
-            "source folder"
-        )
-    # Without this check, a missing shard would silently shorten the epochs.
-    numbered = [_NUMBERED.search(path.name) for path in shards]
-    if all(numbered):
-        there = {(int(each[1]), int(each[2])) for each in numbered if each}
-        total = max(of for _, of in there)
-        missing = [number for number in range(total) if (number, total) not in there]
-        if missing or len(there) != total:
-            number = missing[0] if missing else "another total"
-            raise BadInput(
-                f"{data / patterns[0]}: {len(shards)} shards of {total}, not shard {number}; "
-                "allowed: all of them"
-            )
-    return files
+        raise BadInput(f"{data / patterns[0]}: no such TFRecord shard")
+    check_all_there(shards)
+    return shards

@@ -67,16 +67,12 @@ class Options(DataOptions):
     def _options_fit(self) -> Self:
         unused = self.model_fields_set & {"train_samples", "evaluation_samples"}
         if self.source == "era5" and unused:
-            raise ValueError(
-                f"'{min(unused)}' is for source synthetic only; era5 uses all its files"
-            )
+            raise ValueError(f"'{min(unused)}' is for source synthetic; era5 uses all its files")
         if self.image_size[0] % 2:
             raise ValueError(f"image_size {list(self.image_size)}: the latitudes must be even")
         if any(side % patch for side, patch in zip(self.image_size, self.patch_size, strict=True)):
-            raise ValueError(
-                f"image_size {list(self.image_size)} must be a multiple of patch_size"
-                f" {list(self.patch_size)}"
-            )
+            sizes = f"image_size {list(self.image_size)}", f"patch_size {list(self.patch_size)}"
+            raise ValueError(" must be a multiple of ".join(sizes))
         if self.embed_dim % self.num_blocks:
             raise ValueError(f"num_blocks {self.num_blocks} must divide embed_dim {self.embed_dim}")
         return self

@@ -10,6 +10,7 @@ Evaluation reads the folder ``test``.
 
 import os
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from tokenize import TokenError
 from typing import Any
@@ -58,10 +59,8 @@ def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
     stds = _read(folder / "global_stds.npy", channels, (1, 1))
     if not (stds > 0).all():
         channel = int(np.argmin(stds.ravel() > 0))
-        value = stds.ravel()[channel]
-        raise BadInput(
-            f"{folder / 'global_stds.npy'}: channel {channel} is {value:g}; allowed: above 0"
-        )
+        given = f"{folder / 'global_stds.npy'}: channel {channel} is {stds.ravel()[channel]:g}"
+        raise BadInput(f"{given}; allowed: above 0")
     return ChannelStatistics(means, stds)
 
 
@@ -129,7 +128,6 @@ class Era5:
         self._ahead = [number * step for number in range(steps + 1)]
         times = [_times(path, size, needed=steps * step + 1) for path in self._paths]
         self._ends = np.cumsum(np.array(times) - steps * step)
-        self._open = _OpenFiles()
 
     def __len__(self) -> int:
         return int(self._ends[-1])
@@ -152,7 +150,7 @@ class Era5:
     def _read(self, path: Path, time: int, out: Array) -> None:
         channels, height, _ = self._size
         try:
-            self._open(path).read_direct(out, np.s_[time, :channels, :height])
+            _fields(path, os.getpid()).read_direct(out, np.s_[time, :channels, :height])
         except _H5PY_ERRORS as error:
             raise BadInput(f"{path}: time {time} cannot be read: {one_line(error)}") from None
         # The sum is quick to check; values are searched only if it is not finite.
@@ -162,29 +160,14 @@ class Era5:
             bad = np.argwhere(~np.isfinite(out))
             if len(bad):
                 channel, row, column = bad[0].tolist()
-                raise BadInput(
-                    f"{path}: time {time}, channel {channel}: {out[channel, row, column]} at row"
-                    f" {row}, column {column}; allowed: finite numbers"
-                )
+                value, where = out[channel, row, column], f"row {row}, column {column}"
+                raise BadInput(f"{path}: time {time}, channel {channel}: {value} at {where}")
         self._statistics.standardise(out)
 
 
-class _OpenFiles:
-    """The datasets that this process has open; HDF5 handles are not valid after a fork."""
-
-    def __init__(self) -> None:
-        self._process, self._datasets = 0, dict[Path, Any]()
-
-    def __call__(self, path: Path) -> Any:
-        if self._process != os.getpid():
-            self._process, self._datasets = os.getpid(), {}
-        if path not in self._datasets:
-            self._datasets[path] = _opened(path)["fields"]
-        return self._datasets[path]
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Omit the handles when a dataset is sent to a process that was not forked."""
-        return {"_process": 0, "_datasets": {}}
+@lru_cache(maxsize=128)
+def _fields(path: Path, process: int) -> Any:  # noqa: ARG001 - handles do not survive a fork
+    return _opened(path)["fields"]
 
 
 def _opened(path: Path) -> Any:
@@ -206,20 +189,14 @@ def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
         raise BadInput(f"{path}: cannot be read as an HDF5 file: {one_line(error)}") from None
     if shape is None or len(shape) != 4 or dtype.kind != "f":
         what = "nothing" if shape is None else "x".join(map(str, shape)) or "a single number"
-        raise BadInput(
-            f"{path}: 'fields' is {what} of {dtype};"
-            " allowed: floating-point numbers [time, channel, row, column]"
-        )
+        allowed = "allowed: floating-point numbers [time, channel, row, column]"
+        raise BadInput(f"{path}: 'fields' is {what} of {dtype}; {allowed}")
     if shape[1] < channels:
-        raise BadInput(
-            f"{path}: 'fields' has {shape[1]} channels; allowed: at least {channels},"
-            " the option 'channels'"
-        )
+        allowed = f"allowed: at least {channels}, the option 'channels'"
+        raise BadInput(f"{path}: 'fields' has {shape[1]} channels; {allowed}")
     if (kept_rows(shape[2]), shape[3]) != (height, width):
-        raise BadInput(
-            f"{path}: 'fields' has a grid of {shape[2]}x{shape[3]}; allowed: {height}x{width}, the"
-            f" option 'image_size', or {height + 1}x{width}, whose last row is left out"
-        )
+        allowed = f"allowed: {height}x{width}, the option 'image_size', or {height + 1}x{width}"
+        raise BadInput(f"{path}: 'fields' has a grid of {shape[2]}x{shape[3]}; {allowed}")
     if shape[0] < needed:
         raise BadInput(f"{path}: has {shape[0]} times; allowed: at least {needed} for one sample")
     return int(shape[0])

@@ -115,11 +115,7 @@ class SyntheticWeather:
         return self._samples
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[Tensor, ...]:  # noqa: ARG002
-        """Return the first states and those after each step, standardised float32.
-
-        Each has the shape (samples, channels, height, width). States after the end of a year
-        continue its waves, so that no sample has a jump.
-        """
+        """As ``Era5.batch``; states after the end of a year continue its waves, without a jump."""
         shape = (len(indices), *self._climate.shape)
         times = tuple(torch.from_numpy(np.empty(shape, np.float32)) for _ in self._ahead)
         for row, index in enumerate(indices.tolist()):
@@ -172,7 +168,14 @@ def make_data(folder: Path, size: int, seed: int) -> None:
         _write(folder / "train" / f"{name}.h5", fields)
     evaluation = _fields(climate, len(years), max(_FEWEST_TIMES, size // 2))
     _write(folder / "test" / f"{_EVALUATION_YEAR}.h5", evaluation)
-    _write_statistics(folder / "stats", np.concatenate(years))
+    (folder / "stats").mkdir()
+    every = np.concatenate(years)
+    for statistic, values in (
+        ("global_means", every.mean((0, 2, 3), np.float64, keepdims=True)),
+        ("global_stds", every.std((0, 2, 3), np.float64, keepdims=True)),
+        ("time_means", every.mean(0, np.float64, keepdims=True)),
+    ):
+        np.save(folder / "stats" / f"{statistic}.npy", values)
 
 
 def _fields(climate: Climate, year: int, times: int) -> _Fields:
@@ -190,13 +193,3 @@ def _write(path: Path, fields: _Fields) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with h5py.File(path, "w") as file:
         file.create_dataset("fields", data=fields, chunks=(1, 1, *fields.shape[2:]))
-
-
-def _write_statistics(folder: Path, fields: _Fields) -> None:
-    folder.mkdir()
-    for name, values in (
-        ("global_means", fields.mean((0, 2, 3), np.float64, keepdims=True)),
-        ("global_stds", fields.std((0, 2, 3), np.float64, keepdims=True)),
-        ("time_means", fields.mean(0, np.float64, keepdims=True)),
-    ):
-        np.save(folder / f"{name}.npy", values)

@@ -1,0 +1,64 @@
+"""Layouts of runs in a store: groups of their own, and predictions where the network is known."""
+
+import json
+
+import pytest
+
+from made_tables import frames, run_row, window_row
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.job import jobs_of, predict_workload
+from wattlaw.common.errors import BadInput, NothingToRecommend
+from wattlaw.study.network import Network
+
+NETWORK = Network(layers=8, hidden=512, heads=8, vocabulary=1000, sequence=256)
+#: tp, pp, micro-batch, seconds of a step of 32 samples on 8 GPUs.
+MEASURED = ((1, 1, 4, 1.0), (2, 1, 4, 1.15), (4, 1, 4, 1.5), (1, 2, 4, 1.2), (2, 2, 4, 1.3))
+
+
+def table(network: str | None = NETWORK.model_dump_json(exclude_defaults=True)):
+    runs, windows = [], []
+    for number, (tp, pp, micro, seconds) in enumerate(MEASURED):
+        name = f"r{number}"
+        layout = {"tp": tp, "pp": pp, "sharding": "zero1"}
+        parts = 32 // (8 // (tp * pp) * micro)
+        runs.append(
+            run_row(name, gpus=8, global_batch=32, local_batch=4, gradient_accumulation=parts,
+                    network=network, parallelism="tensor", **layout)
+        )  # fmt: skip
+        windows.append(window_row(name, 1, duration_s=10 * seconds, samples=320, steps=10))
+    return run_metrics(*frames(runs, windows))
+
+
+def test_every_layout_is_a_group_of_its_own_with_a_name():
+    layouts = [json.loads(text) for text in table()["layout"]]
+    assert layouts[0] == {"sharding": "zero1", "gradient_accumulation": 1}
+    assert layouts[4] == {"tp": 2, "pp": 2, "sharding": "zero1", "gradient_accumulation": 4}
+
+
+def test_layouts_that_did_not_run_are_predicted_between_those_that_did():
+    given = {"tp": [1, 2, 8, 3], "pp": [1, 4], "micro_batch": [4]}
+    rows = predict_workload(
+        table(), "digits-cnn", gpus=[8], global_batch=[32], gpus_per_node=8, layout=given
+    ).rows
+    found = {(row.setting.tp, row.setting.pp): row for row in rows}
+    # 3 does not divide 8 GPUs, and 8 x 4 is more than 8.
+    assert sorted(found) == [(1, 1), (1, 4), (2, 1), (2, 4), (8, 1)]
+    one, eight = found[1, 1], found[8, 1]
+    assert one.step_time_s == pytest.approx(1.0, rel=0.1)
+    assert eight.step_time_s > 1.3
+    assert found[1, 4].components.waiting_s > found[1, 1].components.waiting_s
+    low, high = eight.step_time_s_ci
+    near_low, near_high = one.step_time_s_ci
+    assert high / low > near_high / near_low
+    assert eight.setting.sharding == "zero1"  # as in most runs
+
+
+def test_without_its_network_a_job_with_layouts_is_not_predicted():
+    with pytest.raises(NothingToRecommend, match="model"):
+        jobs_of(table(network=None), "digits-cnn")
+
+
+@pytest.mark.parametrize("given", [{"tp": [3]}, {"size": [2]}, {"micro_batch": [64]}])
+def test_a_layout_that_cannot_exist_is_bad_input(given):
+    with pytest.raises(BadInput, match="layout"):
+        predict_workload(table(), "digits-cnn", gpus=[8], global_batch=[32], layout=given)
