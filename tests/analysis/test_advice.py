@@ -284,3 +284,43 @@ def test_energies_that_count_different_things_are_not_compared(made):
 def test_a_constraint_that_nothing_can_keep_is_bad_input(made, asked):
     with pytest.raises(BadInput):
         advice(made, **asked)
+
+
+def of_steps(steps: int, error: float, repeats: int = 3) -> Advice:
+    """Return the advice on two batches, of which the faster one has runs of such steps."""
+    runs, windows = [], []
+    for batch, count, own in ((64, 100, 0.001), (128, steps, error)):
+        for repeat in range(repeats):
+            name = f"{batch}-{repeat}"
+            runs.append(run_row(name, global_batch=batch, local_batch=batch, repeat=repeat,
+                                measure_steps=100))  # fmt: skip
+            windows.append(
+                window_row(name, None, phase="steps", steps=count, samples=batch * count,
+                           duration_s=0.01 * count * (1 + 0.001 * repeat), step_time_error=own)
+            )  # fmt: skip
+    table, epochs = frames(runs, windows)
+    return advise(run_metrics(table, epochs), epochs, "digits-cnn", any_batch=True)
+
+
+@pytest.mark.parametrize(
+    ("steps", "error", "is_short"),
+    [(100, 0.001, False), (4, 0.001, True), (100, 0.08, True), (12, 0.04, False)],
+)
+def test_runs_that_are_too_short_or_unsteady_to_be_sure_by(steps, error, is_short):
+    found, best = of_steps(steps, error), 128
+    assert found.recommended.global_batch == best
+    assert any(warning.code == "short-run" for warning in found.warnings) == is_short
+    assert (found.probability <= 0.9) == is_short
+    assert ("run it longer" in " ".join(summary(found))) == is_short
+    if is_short:
+        assert found.next_measurement.option.global_batch == best
+
+
+def test_the_error_of_a_mean_by_its_own_steps_widens_the_interval():
+    """Three runs of 100 steps in ten blocks: Student's t of the blocks over that of many."""
+    steady, unsteady = of_steps(100, 0.001), of_steps(100, 0.08)
+    wide = unsteady.recommended.time_s
+    own = 0.08 * stats.t.ppf(0.975, 9) / 1.96 / 3**0.5
+    assert np.log(wide.high / wide.mean) > 1.96 * own
+    narrow = steady.recommended.time_s
+    assert np.log(narrow.high / narrow.mean) < 1.96 * own

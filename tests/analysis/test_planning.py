@@ -175,6 +175,17 @@ class TestPlan:
         assert (found.stopped_because, found.setting.gpus) == (None, 8)
         assert [item.candidate.setting for item in found.proposals] == [found.setting]
 
+    def test_a_short_run_of_the_leading_setting_is_not_certain_and_is_repeated(self):
+        seen, question, leading = observed(*GRID), Question("time"), packed(8, 32.0)
+        repeats = [Candidate(leading, STEPS)]
+        assert plan(question, [], seen).stopped_because == CERTAIN
+        seen = [replace(item, is_short=item.setting == leading) for item in seen]
+        assert plan(question, [], seen).stopped_because == NOTHING_LEFT
+        found = plan(question, repeats, seen)
+        assert (found.setting, found.stopped_because) == (leading, None)
+        assert [item.candidate for item in found.proposals] == repeats
+        assert plan(question, [], [*seen, *observed(leading)]).stopped_because == CERTAIN
+
     def test_cheap_neighbours_of_a_leading_setting_are_measured_before_a_decision(self):
         """Kernels that suit the largest batch least are seen on the one half as large."""
         grid = [packed(1, 2.0 ** (power / 2)) for power in range(6, 26)]

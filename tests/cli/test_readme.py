@@ -62,7 +62,10 @@ def test_init_writes_the_study_that_the_tutorial_shows(answers):
     assert written["sweeps"][0]["global_batch"] == shown["sweeps"][0]["global_batch"]
     assert written["decide"].keys() == shown["decide"].keys()
     output, expected = outputs["init"], blocks("text", TUTORIAL)[0]
-    seen = re.compile(r"Seen: (\d worker, global batch \d+), [\d.e-]+ s per step, (\w+)")
+    seen = re.compile(
+        r"Seen: (\d worker, global batch \d+), [\d.e-]+ s per step "
+        r"with 1 thread \(OMP_NUM_THREADS=1\), (\w+)"
+    )
     assert seen.findall(output) == seen.findall(expected) == [("1 worker, global batch 32", "fp32")]
     assert output.split("Next:")[1] == expected.split("Next:")[1]
 

@@ -13,8 +13,10 @@ from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
+from wattlaw.running.local import LocalLauncher
 from wattlaw.running.planning import skipped_text
 from wattlaw.store.store import Store
+from wattlaw.study.launching import Launch
 from wattlaw.workloads import catalogue
 
 
@@ -225,3 +227,35 @@ def test_packages_of_jobs_are_those_of_this_python_if_they_use_it(
     monkeypatch.setattr(catalogue, "check_installed", refuse)
     expected = [f"digits-cnn needs sklearn ({sys.executable})"] if is_told else []
     assert [*study.forecast().missing] == expected
+
+
+@pytest.mark.parametrize(
+    ("of_study", "of_user", "expected"),
+    [(3, "5", 3), (None, "5", 5), (None, "5,2", 5), (None, "auto", 4), (None, None, 4)],
+)
+def test_threads_are_those_of_the_study_or_of_the_user_or_a_share_of_the_cores(
+    monkeypatch: pytest.MonkeyPatch, of_study, of_user, expected
+):
+    monkeypatch.setattr("wattlaw.common.processes.cores", lambda: 8)
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    if of_user is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", of_user)
+    launch = Launch(gpus_per_node=2, threads_per_worker=of_study)
+    assert LocalLauncher(launch, gpus=[], boards=[]).threads == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs", "expected"), [("1", "after 10 steps"), ("3", "after 30 steps"), ("9", None)]
+)
+def test_a_training_with_fewer_steps_than_are_asked_is_named(tmp_path, epochs, expected):
+    """An epoch has 10 steps with batch 32; 20 + 15 are asked."""
+    path = write(
+        tmp_path,
+        workloads=[{"name": "mine", "dataset_samples": 320,
+                    "command": ["true", "-b", "{local_batch}", "--epochs", epochs]}],
+        sweeps=[{"gpus": [1], "local_batch": [8, 32]}],
+        measure={"steps": 15},
+    )  # fmt: skip
+    told = " ".join(told_of(path))
+    assert ("the training ends after" in told) == (expected is not None)
+    assert expected is None or f"with batch 32 the training ends {expected}" in told

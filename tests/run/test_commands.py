@@ -190,6 +190,7 @@ def test_the_record_names_command_boards_and_software(place, runs):
     assert list(row["device_ids"]) == [FakeGpus(place / "boards")[0].uuid.decode()]
     assert {"torch", "wattlaw"} <= json.loads(row["software"]).keys()
     assert (row["epochs"], row["seed"]) == (9, 7)
+    assert row["threads_per_worker"] == 1  # that it was given: it has no steps to see it in
     assert table[["parameters", "gradient_bytes", "flops_per_sample"]].isna().all(axis=None)
 
 

@@ -68,6 +68,8 @@ def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
     assert {(2, 20, None), (1, 20, None), (2, 80, None)} <= settings(study)
     assert study.decide is not None
     assert study.decide.in_use == {"gpus": 2, "global_batch": 20}
+    assert study.launch.threads_per_worker == 1  # OMP_NUM_THREADS of this process, as it ran
+    assert "with 1 thread (OMP_NUM_THREADS=1)" in done.stdout
     found = re.findall(r"^  wattlaw (.*)$", done.stdout, re.MULTILINE)
     assert found == ["check study.yaml", "run study.yaml", "advise wattlaw-store"]
     checked = wattlaw(*shlex.split(found[0]), cwd=tmp_path)
@@ -248,12 +250,14 @@ def test_a_study_for_a_partition_uses_its_nodes(
 ):
     find: Callable[[str], Partition] = {"small": partition}.__getitem__
     monkeypatch.setattr(commands, "partition", find)
+    monkeypatch.delenv("OMP_NUM_THREADS")
     study = study_of(tmp_path, SEEN, slurm_machine("small"))
     assert study.launch.kind == "slurm"
     assert study.launch.gpus_per_node == 4
     assert study.launch.slurm.options == {"partition": "small"}
     assert study.launch.slurm.gres == (partition.gres or None)
     assert study.launch.slurm.cpus_per_worker == partition.cores // 4
+    assert study.launch.threads_per_worker == partition.cores // 4
     assert {gpus for gpus, *_ in settings(study)} == counts
 
 

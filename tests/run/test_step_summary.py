@@ -11,6 +11,7 @@ from wattlaw.running.instrumentation.observer import StepObserver
 from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.running.instrumentation.steady_state import MeasuredPart, summarise
+from wattlaw.running.steps import step_time_columns
 
 PROCESS = {"type": "process", "pid": 7, "host": "node1", "base_ns": 10**18}
 T0_S = 1e9
@@ -106,6 +107,20 @@ def test_too_few_steps_are_all_warm_up():
     assert summary.notes
     nothing = summarise([])
     assert (nothing.instrumented, nothing.steps, nothing.world_size) == (False, None, None)
+
+
+def test_the_error_of_a_mean_counts_a_drift():
+    """Ten blocks of steps that fall evenly from 4 to 1: sd / sqrt(10) of their means."""
+    steps_s = np.linspace(4.0, 1.0, 150)
+    found = step_time_columns(steps_s)
+    means_s = 2.5 + 0.3 * (np.arange(10) - 4.5) * 150 / 149
+    assert found["step_time_error"] == pytest.approx(means_s.std(ddof=1) / 10**0.5 / 2.5, rel=0.01)
+    mixed = step_time_columns(np.random.default_rng(0).permutation(steps_s))
+    assert mixed["step_time_error"] < 0.6 * found["step_time_error"]
+    assert step_time_columns(steps_s[:4])["step_time_error"] == pytest.approx(
+        steps_s[:4].std(ddof=1) / 2 / steps_s[:4].mean()
+    )
+    assert step_time_columns(steps_s[:1])["step_time_error"] is None
 
 
 def test_ranks_that_share_a_copy_of_the_model_count_its_samples_once():

@@ -8,6 +8,7 @@ from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_bytes
+from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names
 from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.running.training.rank_starters import RankStarter, find_rank_starter
@@ -45,7 +46,10 @@ def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
             settings = {run.setting for run in runs if run.spec.workload.name == spec.name}
-            found = [*_possible_ranks(spec, study), *_unused_values(spec, study, settings)]
+            found = [
+                *_possible_ranks(spec, study), *_unused_values(spec, study, settings),
+                *too_few_steps(spec, study, settings),
+            ]  # fmt: skip
             sentences += [f"workloads[{index}].command: {sentence}" for sentence in found]
     return sentences
 
@@ -104,6 +108,29 @@ def _unused_values(
         yield (
             f"{join_names(changed)} set the training loop of wattlaw's workloads and do not reach "
             "a command; pass them to the script as arguments"
+        )
+
+
+def too_few_steps(spec: WorkloadSpec, study: Study, settings: Collection[Setting]) -> Iterator[str]:
+    """Yield which batches leave a training of known length fewer steps than are to be measured."""
+    asked, samples = study.measure.steps, spec.dataset_samples
+    words = " ".join(spec.command or ())
+    found = re.search(r"epochs?[= ](\d{1,9}|\{epochs\})(?:\s|$)", words)
+    if asked is None or samples is None or found is None:
+        return
+    asked += study.measure.warmup_steps
+    epochs = int(found[1]) if found[1].isdigit() else study.measure.epochs or 1
+    trained = {
+        batch: int(epochs * samples * item.dataset_fraction / batch)
+        for item in settings
+        if (batch := item.global_batch) is not None
+    }
+    if short := [batch for batch, steps in trained.items() if steps < asked]:
+        batch = max(short)
+        yield (
+            f"with batch {batch:,.0f} the training ends after {plural(trained[batch], 'step')} "
+            f"({plural(epochs, 'epoch')} of {samples:,} samples), before the {asked:,} of warm-up "
+            "and measuring; train for more epochs, or lower measure.steps"
         )
 
 

@@ -1,6 +1,7 @@
 """The first study of a script, from what one short run of it has shown and from the machine."""
 
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -20,9 +21,11 @@ from wattlaw.running.boards import NEAR, named_board
 from wattlaw.running.local import LocalLauncher
 from wattlaw.running.node_setup import limit_states, permission_problem
 from wattlaw.running.slurm import commands
+from wattlaw.running.training.environment import threads_of
 from wattlaw.study.base_model import Precision
 from wattlaw.study.command import Argument, arguments, epochs_argument
 from wattlaw.study.document import Dumper
+from wattlaw.study.labels import threads_label
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, WorkloadSpec
 
@@ -76,6 +79,7 @@ class Seen:
     is_parallel: bool = True  # it can train on several GPUs, as far as is known
     peak_memory_bytes: int | None = None  # of a rank
     dataset_samples: int | None = None
+    threads: int | None = None  # of a worker
     has_energy: bool = False
     steps: int | None = None  # of the whole training, if it has ended by itself
 
@@ -92,10 +96,10 @@ class FirstStudy:
     notes: tuple[str, ...] = field(default=())
 
 
-def this_machine() -> Machine:
+def this_machine(*, is_parallel: bool = True) -> Machine:
     launcher = LocalLauncher.examine(Launch())
     if not launcher.gpus:
-        return _of_cores(cores(), {"kind": "local"})
+        return _of_cores(cores(), {"kind": "local"}, is_parallel)
     boards = visible_gpu_ids()
     states, reason = limit_states(boards), permission_problem(boards)
     default_w = min((state.default_w or 0.0 for state in states), default=0.0)
@@ -111,7 +115,7 @@ def this_machine() -> Machine:
     known = [size for size in sizes if size is not None]
     return Machine(
         launcher.capacity,
-        {"kind": "local"},
+        {"kind": "local", "threads_per_worker": launcher.threads},
         has_gpus=True,
         memory_gb=min(known) if known and len(known) == len(sizes) else None,
         default_w=default_w,
@@ -120,25 +124,28 @@ def this_machine() -> Machine:
     )
 
 
-def slurm_machine(name: str) -> Machine:
+def slurm_machine(name: str, *, is_parallel: bool = True) -> Machine:
     found = commands.partition(name)
     slurm: dict[str, Any] = {"gres": found.gres or None, "options": {"partition": name}}
-    launch = {"kind": "slurm", "slurm": slurm}
+    launch: dict[str, Any] = {"kind": "slurm", "slurm": slurm}
     if not found.gpus:
-        return _of_cores(found.cores, launch, found.nodes)
-    slurm["cpus_per_worker"] = max(1, found.cores // found.gpus)
+        return _of_cores(found.cores, launch, is_parallel, found.nodes)
+    slurm["cpus_per_worker"] = share = max(1, found.cores // found.gpus)
+    launch |= {"gpus_per_node": found.gpus, "threads_per_worker": threads_of(os.environ) or share}
     board = named_board(found.gres)
     return Machine(
-        found.gpus, launch | {"gpus_per_node": found.gpus}, found.nodes, has_gpus=True,
+        found.gpus, launch, found.nodes, has_gpus=True,
         memory_gb=board and board.memory_gb, no_caps_reason="needs root or the site's prolog",
     )  # fmt: skip
 
 
-def _of_cores(count: int, launch: dict[str, Any], nodes: int = 1) -> Machine:
-    per_node = 2 ** int(math.log2(min(count, _MOST_CPU_WORKERS)))
+def _of_cores(count: int, launch: dict[str, Any], is_parallel: bool, nodes: int = 1) -> Machine:
+    per_node = 2 ** int(math.log2(min(count, _MOST_CPU_WORKERS))) if is_parallel else 1
+    share = count // per_node
     if "slurm" in launch:
-        launch["slurm"]["cpus_per_worker"] = count // per_node
-    return Machine(per_node, launch | {"gpus_per_node": per_node}, nodes)
+        launch["slurm"]["cpus_per_worker"] = share
+    launch |= {"gpus_per_node": per_node, "threads_per_worker": threads_of(os.environ) or share}
+    return Machine(per_node, launch, nodes)
 
 
 def names_parallel_training(command: Sequence[str]) -> bool:
@@ -230,10 +237,7 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     if caps_w == () and machine.has_gpus:
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if _ran_elsewhere(seen, machine):
-        notes.append(
-            "the run used no GPU: the cost and the memory on GPUs are not known, and the budget is "
-            "a comment"
-        )
+        notes.append("the run used no GPU: cost and memory are not known; the budget is a comment")
     if not seen.is_parallel:
         notes.append(
             "one worker only: the script names neither torch.distributed nor another way to train "
@@ -286,15 +290,12 @@ def _gpu_hours(
 
     ``growth`` is of the global batch. The least: GPUs share the work perfectly, and a larger batch
     takes no longer. The most: more GPUs are no faster, a batch takes as long as its samples, and a
-    cap cuts the clock as it cuts the power; without GPUs, a worker has its share of the cores that
-    the seen one had.
+    cap cuts the clock as it cuts the power. Workers have as many threads as the seen one had.
     """
     local = growth * seen.ranks / workers
     most = max(1.0, local, growth)
     if cap_w is not None:
         most *= (machine.default_w or cap_w) / cap_w
-    if not machine.has_gpus:
-        most *= machine.per_node
     least_s, most_s = (steps * seen.step_s * times for times in (min(1.0, local), most))
     return tuple(workers * (seen.startup_s + run_s) / 3600 for run_s in (least_s, most_s))  # type: ignore[return-value]
 
@@ -381,7 +382,7 @@ def seen_text(seen: Seen) -> str:
     facts = [
         plural(seen.ranks, "worker"),
         "" if seen.global_batch is None else f"global batch {seen.global_batch:,}",
-        f"{number(seen.step_s)} s per step",
+        f"{number(seen.step_s)} s per step{threads_label(seen.threads)}",
         seen.precision or "",
         seen.parallelism if seen.parallelism not in (None, "none") else "",
     ]

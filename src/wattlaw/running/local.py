@@ -54,6 +54,7 @@ from wattlaw.running.node_setup import (
     unsupported_limits_reason,
     worker_environment,
 )
+from wattlaw.running.training.environment import threads_of
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -82,11 +83,11 @@ _PROBE_TIMEOUT_S = 120
 class LocalLauncher(Launcher):
     """Gives each worker its own GPU or, on a machine without GPUs, a share of the cores.
 
-    Without GPUs a machine has as many workers as cores, and every worker gets ``cores /
-    gpus_per_node`` threads, so that runs with one and with several workers are comparable. ``gpus``
-    are the UUIDs of the GPUs and MIG instances that torch can use, all visible ones if torch is not
-    installed. If torch cannot use the visible ``boards``, a run is metered and limited on all of
-    them. ``board_of`` has the board of each MIG instance.
+    Without GPUs a machine has as many workers as cores. Every worker gets as many threads as the
+    study or OMP_NUM_THREADS says, or else ``cores / gpus_per_node``, so that runs with one and with
+    several workers are comparable. ``gpus`` are the UUIDs of the GPUs and MIG instances that torch
+    can use, all visible ones if torch is not installed. If torch cannot use the visible ``boards``,
+    a run is metered and limited on all of them. ``board_of`` has the board of each MIG instance.
     """
 
     is_of_machine = True
@@ -107,7 +108,8 @@ class LocalLauncher(Launcher):
         available = len(gpus) or processes.cores()
         requested = launch.gpus_per_node
         self.capacity = min(requested or available, available) if gpus else requested or available
-        self.threads = launch.threads_per_worker or max(1, processes.cores() // self.capacity)
+        share = max(1, processes.cores() // self.capacity)
+        self.threads = launch.threads_per_worker or threads_of(os.environ) or share
         self._range_reasons: dict[Limits, str | None] = {}
         #: Says what the next run waits for; None if the last one did not wait.
         self._waits_for: Callable[[], str | None] | None = None

@@ -30,6 +30,7 @@ from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSumma
 from wattlaw.running.job_step import JobStep
 from wattlaw.running.node_setup import lease_boards, restore_stale_limits
 from wattlaw.running.recording import Recording
+from wattlaw.running.training.environment import threads_of
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -83,12 +84,14 @@ def measure(
     part: MeasuredPart,
     instrument: bool,
     pattern: str | None,
+    variables: Mapping[str, str] | None = None,
 ) -> MeasuredCommand:
     """Run a command with a sampler, and store it as a run.
 
     The command has the input and output of this process, and gets its signals. It runs to its end,
     or until every rank has the steps of a limited ``part``; then the exit code is 0. Steps are seen
-    by the hook (``instrument``) or by a pattern for lines of the output. Raises ``BadInput`` for a
+    by the hook (``instrument``) or by a pattern for lines of the output. ``variables`` are added to
+    its environment. Raises ``BadInput`` for a
     command that cannot be used, and ``NotAvailable``, before it starts, for a store or limits that
     cannot be written.
     """
@@ -119,7 +122,7 @@ def measure(
         lease = lease_boards(limits, boards, prior_clocks_are_default=prior_clocks_are_default)
     try:
         applied = lease.apply(limits) if lease is not None else ()
-        environment = user_environment()
+        environment = user_environment() | dict(variables or {})
         try:
             recording.begin()
         except NotAvailable as error:
@@ -140,7 +143,9 @@ def measure(
         notes += _release(lease)
     recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
-    recording.facts = recording.facts.model_validate(steps.facts())
+    threads = steps.threads_per_worker or threads_of(environment)
+    facts = steps.facts() | {"threads_per_worker": threads}
+    recording.facts = recording.facts.model_validate(facts)
     for window in observer.window_columns(steps):
         if nodes > 1 and window.get("samples") is not None:
             window["samples"] //= nodes  # every node writes its own part

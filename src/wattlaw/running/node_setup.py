@@ -11,7 +11,7 @@ from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.measure.limits.requests import Limits, check_range
 from wattlaw.measure.limits.restore import limiters_for, open_limiters, restore_stale
 from wattlaw.measure.limits.state_folder import StateFolder
-from wattlaw.running.training.environment import RENDEZVOUS_FILE, SHARING_WORKERS
+from wattlaw.running.training.environment import RENDEZVOUS_FILE, SHARING_WORKERS, THREADS
 from wattlaw.store.record import RunRecord, now
 from wattlaw.study.setting import Setting
 
@@ -20,10 +20,14 @@ def requested_limits(setting: Setting) -> Limits:
     return Limits(setting.power_limit_w, setting.clock_limit_mhz, setting.power_profile)
 
 
+def thread_environment(threads: int) -> dict[str, str]:
+    return {THREADS: str(threads), "MKL_NUM_THREADS": str(threads)}
+
+
 def worker_environment(threads: int, sharing: int) -> dict[str, str]:
     """``sharing`` workers use the cores that these may use, those of other runs included."""
-    names = {"OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, SHARING_WORKERS: sharing}
-    return {name: str(number) for name, number in names.items()} | {"PYTHONUNBUFFERED": "1"}
+    own = {SHARING_WORKERS: str(sharing), "PYTHONUNBUFFERED": "1"}
+    return thread_environment(threads) | own
 
 
 def log_head(record: RunRecord) -> str:

@@ -27,6 +27,8 @@ _LONG, _LONG_SHARE, _DRIFT, _ERRORS, _LEAST_STEPS = 5.0, 0.05, 0.05, 4.0, 30
 #: Standard deviation over median absolute deviation, and standard error of a median of n values
 #: over standard deviation / sqrt(n), both of normal values.
 _SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
+#: Blocks of steps whose means show how well a window knows its mean.
+_BLOCKS = 10
 #: The steps or seconds of a run are at most this many times those that the study requests.
 MOST_FACTOR = 10
 #: A usual number of samples is that of at least this share of the steps, so that the last batches
@@ -231,17 +233,25 @@ class StepPlan:
 
 
 def step_time_columns(steps_s: Floats) -> dict[str, float | None]:
-    """Return mean, median, 95th percentile and coefficient of variation; None without a step."""
+    """Return mean, median, 95th percentile and coefficient of variation; None without a step.
+
+    The error is the relative standard error of the mean by the means of successive blocks, so that
+    a drift and slow stretches count (batch means; Law & Kelton 1984, Operations Research 32, 1221).
+    """
     if not len(steps_s):
         names = ("step_time_mean_s", "step_time_p50_s", "step_time_p95_s", "step_time_cv")
-        return dict.fromkeys(names)
+        return dict.fromkeys((*names, "step_time_error"))
     mean_s = float(steps_s.mean())
     has_variation = len(steps_s) > 1 and mean_s > 0
+    parts = np.array_split(steps_s, min(_BLOCKS, len(steps_s)))
+    means_s = np.array([part.mean() for part in parts])
+    error_s = means_s.std(ddof=1) / math.sqrt(len(parts)) if has_variation else 0.0
     return {
         "step_time_mean_s": mean_s,
         "step_time_p50_s": float(np.median(steps_s)),
         "step_time_p95_s": float(np.percentile(steps_s, 95)),
         "step_time_cv": float(steps_s.std(ddof=1) / mean_s) if has_variation else None,
+        "step_time_error": float(error_s / mean_s) if has_variation else None,
     }
 
 

@@ -60,6 +60,7 @@ class Window(NamedTuple):
     step_time_p50_s: float | None = None
     step_time_p95_s: float | None = None
     step_time_cv: float | None = None
+    step_time_error: float | None = None  # of the mean, by blocks of steps
     data_wait_s: float | None = None  # of training steps, mean over ranks: waiting for samples
     communication_s: float | None = None  # of gradients that the backward pass does not hide
     rank_wait_s: float | None = None  # waiting for the slowest rank, mean over ranks

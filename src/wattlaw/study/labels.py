@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from wattlaw.common.formatting import known
+from wattlaw.common.formatting import known, plural
 from wattlaw.study.setting import Setting
 
 LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
@@ -39,6 +39,11 @@ def setting_label(name: str, value: Any) -> str:
     if isinstance(value, float):
         value = int(value) if value.is_integer() else f"{value:g}"
     return f"{name.replace('_', ' ')} {value}"
+
+
+def threads_label(threads: int | None) -> str:
+    """Return how a command repeats with as many threads: `` with 1 thread (OMP_NUM_THREADS=1)``."""
+    return f" with {plural(threads, 'thread')} (OMP_NUM_THREADS={threads})" if threads else ""
 
 
 def layout_label(setting: Setting) -> str:

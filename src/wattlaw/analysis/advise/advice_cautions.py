@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from wattlaw.analysis.advise.choice import Choice
-from wattlaw.analysis.advise.option import BESIDE_TRAINING
+from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
 from wattlaw.analysis.advise.possible_options import LOWER_BATCH, UNKNOWN_BATCH, WIDEST, Options
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution
@@ -59,11 +59,7 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
             yield from reach.cautions(option.setting, option.model.settings, option.model.board)
-    elif option.repeats == 1:
-        text = "This setting ran once, so it has no interval: its uncertainty is unknown."
-        if option.interval_from:
-            text = f"This setting ran once: its interval is from {option.interval_from}."
-        yield Caution("measured-once", text)
+    yield from _of_runs(option)
     share = (option.eval_time_s or 0) / option.time_s.mean
     if option.unit == "epoch" and share >= _MUCH and BESIDE_TRAINING[1] in option.whole_job_without:
         text = f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not"
@@ -78,6 +74,23 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
             "measurement that would narrow it most."
         )
         yield Caution("prediction-ends", text)
+
+
+def _of_runs(option: Option) -> Iterator[Caution]:
+    if option.is_short:
+        runs = (
+            "Runs that it is predicted from" if option.is_predicted else "The runs of this setting"
+        )
+        text = f"{runs} have too few or too unsteady steps to be sure by"
+        if option.time_error:
+            error = 1.96 * 100 * option.time_error
+            text += f": each leaves its mean time unknown by +-{error:.0f} % (95 %)"
+        yield Caution("short-run", f"{text}. Run it longer.")
+    if option.repeats == 1:
+        text = "This setting ran once, so it has no interval: its uncertainty is unknown."
+        if option.interval_from:
+            text = f"This setting ran once: its interval is from {option.interval_from}."
+        yield Caution("measured-once", text)
 
 
 def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) -> Iterator[Caution]:

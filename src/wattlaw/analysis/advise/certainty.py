@@ -26,6 +26,7 @@ from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import PRIOR
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
@@ -36,6 +37,8 @@ _DRAWS, _POSTERIOR_DRAWS = 4000, 1000
 TIE = 0.10
 #: A predicted option that is better with more than this probability is what to measure next.
 _PROBABLY = 0.5
+#: No answer is surer with runs that are too short: that is the probability at which studies end.
+_MOST_SHORT = Question.confidence
 
 
 @dataclass(frozen=True)
@@ -146,8 +149,8 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
         if index != at and (better[index] > TIE or is_near[index]) and item in choice.eligible
     ]
     ties.sort(key=lambda tie: -tie.probability_better)
-    probability = float(probabilities[at])
-    run = repeat if is_needed else None
+    probability = _bounded(best, float(probabilities[at]))
+    run = repeat if is_needed or best.is_short else None
     if probability < question.confidence:
         power, power_noise = None, None
         if energies is not None and question.needs_energy:
@@ -188,8 +191,15 @@ def as_decided(
         choice = replace(choice, recommended=leading, reason="least expected regret")
         sure = certainty(choice, base, ran, rows)
     following = None if decision.stopped_because == CERTAIN else sure.next_measurement
-    sure = replace(sure, probability=decision.probability, spread_from="decision")
+    probability = decision.probability
+    if probability is not None and leading is not None:
+        probability = _bounded(leading, probability)
+    sure = replace(sure, probability=probability, spread_from="decision")
     return choice, replace(sure, next_measurement=following)
+
+
+def _bounded(option: Option, probability: float) -> float:
+    return min(probability, _MOST_SHORT) if option.is_short else probability
 
 
 @dataclass(frozen=True)
@@ -299,7 +309,8 @@ def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tupl
     errors = normals / np.sqrt([item.repeats for item in options])
     if np.isfinite(spread.freedom):
         errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
-    errors *= np.array([spread.time, spread.energy])[:, None, None]
+    own = np.array([item.time_error for item in options])
+    errors *= np.array([np.fmax(sd, own) for sd in (spread.time, spread.energy)])[:, None]
     # Settings on the same nodes, and those of one session there, deviate together.
     dice, freedom = np.random.default_rng([0, 8]), PRIOR["nodes"][1]
     tail = np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))

@@ -96,6 +96,9 @@ class Option(Result):
     shared: Mapping[Hashable, tuple[float, ...]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    #: How far its own steps leave the mean of a run unknown, in logs.
+    time_error: float = field(default=0.0, repr=False)
+    is_short: bool = False  # no run of it shows its steady state: ``metrics.SHORT``
     slow_log: float = field(default=0.0, repr=False)  # its mean log time is higher for slow nodes
     interval_from: str | None = (
         None  # what runs vary by: its repeats | other settings | public data

@@ -127,6 +127,7 @@ class Options:
             first, is_fixed = own[0], len({item.amount for item in own}) == 1
             batches = [item.global_batch for item in own if item.global_batch is not None]
             measured, predicted = MeasuredRange.of(model.observations), []
+            is_short = all(item.is_short for item in model.observations)
             for setting in _candidates([item.setting for item in own], model, self.rule):
                 batch = None if setting.global_batch is None else int(setting.global_batch)
                 beyond = measured.exceeded_by(setting)
@@ -139,7 +140,9 @@ class Options:
                     continue
                 option = self.rule.judge(replace(
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
-                    runs=None, amount=amount, shared={}, slow_log=0.0, interval_from=None,
+                    runs=None, amount=amount, shared={}, slow_log=0.0, time_error=0.0,
+                    is_short=is_short,
+                    interval_from=None,
                     extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
                     per={}, quality_known=False, quality_warnings=(), falls=False,
                 ))  # fmt: skip
@@ -234,6 +237,8 @@ def options_of_runs(
         eval_time_s=by_group["eval_time_s"].mean(),
         epochs_trained=by_group["epochs_trained"].max(),
         slow_log=by_group["slow_log"].mean(),
+        time_error=by_group["time_error"].agg(lambda errors: float(np.sqrt((errors**2).mean()))),
+        is_short=by_group["is_short"].all(),
     )
     runs = [own.to_numpy(float) for _, own in by_group[quantities]]
     whole = list(whole_jobs(job, group, amounts))
@@ -262,7 +267,8 @@ def options_of_runs(
                 global_batch=values["global_batch"], unit=job.unit, time_s=time_s,
                 energy_j=energy_j, amount=amount, source=source_of(values["launcher"]),
                 repeats=repeats, runs=runs[number], shared=shared[number],
-                slow_log=values["slow_log"], energy_is=job.energy_is if energy_j else None,
+                slow_log=values["slow_log"], time_error=values["time_error"] or 0.0,
+                is_short=bool(values["is_short"]), energy_is=job.energy_is if energy_j else None,
                 interval_from=values["interval_from"],
                 footprint=footprint, epochs_trained=values["epochs_trained"],
                 eval_time_s=values["eval_time_s"], whole_job_s=whole[number].time_s,

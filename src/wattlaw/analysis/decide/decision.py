@@ -116,6 +116,10 @@ class Decision(Result):
         if job is not None and plan.setting is not None:
             cautions += misfit_cautions(fit_with_repeats(job.observations, decide.seed))
             cautions += reach.cautions(plan.setting, job.settings, job.board)
+        own = [] if job is None else [o for o in job.observations if o.setting == plan.setting]
+        if own and all(item.is_short for item in own):
+            text = "The leading setting has too few or too unsteady steps: measure more steps."
+            cautions.append(Caution("short-run", text))
         if budget is not None and spent > budget:
             cautions.append(
                 Caution(

@@ -150,7 +150,8 @@ def plan(
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
     is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
-    is_right &= (meets >= LIKELY) & (not first)
+    short = _short(observations)
+    is_right &= (meets >= LIKELY) & (not first) & [item not in short for item in choices]
     if is_right.any():
         right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
@@ -164,7 +165,7 @@ def plan(
         surprises=surprises(tuple(observations), seed),
     )
     is_none = not first and not state.is_met and (missing > 0).all(1).mean() >= question.confidence
-    urgent = first
+    urgent = first or [item for item in candidates if item.setting in short & {choices[best]}]
     if is_right[best] or is_none:
         needed = checks.of(choices[best])
         if needed is None and question.max_slowdown is not None:
@@ -272,6 +273,12 @@ class Belief:
             np.log(self.powers[:, at]),
             self.power_noise[at],
         )
+
+
+def _short(observations: Sequence[Observation]) -> set[Setting]:
+    """Return the settings of which no run shows enough steps to be certain by."""
+    long = {item.setting for item in observations if not item.is_short}
+    return {item.setting for item in observations} - long
 
 
 def _ranked(

@@ -16,6 +16,7 @@ import pandas as pd
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.metrics.run_energy import energies, energy_is
 from wattlaw.analysis.metrics.run_overhead import overheads
+from wattlaw.analysis.metrics.time_errors import are_short, time_errors
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.command import command_of
 from wattlaw.study.setting import LAYOUT, Setting
@@ -83,6 +84,8 @@ def run_metrics(
       checkpoints; and the share of epochs with an evaluation. These four are missing for imports,
       simulations and several attempts; where steps were measured, only ``startup_s`` is known, and
       none of them of a whole process.
+    - ``time_error``: the relative standard error of the mean time of the run's steps, by blocks of
+      steps, widened by Student's t where these are few; ``is_short``: ``time_errors.are_short``.
     - ``hosts, session``: the hosts of the measured windows, separated by commas, and their first
       day since 1970 (UTC).
     - ``metric, loss, best_metric, epochs_trained``: of the last evaluation; the best, where it is
@@ -96,7 +99,7 @@ def run_metrics(
     training = training_windows(epochs)
     measured = measured_windows(training)
     timed = _phase(measured, energy_scope).join(_utilisation(measured))
-    timed = timed[timed["block_time_s"] > 0].join(_place(measured))
+    timed = timed[timed["block_time_s"] > 0].join(_place(measured)).join(time_errors(measured))
     evaluations = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)], energy_scope)[
         ["block_time_s", "block_energy_j"]
@@ -117,7 +120,7 @@ def run_metrics(
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
-    table = table.assign(energy_requested=energy_scope)
+    table = table.assign(energy_requested=energy_scope, is_short=are_short(table))
     return table.sort_values([*_SORT, "run_id"], ignore_index=True)
 
 

@@ -94,10 +94,11 @@ def _elsewhere(
         places = rows[["hosts", "session", "launcher", "nodes"]].copy()
         places["hosts"] = group_numbers(rows, ["hosts"]).where(rows["hosts"].notna())
         slow_log = rows["slow_log"].groupby(number).mean().to_numpy()
+        error = rows["time_error"].astype(float) if "time_error" in rows else np.nan
         own = {}
         for name, power in _ABOVE_0.items():
             if name in _VARYING:
-                shown = places.assign(slow_log=power * rows["slow_log"])
+                shown = places.assign(slow_log=power * rows["slow_log"], time_error=power * error)
                 varied = variation(values.loc[rows.index, name], number, shown)
             own[name, "low"] = -varied.half - np.maximum(power * slow_log, 0.0)
             own[name, "high"] = varied.half - np.minimum(power * slow_log, 0.0)

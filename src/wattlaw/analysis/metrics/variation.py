@@ -116,18 +116,19 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     Each sum of squares, less what finer components add to it (Searle, Casella & McCulloch 1992,
     "Variance Components", chapter 3), is pooled with that of ``PRIOR``: a scaled inverse chi-square
     posterior. Degrees of freedom of a mean are Satterthwaite's. ``setting`` numbers the settings
-    from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes.
+    from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes, and may have
+    ``time_error``, of the quantity.
     """
     absent = _absent(rows)
-    placed = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts"])
-    cell = group_numbers(rows.assign(_setting=setting), ["_setting", "hosts", "session"])
+    by, of_runs = ["_setting", "hosts", "session"], rows.assign(_setting=setting)
+    placed, cell = (group_numbers(of_runs, by[:count]) for count in (2, 3))
     known = quantity > 0
     logs = np.log(quantity[known].to_numpy(float)) - rows.loc[known, "slow_log"].to_numpy(float)
     levels = [level[known] for level in (cell, placed, setting)]
     size = int(setting.max()) + 1
     runs_of = np.bincount(levels[-1], minlength=size).astype(float)
-    values, below, units = logs, np.zeros(len(logs)), np.arange(len(logs))
-    variances, freedoms, shares, origins, repeated = [], [], [], [], 0
+    values, below, units, repeated = logs, np.zeros(len(logs)), np.arange(len(logs)), 0
+    variances, freedoms, shares, origins = [], [], [], []
     for (name, (sd, weight)), level in zip(PRIOR.items(), levels, strict=True):
         # The units of this component, each of one group: runs, cells, sets of nodes.
         first = np.unique(units, return_index=True)[1]
@@ -149,9 +150,8 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
         variances.append(variance)
         freedoms.append(weight + freedom)
         origins.append("repeats" if freedom else "public data" if prior else None)
-        of_mean = np.bincount(owner, counts**2.0, minlength=size)
         with np.errstate(invalid="ignore", divide="ignore"):
-            shares.append(of_mean / runs_of**2)
+            shares.append(np.bincount(owner, counts**2.0, minlength=size) / runs_of**2)
         repeated += freedom
         below = np.bincount(number, below + variance) / sizes**2.0
         values, units = means, np.searchsorted(groups, level.to_numpy())
@@ -162,6 +162,7 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
     freedom_of[0, has_enough] = own_freedom[has_enough]
+    of_settings[0] = _widened(of_settings[0], rows[known], levels[-1])
     parts = np.array(shares) * of_settings
     total = parts.sum(0)
     of_mean = total**2 / (parts**2 / freedom_of).sum(0)
@@ -179,6 +180,15 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     return Variation(
         np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs, of_run
     )
+
+
+def _widened(variances: Floats, rows: pd.DataFrame, setting: pd.Series) -> Floats:
+    """A run varies no less than its own steps leave its mean unknown."""
+    if "time_error" not in rows:
+        return variances
+    own = rows["time_error"].fillna(0.0).pow(2).groupby(setting).mean()
+    widened: Floats = np.fmax(variances, own.reindex(range(len(variances)), fill_value=0.0))
+    return widened
 
 
 def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Variation]]:

@@ -404,7 +404,11 @@ def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obser
     columns |= {part: columns[part].mask(is_slow) for part in PARTS}
     table = pd.DataFrame(columns | {"slow_log": rows["slow_log"]}, dtype=float).astype(object)
     records: Any = table.where(table.notna(), None).to_dict("records")
-    return [Observation(item, **values) for item, values in zip(of_runs, records, strict=True)]
+    short = rows["is_short"].astype(bool) if "is_short" in rows else [False] * len(rows)
+    return [
+        Observation(item, **values, is_short=bool(is_short))
+        for item, values, is_short in zip(of_runs, records, short, strict=True)
+    ]
 
 
 def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:

@@ -17,14 +17,17 @@ from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import first_study, measured_command
+from wattlaw.running.command_checks import too_few_steps
 from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.measured_command import MeasuredCommand
+from wattlaw.running.node_setup import thread_environment
 from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
 from wattlaw.study.command import Argument
+from wattlaw.study.plan import expand, read_study
 
 
 def init(
@@ -48,18 +51,20 @@ def init(
     """Run a training command briefly; write a study file for it."""
     _refuse_output(output)
     one_rank, launch_with = command_of_one_rank(command)
-    machine = (
-        first_study.this_machine() if partition is None else first_study.slurm_machine(partition)
-    )
+    is_parallel = launch_with != "auto" or first_study.names_parallel_training(one_rank)
+    if partition is None:
+        machine = first_study.this_machine(is_parallel=is_parallel)
+    else:
+        machine = first_study.slurm_machine(partition, is_parallel=is_parallel)
     with tempfile.TemporaryDirectory(prefix="wattlaw-init-") as folder:
         done = measured_command.measure(
             command, Path(folder, "store"), limits=Limits(), prior_clocks_are_default=False,
             sample_hz=10.0, assume_cpu_w=None, part=MeasuredPart(steps=steps), instrument=True,
-            pattern=None,
+            pattern=None, variables=thread_environment(machine.launch["threads_per_worker"]),
         )  # fmt: skip
         if done.record is not None and done.record.interrupted:
             return done.exit_code
-        seen = _seen(done, one_rank, launch_with, steps)
+        seen = _seen(done, one_rank, launch_with, steps, is_parallel=is_parallel)
     study = first_study.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
@@ -68,7 +73,9 @@ def init(
     print(first_study.seen_text(seen))
     print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
           f"{high} {unit} (an estimate from the step time)")  # fmt: skip
-    for note in study.notes:
+    written = read_study(output)
+    settings = {run.setting for run in expand(written)}
+    for note in (*study.notes, *too_few_steps(written.workloads[0], written, settings)):
         print(f"note: {note}")
     name = shlex.quote(str(output))
     print("Next:")
@@ -87,7 +94,14 @@ def _refuse_output(path: Path) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
 
-def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked: int) -> Seen:
+def _seen(
+    done: MeasuredCommand,
+    command: Sequence[str],
+    launch_with: str,
+    asked: int,
+    *,
+    is_parallel: bool,
+) -> Seen:
     """Return what the run has shown; ``BadInput`` if it has shown too little for a study."""
     record, folder, steps = done.record, done.folder, done.steps
     if record is None or folder is None or steps is None:
@@ -110,7 +124,8 @@ def _seen(done: MeasuredCommand, command: Sequence[str], launch_with: str, asked
         gradient_accumulation=steps.gradient_accumulation,
         precision=steps.precision,
         parallelism=steps.parallelism,
-        is_parallel=steps.backend is not None or first_study.names_parallel_training(command),
+        is_parallel=is_parallel or steps.backend is not None,
+        threads=record.facts.threads_per_worker,
         peak_memory_bytes=steps.peak_memory_bytes,
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,

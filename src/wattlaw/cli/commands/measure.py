@@ -30,6 +30,7 @@ _OF_STEPS = (
     "gradient_accumulation", "parameters", "gradient_bytes", "peak_memory_bytes", "pauses",
     "pause_s", "drift", "workers_work_together", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
     "sharding", "checkpointing", "micro_batch", "tokens_per_sample", "peak_resident_bytes",
+    "threads_per_worker",
 )  # fmt: skip
 _OF_PHASE = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
 

@@ -13,6 +13,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.labels import threads_label
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
@@ -26,6 +27,7 @@ _IN_FULL = {
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
+    "short-run": "its runs have too few or too unsteady steps; run it longer",
     "work-unknown": "the runs may have done different work",
     "decision-differs": "the study's decision leads with another setting",
     "only-the-mean-meets": "only the mean meets the constraints",
@@ -81,10 +83,13 @@ def answer(advice: Advice) -> Answer:
             known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
             qualifier = f"{fmt.full_stop(qualifier)} Nearest{known_by}: {nearest.label}."
     else:
-        headline = f"Run {advice.workload} on {best.label}"
+        # The command to run says the threads, where there is one.
+        threads = "" if advice.command else threads_label(best.threads_per_worker)
+        setting = best.label + threads
+        headline = f"Run {advice.workload} on {setting}"
         if not advice.clearly_best:
             only = "the only setting" if _is_only(advice) else "lowest mean"
-            headline = f"No setting is clearly best for {advice.workload}; {only}: {best.label}"
+            headline = f"No setting is clearly best for {advice.workload}; {only}: {setting}"
         study = ", as the study asks" if advice.decision is not None else ""
         qualifier = fmt.full_stop(f"for the lowest {advice.goal}{study}{caveats}")
     figures = tuple(_figures(advice, best or nearest))

@@ -28,6 +28,7 @@ _NUMBERS = (
     "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
     "peak_resident_bytes", "dataset_samples", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
     "data_rank", "micro_batch", "accumulation", "pieces", "tokens", "token_samples",
+    "threads_per_worker",
 )  # fmt: skip
 #: Of which the largest that was recorded counts.
 _PEAKS = ("peak_memory_bytes", "peak_resident_bytes")
@@ -61,6 +62,7 @@ class TrainingFacts:
     dataset_samples: int | None = None  # of an epoch of all ranks
     peak_memory_bytes: int | None = None  # of a GPU
     peak_resident_bytes: int | None = None  # of the process
+    threads_per_worker: int | None = None  # processor threads, by torch
     tp: int | None = None
     pp: int | None = None
     cp: int | None = None

@@ -85,7 +85,7 @@ class MeasuredPart:
 _FACTS = (
     "instrumented", "world_size", "backend", "parameters", "gradient_bytes", "dataset_samples",
     "tp", "pp", "cp", "ep", "dp", "virtual_stages", "gradient_accumulation", "micro_batch",
-    "tokens_per_sample",
+    "tokens_per_sample", "threads_per_worker",
 )  # fmt: skip
 #: What is stored if it is one of these.
 _CHOICES: Mapping[str, tuple[str, ...]] = {
@@ -116,6 +116,7 @@ class StepSummary(TrainingFacts):
     step_time_p50_s: float | None = None
     step_time_p95_s: float | None = None
     step_time_cv: float | None = None
+    step_time_error: float | None = None
     world_size: int | None = None
     samples_seen: int | None = None
     pauses: int | None = None

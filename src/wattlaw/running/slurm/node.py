@@ -30,7 +30,7 @@ from wattlaw.running.node_setup import (
 )
 from wattlaw.running.slurm.submission import read_submission
 from wattlaw.running.training.agent import run_agent
-from wattlaw.running.training.environment import HOST, WARNS
+from wattlaw.running.training.environment import HOST, WARNS, threads_of
 from wattlaw.running.training.rank_processes import Node
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
@@ -104,13 +104,15 @@ def main() -> int:
 
 
 def _set_environment(launch: Launch, workers: int) -> None:
-    """Threads are a worker's share of the cores of the job, or of a full node if the site does not
-    assign cores, so that runs with one and with several workers are comparable.
+    """Threads that neither the study nor OMP_NUM_THREADS says are a worker's share of the cores of
+    the job, or of a full node if the site does not assign cores, so that runs with one and with
+    several workers are comparable.
     """
     cores = processes.cores()
     is_assigned = cores < (os.cpu_count() or 1)
     sharing = workers if is_assigned else launch.gpus_per_node or workers
-    threads = launch.threads_per_worker or launch.slurm.cpus_per_worker or max(1, cores // sharing)
+    share = launch.slurm.cpus_per_worker or max(1, cores // sharing)
+    threads = launch.threads_per_worker or threads_of(os.environ) or share
     os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
 
 

@@ -19,7 +19,7 @@ from wattlaw.running.instrumentation.observer import REMEDY, RUN, StepObserver
 from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.steps import other_batch
-from wattlaw.running.training.environment import FIRST_OUTPUT, host_name
+from wattlaw.running.training.environment import FIRST_OUTPUT, host_name, threads_of
 from wattlaw.running.training.rank_starters import find_rank_starter
 from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts
@@ -143,9 +143,8 @@ class CommandSteps:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
         software = machine.software(_PACKAGES)
         known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
-        threads = os.environ.get("OMP_NUM_THREADS", "")  # of each worker, from its launcher
         seen = summary.facts() | {"global_batch": batch}
-        seen["threads_per_worker"] = int(threads) if threads.isdecimal() else None
+        seen["threads_per_worker"] = summary.threads_per_worker or threads_of(os.environ)
         if self._spec.setting.dataset_fraction != 1:  # the data set that was seen is a part
             seen["dataset_samples"] = None
         facts = Facts.model_validate(known | seen)

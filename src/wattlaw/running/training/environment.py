@@ -1,7 +1,9 @@
 """Environment variables and exit codes that launcher, agent and workers of a run share."""
 
 import os
+import re
 import socket
+from collections.abc import Mapping
 
 #: The rendezvous file of ranks on one machine; if unset, they meet at MASTER_ADDR.
 RENDEZVOUS_FILE = "WATTLAW_RENDEZVOUS_FILE"
@@ -18,6 +20,8 @@ LAUNCHED_RANK = "WATTLAW_LAUNCHED_RANK"
 WARNS = "WATTLAW_WARNS"
 #: How many workers share the cores of this machine, those of other runs included.
 SHARING_WORKERS = "WATTLAW_SHARING_WORKERS"
+#: The number of processor threads of a process, for OpenMP and with it for torch.
+THREADS = "OMP_NUM_THREADS"
 #: The name of this machine in a run; if unset, its host name.
 HOST = "WATTLAW_HOST"
 
@@ -36,6 +40,12 @@ def take_device(local_rank: int) -> int:
     os.environ[MIG_INSTANCES] = ",".join(instances)
     os.environ["CUDA_VISIBLE_DEVICES"] = instances[min(local_rank, len(instances) - 1)]
     return 0
+
+
+def threads_of(environment: Mapping[str, str]) -> int | None:
+    """Return the number that a user has set; of a list by nesting, the first."""
+    number = re.match(r"\s*([1-9][0-9]{0,5})\s*(?:,|$)", environment.get(THREADS, ""))
+    return int(number[1]) if number else None
 
 
 def host_name() -> str:

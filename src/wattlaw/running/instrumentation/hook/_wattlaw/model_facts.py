@@ -75,6 +75,7 @@ def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dic
     is_known = not is_sharded or len(distributed) == len(tensors)
     is_known &= "pipeline" not in _seen and ("tensor" not in _seen or bool(distributed))
     return {
+        "threads_per_worker": sys.modules["torch"].get_num_threads(),
         "parameters": count if is_known else None,
         "gradient_bytes": gradient_bytes if is_known else None,
         "precision": precision,

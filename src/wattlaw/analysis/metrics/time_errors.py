@@ -1,0 +1,41 @@
+"""How well a run knows its mean step time by its own steps."""
+
+import pandas as pd
+from scipy import special
+
+from wattlaw.analysis.metrics.estimates import LEVEL
+from wattlaw.study.sources import MEASURED, source_of
+
+#: A run that knows its mean no better (its 95 % interval is +-10 %, the tolerance of a study on
+#: cores in running/first_study.py), or that has fewer steps, is too little to be sure by.
+_SHORT, _FEW_STEPS = 0.05, 10
+#: Blocks of a window that ``step_time_error`` is from, and windows that show their own scatter.
+_BLOCKS, _LEAST_WINDOWS = 10, 4
+
+
+def time_errors(windows: pd.DataFrame) -> pd.Series:
+    """Return the relative standard error of the mean step time of runs, of the slowest known host.
+
+    That within windows, with Student's t for few blocks, or between them: the larger counts.
+    """
+    known = windows[windows["step_time_error"].notna() & (windows["steps"] > 0)]
+    steps, duration_s = known["steps"].astype(float), known["duration_s"]
+    groups = [known["run_id"], known["host"]]
+    total, total_s = (own.groupby(groups).transform("sum") for own in (steps, duration_s))
+    share, relative = steps / total, duration_s / steps * total / total_s
+    freedom = (steps.clip(upper=_BLOCKS) - 1).groupby(groups).sum()
+    level = (1 + LEVEL) / 2
+    factor = special.stdtrit(freedom, level) / special.ndtri(level)
+    own = (share * relative * known["step_time_error"].astype(float)) ** 2
+    within = own.groupby(groups).sum() * factor**2
+    between, count = (share * (relative - 1) ** 2).groupby(groups).sum(), own.groupby(groups).size()
+    between = (between / (count - 1)).where(count >= _LEAST_WINDOWS, 0.0)
+    errors: pd.Series = within.where(within > between, between) ** 0.5
+    return errors.groupby(level="run_id").max().rename("time_error")
+
+
+def are_short(table: pd.DataFrame) -> pd.Series:
+    """Say which runs have too few or too unsteady steps: rows with ``time_error`` and times."""
+    is_few = table["train_time_s"] < (_FEW_STEPS - 0.5) * table["step_time_s"]
+    is_few &= (table["basis"] == "steps") & (table["launcher"].map(source_of) == MEASURED)
+    return is_few | (table["time_error"] > _SHORT)
