@@ -167,5 +167,5 @@ def test_a_compiled_model_follows_the_same_losses(tmp_path):
 
 def test_a_rank_without_a_single_sample_is_refused(tmp_path):
     spec = spec_of("digits-cnn", {}, gpus=2, global_batch=64, fraction=0.0001)
-    with pytest.raises(AssertionError, match="of 1437 samples with 2 gpus; allowed"):
+    with pytest.raises(AssertionError, match="of 1437 samples with 2 copies"):
         trained(spec, tmp_path)
