@@ -72,7 +72,7 @@ def test_init_writes_the_study_that_the_tutorial_shows(answers):
 
 def test_the_answer_has_the_parts_that_the_tutorial_shows(answers):
     _, outputs = answers
-    part = re.compile(r"^(Time of 100 epochs|Worker time|Sure|What changes|Rests on)", re.MULTILINE)
+    part = re.compile(r"^(Time of 100 epochs|Saving|Sure|What changes|Rests on)", re.MULTILINE)
     assert part.findall(outputs["advise"]) == part.findall(blocks("text", TUTORIAL)[1])
 
 
