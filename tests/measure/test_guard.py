@@ -76,7 +76,6 @@ def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> No
     ("function", "fault", "limits", "reason"),
     [
         ("nvmlDeviceGetPowerManagementLimit", {"code": NOT_SUPPORTED}, CAP, "not be restored"),
-        ("nvmlInitWithFlags", {"code": UNKNOWN, "after_calls": 1}, CAP, "watchdog"),
         (SET, {"code": NOT_SUPPORTED}, CAP, "Not Supported"),
         (LOCK, {"code": NOT_SUPPORTED}, Limits(None, 900), "Not Supported"),
     ],

@@ -71,6 +71,7 @@ class Optimizer:
 def cuda(monkeypatch) -> Cuda:
     found = Cuda()
     fake = SimpleNamespace(
+        get_num_threads=lambda: 1,
         cuda=found, xpu=None, distributed=torch.distributed, __version__="2",
         backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False))),
     )  # fmt: skip

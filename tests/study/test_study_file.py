@@ -202,10 +202,11 @@ def test_an_unrunnable_study_is_rejected_before_it_starts(change, expected, writ
 
 
 def test_a_missing_file_and_a_folder_are_rejected(tmp_path, capsys):
-    for path, why in ((tmp_path / "missing.yaml", "No such file"), (tmp_path, "Is a directory")):
+    missing = tmp_path / "missing.yaml"
+    for path, why in ((missing, "no such file"), (tmp_path, "cannot be read: Is a directory")):
         assert main(["check", str(path)]) == 2
         (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"wattlaw: {path}: cannot be read: {why}")
+        assert line.startswith(f"wattlaw: {path}: {why}")
 
 
 def test_the_name_of_a_file_cannot_break_the_line(tmp_path):

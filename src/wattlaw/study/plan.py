@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
 from wattlaw.study.document import read_document
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec, Study
@@ -40,8 +41,9 @@ class PlannedRun:
 
 def read_study(path: Path) -> Study:
     if not os.path.lexists(path):
+        name = str(path) if str(path).isprintable() else quote(path)
         raise BadInput(
-            f"{path}: no such file; 'wattlaw init -- COMMAND' writes a study of your command, "
+            f"{name}: no such file; 'wattlaw init -- COMMAND' writes a study of your command, "
             "'wattlaw examples' lists others"
         )
     return read_document(path, Study, _with_text_keys)
