@@ -1,14 +1,22 @@
 """Layouts of runs in a store: groups of their own, and predictions where the network is known."""
 
 import json
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
+from made_runs import made_record, made_spec
 from made_tables import frames, run_row, window_row
+from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of, predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
+from wattlaw.store.record import Facts
+from wattlaw.store.schema import row_of
 from wattlaw.study.network import Network
+from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 
 NETWORK = Network(layers=8, hidden=512, heads=8, vocabulary=1000, sequence=256)
 #: tp, pp, micro-batch, seconds of a step of 32 samples on 8 GPUs.
@@ -19,11 +27,11 @@ def table(network: str | None = NETWORK.model_dump_json(exclude_defaults=True)):
     runs, windows = [], []
     for number, (tp, pp, micro, seconds) in enumerate(MEASURED):
         name = f"r{number}"
-        layout = {"tp": tp, "pp": pp, "sharding": "zero1"}
         parts = 32 // (8 // (tp * pp) * micro)
+        layout = Setting(8, tp=tp, pp=pp, sharding="zero1", gradient_accumulation=parts).layout
         runs.append(
-            run_row(name, gpus=8, global_batch=32, local_batch=4, gradient_accumulation=parts,
-                    network=network, parallelism="tensor", **layout)
+            run_row(name, gpus=8, global_batch=32, local_batch=4, network=network,
+                    parallelism="tensor", layout=json.dumps(layout))
         )  # fmt: skip
         windows.append(window_row(name, 1, duration_s=10 * seconds, samples=320, steps=10))
     return run_metrics(*frames(runs, windows))
@@ -58,7 +66,30 @@ def test_without_its_network_a_job_with_layouts_is_not_predicted():
         jobs_of(table(network=None), "digits-cnn")
 
 
-@pytest.mark.parametrize("given", [{"tp": [3]}, {"size": [2]}, {"micro_batch": [64]}])
-def test_a_layout_that_cannot_exist_is_bad_input(given):
+@pytest.mark.parametrize(
+    ("given", "batch"),
+    [({"tp": [3]}, 32), ({"size": [2]}, 32), ({"micro_batch": [64]}, 32), ({"tp": [1]}, 4)],
+)
+def test_a_layout_that_cannot_exist_is_bad_input(given, batch):
     with pytest.raises(BadInput, match="layout"):
-        predict_workload(table(), "digits-cnn", gpus=[8], global_batch=[32], layout=given)
+        predict_workload(table(), "digits-cnn", gpus=[8], global_batch=[batch], layout=given)
+
+
+def test_advice_compares_layouts_that_ran_also_where_none_can_be_predicted():
+    advice = advise(table(network=None), pd.DataFrame({"run_id": [], "energy_reason": []}),
+                    "digits-cnn", Question("time", max_global_batch=32))  # fmt: skip
+    best = advice.recommended.setting
+    assert (best.tp, best.pp, best.sharding) == (1, 1, "zero1")
+    assert not advice.recommended.is_at(replace(best, sharding="none"))
+    assert len(advice.rests_on.settings) == 1
+    assert advice.rests_on.settings["measured"] == len(MEASURED)
+
+
+def test_a_layout_that_was_only_seen_is_no_setting():
+    """Otherwise a study of a script that shards by itself would never find its settings again."""
+    spec = made_spec(Setting(2, local_batch=8))
+    record = made_record("r", spec, facts=Facts(sharding="fsdp", tp=1, dp=2))
+    assert row_of(record, "done").get("layout") is None
+    spec = made_spec(Setting(2, local_batch=8, sharding="zero3"))
+    record = made_record("r", spec, facts=Facts(sharding="fsdp"))
+    assert json.loads(row_of(record, "done")["layout"])["sharding"] == "fsdp"

@@ -141,8 +141,9 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
     row |= {name: getattr(setting, name) for name in RECORDED}
-    declared = {name: value for name, value in setting.layout.items() if row.get(name) is None}
-    row |= declared  # what ran counts, where it was seen
+    if layout := setting.layout:  # what ran counts, where it was seen
+        ran = {name: getattr(facts, name, None) for name in layout}
+        row["layout"] = json.dumps(layout | {k: v for k, v in ran.items() if v is not None})
     if spec.workload.model is not None:
         row["network"] = spec.workload.model.model_dump_json(exclude_defaults=True)
     if facts.global_batch:  # analyses use the batch that ran

@@ -14,7 +14,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import limit_label
 from wattlaw.study.launching import time_limit
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 
 #: Columns of an option in its JSON; workload, options and training loop are the job's.
 COLUMNS = (
@@ -25,7 +25,7 @@ COLUMNS = (
 #: What a decision is about.
 _DECIDED = (
     "gpus", "nodes", "global_batch", "gradient_accumulation", "precision", "power_limit_w",
-    "clock_limit_mhz",
+    "clock_limit_mhz", *LAYOUT,
 )  # fmt: skip
 #: What a whole job takes time for beside its training.
 BESIDE_TRAINING = ("start-up", "evaluation", "checkpoints")

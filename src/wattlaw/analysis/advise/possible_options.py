@@ -38,7 +38,7 @@ from wattlaw.analysis.predict.predictions import MeasuredRange
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sources import source_of
 
 #: Runs that differ in these columns inform different models.
@@ -141,8 +141,7 @@ class Options:
                 option = self.rule.judge(replace(
                     first, setting=setting, global_batch=batch, source=PREDICTED, repeats=0,
                     runs=None, amount=amount, shared={}, slow_log=0.0, time_error=0.0,
-                    is_short=is_short,
-                    interval_from=None,
+                    is_short=is_short, interval_from=None,
                     extrapolates=beyond, epochs_trained=None, eval_time_s=None, metric=None,
                     per={}, quality_known=False, quality_warnings=(), falls=False,
                 ))  # fmt: skip
@@ -188,7 +187,8 @@ def read_options(
         with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
         if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
             informing = with_emulated
-    if set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL):
+    has_one_layout = job.rows["layout"].nunique(dropna=False) == 1
+    if has_one_layout and set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL):
         models = {
             tuple(map(plain, key)): job_of(replace(informing, rows=rows))
             for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
@@ -341,7 +341,8 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
         return replace(setting, nodes=setting.nodes if node_gpus else None, gpus_per_node=None)
 
     known = {key(item) for item in measured}
-    same = {name: getattr(measured[0], name) for name in ("power_profile", "dataset_fraction")}
+    kept = ("power_profile", "dataset_fraction", *LAYOUT)
+    same = {name: getattr(measured[0], name) for name in kept}
     if rule.decided is not None and key(rule.decided) not in known:
         known.add(key(rule.decided))
         yield rule.decided

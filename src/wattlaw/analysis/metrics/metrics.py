@@ -13,13 +13,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.metrics.run_energy import energies, energy_is
 from wattlaw.analysis.metrics.run_overhead import overheads
 from wattlaw.analysis.metrics.time_errors import are_short, time_errors
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.command import command_of
-from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sources import TRAINING
 
 SETTINGS = (
@@ -36,7 +34,7 @@ _KEPT = (
     "workers_cooperate", "dataset_samples", "gradient_bytes",
     "loader_workers", "measure_seconds", "warmup_steps", "global_batch_declared", "network",
 )  # fmt: skip
-_DERIVED = ("unit", "run_length", "layout")
+_DERIVED = ("unit", "run_length")
 #: Settings of the training loop that change neither time nor energy of an epoch.
 _NO_MATTER = ("seed", "checkpoint_every", "save_model")
 _SORT = ("workload", "hardware", "gpus", "global_batch", "repeat")
@@ -93,9 +91,7 @@ def run_metrics(
     """
     done = runs[runs["status"] == "done"]
     names = [name for name in SETTINGS if name not in _DERIVED]
-    settings_of = done[[*_KEPT, *names]].assign(
-        train=_train(done["train"]), lasts=_lengths(done), layout=_layouts(done)
-    )
+    settings_of = done[[*_KEPT, *names]].assign(train=_train(done["train"]), lasts=_lengths(done))
     training = training_windows(epochs)
     measured = measured_windows(training)
     timed = _phase(measured, energy_scope).join(_utilisation(measured))
@@ -246,22 +242,6 @@ def _lengths(runs: pd.DataFrame) -> pd.Series:
         values = runs[name].map(texts)
         lengths = values.where(values.notna(), lengths)
     return lengths
-
-
-def _layouts(runs: pd.DataFrame) -> pd.Series:
-    """Return what is not data parallel in the layout of each run, as a JSON object, or None."""
-    defaults = Setting(1)
-    names = [name for name in LAYOUT if name in runs]
-    differs = pd.DataFrame(
-        {name: runs[name].notna() & (runs[name] != getattr(defaults, name)) for name in names}
-    )
-    texts = pd.Series(None, index=runs.index, dtype=object)
-    for index in runs.index[differs.any(axis=1)]:
-        layout = {name: plain(runs.at[index, name]) for name in names if differs.at[index, name]}
-        if (parts := plain(runs.at[index, "gradient_accumulation"])) is not None:
-            layout["gradient_accumulation"] = int(parts)
-        texts[index] = json.dumps(layout)
-    return texts
 
 
 def _takes_epochs(options: object) -> bool:

@@ -103,7 +103,10 @@ def combinations(
         values["gradient_accumulation"] = 1 if micro else usual["gradient_accumulation"]
         with suppress(BadInput) if layout else nullcontext():
             setting = placed(count, on, gpus_per_node or node_gpus, **values, **sizes)
-            settings.append(setting.in_micro_batches(micro) if micro else setting)
+            setting = setting.in_micro_batches(micro) if micro else setting
+            if (setting.micro_batch or 0) % 1:
+                raise BadInput(f"global_batch: given {batch:g}; allowed: whole micro-batches")
+            settings.append(setting)
     if layout and not settings:
         raise BadInput("layout: none of its combinations can exist with these GPUs and batches")
     return settings
