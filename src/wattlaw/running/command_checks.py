@@ -12,6 +12,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names
 from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.running.training.rank_starters import RankStarter, find_rank_starter
+from wattlaw.study.command import epochs_argument
 from wattlaw.study.model import Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import LAYOUT, Setting
@@ -114,12 +115,11 @@ def _unused_values(
 def too_few_steps(spec: WorkloadSpec, study: Study, settings: Collection[Setting]) -> Iterator[str]:
     """Yield which batches leave a training of known length fewer steps than are to be measured."""
     asked, samples = study.measure.steps, spec.dataset_samples
-    words = " ".join(spec.command or ())
-    found = re.search(r"epochs?[= ](\d{1,9}|\{epochs\})(?:\s|$)", words)
-    if asked is None or samples is None or found is None:
+    said = epochs_argument(spec.command or ())
+    if asked is None or samples is None or said is None or said.value is None:
         return
     asked += study.measure.warmup_steps
-    epochs = int(found[1]) if found[1].isdigit() else study.measure.epochs or 1
+    epochs = int(said.value)
     trained = {
         batch: int(epochs * samples * item.dataset_fraction / batch)
         for item in settings

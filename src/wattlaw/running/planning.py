@@ -22,7 +22,7 @@ from wattlaw.workloads import catalogue
 #: The most reasons of skipped runs that are shown before the start.
 _MOST_REASONS = 5
 _HOUR_S = 3600.0
-#: Launchers that train built-in workloads.
+#: Launchers that train, in any layout; others know data-parallel jobs.
 _TRAINING = ("local", "slurm")
 
 
@@ -67,9 +67,13 @@ def plan_study(
         study = catalogue.checked(launcher.resolve(study))
         check_own_ranks(study)
         planned = Planned(study, expand(study))
-        if kind in _TRAINING:
-            for run in planned.runs:
+        for run in planned.runs:
+            if kind in _TRAINING:
                 check_layout(run.spec)
+            elif run.setting.layout:
+                names = ", ".join(run.setting.layout)
+                allowed = f"the launchers {' and '.join(_TRAINING)}"
+                raise BadInput(f"{names}: given for the launcher {kind}; allowed: {allowed}")
         return planned
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
