@@ -64,11 +64,13 @@ class RunMaker:
         facts: Facts = Facts(),  # noqa: B008 - frozen
         site: Site | None = None,
         period_ns: tuple[int, int] | None = None,
+        failed_because: str | None = None,
     ) -> ImportedRun:
         """Return a run. ``values`` are fields of ``store.fields``, parsed; ``--map field=@value``
         replaces them. ``windows`` have columns of ``store.schema.EPOCHS``; those of the run are
         added. ``measure`` states what a window is: epochs, steps, or (with one epoch) a process.
-        ``period_ns`` is when the run began and ended. Raises ``InvalidCell`` if the values are no
+        ``period_ns`` is when the run began and ended, ``failed_because`` why it has no result (see
+        ``study.out_of_memory``). Raises ``InvalidCell`` if the values are no
         setting, or another line has the same setting and repeat."""
         key = (measure, *((name, type(value), value) for name, value in values.items()))
         if key not in self._specs:
@@ -94,8 +96,9 @@ class RunMaker:
             site = site.model_copy(update=period)
         record = RunRecord(
             run_id=run_id, study=self._options.study, spec=spec, seed=0, order_seed=0,
-            status="done", notes=(f"imported from {self.source}", *assumed, *notes), facts=facts,
-            site=site, started_at=began, finished_at=ended,
+            status="failed" if failed_because else "done", reason=failed_because,
+            notes=(f"imported from {self.source}", *assumed, *notes), facts=facts, site=site,
+            started_at=began, finished_at=ended,
         )  # fmt: skip
         shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
         rows = [{**shared, **NO_ENERGY, **window} for window in windows]

@@ -19,6 +19,7 @@ from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
 from wattlaw.study.model import Measure
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 MAX_WINDOWS = 2_000_000
 
@@ -46,18 +47,24 @@ class TableImporter:
         account.unit = table.unit
         for line in table.header:
             account.header(line)
+        without_memory = {row.line for row in table.out_of_memory}
         for line, why in table.left_out:
-            account.leave_out(why, line)
+            if line not in without_memory:
+                account.leave_out(why, line)
         is_by_steps = table.time_field == "step_time_s"
         measure = STEPS_MEASURE if is_by_steps else EPOCHS_MEASURE
         maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
         runs, windows = list[ImportedRun](), 0
-        for row in table.rows:
+        for row in (*table.rows, *table.out_of_memory):
             account.leave_out(f"part of a row that begins on another {table.unit}", *row.more)
             try:
                 if row.setting is None or row.fault is not None:
                     raise InvalidCell(row.fault)
-                run = _run(maker, row, measure, row.result[table.time_field])
+                if row.line in without_memory:
+                    why = OUT_OF_MEMORY
+                    run = maker.run(row.setting, (), measure, line=row.line, failed_because=why)
+                else:
+                    run = _run(maker, row, measure, row.result[table.time_field])
             except InvalidCell as error:
                 if row.setting is not None:
                     with contextlib.suppress(InvalidCell):

@@ -27,6 +27,7 @@ from wattlaw.store.fields import (
 )
 from wattlaw.store.rows import Row, Rows, read_rows
 from wattlaw.store.units import UnclearNumber, decimal_marks, finite_number, is_unit, read_number
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY, memory_that_ran_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,8 +39,7 @@ _SUMMARIES = frozenset({
 })  # fmt: skip
 _NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
 _FAILED = frozenset({
-    "oom", "out of memory", "fail", "failed", "error", "crash", "crashed", "timeout", "dnf",
-    "did not finish",
+    "fail", "failed", "error", "crash", "crashed", "timeout", "dnf", "did not finish",
 })  # fmt: skip
 
 
@@ -71,6 +71,7 @@ class Measurements:
     header: tuple[int, ...]  # lines of names and units
     left_out: tuple[tuple[int, str], ...]  # lines that are no measurements, and why
     notes: tuple[str, ...]  # which columns are converted from which unit
+    out_of_memory: tuple[Measurement, ...] = ()  # of lines that are left out: no result, no fault
 
     def checked(self) -> "Measurements":
         for row in self.rows:
@@ -106,18 +107,21 @@ def read_measurements(
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     readers = {name: read for name, (read, _) in found.items()}
-    left_out, measured = [*table.left_out], []
+    left_out, measured, memory = [*table.left_out], [], []
     for row in rows:
         if (why := _why_left_out(row, fields)) is not None:
             part = f"part of a row that begins on another {table.unit}"
             left_out += [(row.line, why), *((line, part) for line in row.more)]
+            if why == OUT_OF_MEMORY:
+                memory.append(_measurement(row, fields, readers, has_result=False))
         else:
             measured.append(_measurement(row, fields, readers))
     header = (*table.header, *((table.rows[0].line,) if units else ()))
     notes = tuple(note for _, note in found.values() if note is not None)
     return Measurements(
-        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), notes
-    )
+        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), notes,
+        tuple(item for item in memory if item.fault is None),
+    )  # fmt: skip
 
 
 def _units(table: Rows) -> dict[str, str]:
@@ -157,12 +161,16 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
         return "a row of totals or means"
     for name in (fields.time_field, THROUGHPUT):
         time = row.cells.get(fields.columns.get(name, ""))
+        if isinstance(time, str) and memory_that_ran_out(time):
+            return OUT_OF_MEMORY
         if isinstance(time, str) and time.strip().lower() in _FAILED:
-            return "a run without a result, such as OOM"
+            return "a run that failed"
     return None
 
 
-def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
+def _measurement(
+    row: Row, fields: FieldMap, readers: Mapping[str, Reader], *, has_result: bool = True
+) -> Measurement:
     setting: dict[str, Any] | None = None
     result: dict[str, Any] = {}
 
@@ -183,8 +191,9 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
         for name in ("gpus", "workload", "repeat"):
             if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
-        result = values(of_setting=False)
-        _complete(result, setting, fields)
+        if has_result:
+            result = values(of_setting=False)
+            _complete(result, setting, fields)
     except InvalidCell as error:
         fault = str(error)
     return Measurement(row.line, setting, result, fault, row.more)
