@@ -231,7 +231,8 @@ class Results(StoreReports):
         recommended = None
         if not any([*values.values(), *limits.values(), gpus_per_node]):
             with suppress(Refused):
-                recommended = self.advise(name).recommended
+                if (option := self.advise(name).recommended) is not None:
+                    recommended = option.hardware, option.setting
         has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or {})
         boards = self._boards(name, cluster) if has_limits else {}
         return predict_workload(

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,15 +15,15 @@ from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.result import Caution, Rows
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.intervals import Components, Prediction
-from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
+from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import predict
+from wattlaw.analysis.predict.run_settings import merged, observations_of
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.machine import cores_of
@@ -32,14 +31,7 @@ from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
-    from wattlaw.analysis.advise.option import Option
     from wattlaw.hardware.cluster import Cluster
-
-
-#: With more runs, the repeats of a setting count as one observation: inference takes time.
-_MOST = 100
-#: Columns of ``metrics.run_metrics`` of each of ``PARTS``.
-_SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
 
 
 SHARED_CORES = Caution(
@@ -211,7 +203,7 @@ def predict_workload(
     seed: int = 0,
     far: bool = False,
     boards: Mapping[str, reach.Ranges] | None = None,
-    recommended: "Option | None" = None,
+    recommended: tuple[str | None, Setting] | None = None,
     **values: Any,
 ) -> Predictions:
     """Return the predictions of a workload, for each kind of hardware.
@@ -220,7 +212,8 @@ def predict_workload(
     (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
     its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
     the range of limits of each kind of hardware; ``far`` allows any number of GPUs. Where a script
-    trains on one GPU alone, all its batches are shown; ``recommended`` is shown, too.
+    trains on one GPU alone, all its batches are shown; ``recommended``, a setting and before it its
+    hardware, is shown, too.
     """
     rows: list[Prediction] = []
     baselines = []
@@ -236,8 +229,8 @@ def predict_workload(
             if not (asked.get("local_batch") or asked.get("global_batch")):
                 asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
         settings = grid.combinations(measured, job.node_gpus, **asked)
-        if recommended is not None and recommended.hardware == job.hardware:
-            chosen = replace(recommended.setting, power_profile=None, dataset_fraction=1.0)
+        if recommended is not None and recommended[0] == job.hardware:
+            chosen = replace(recommended[1], power_profile=None, dataset_fraction=1.0)
             if chosen not in settings:
                 settings = sorted([*settings, chosen], key=lambda item: item.gpus)
         compared = job.fastest
@@ -310,11 +303,12 @@ def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
 
 def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
     rows, warnings = comparable.rows, list(comparable.warnings)
-    if rows["local_batch"].notna().any() and rows["local_batch"].isna().any():
-        without = int(rows["local_batch"].isna().sum())
+    has_batch = rows[["local_batch", "global_batch"]].notna().any(axis=1)
+    if has_batch.any() and not has_batch.all():
+        without = int((~has_batch).sum())
         text = f"{without} runs without a known batch are excluded."
         warnings.append(Caution("batch-unknown", text))
-        rows = rows[rows["local_batch"].notna()]
+        rows = rows[has_batch]
     if are_imported_without_nodes(rows):
         nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
         rows = rows.assign(nodes=nodes)
@@ -336,14 +330,14 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
     network = _network(rows)
     observations = [
-        replace(item, network=network) for item in _observations(rows, watts, comparable.unit)
+        replace(item, network=network) for item in observations_of(rows, watts, comparable.unit)
     ]
     pairs = zip(observations, rest_w, strict=True)
     hosts = [(item.setting, rest) for item, rest in pairs if rest > 0]
     return Job(
         workload=str(rows["workload"].iloc[0]),
         hardware=None if pd.isna(hardware) else str(hardware),
-        observations=_merged(observations),
+        observations=merged(observations),
         unit=comparable.unit,
         samples_per_unit=known,
         node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
@@ -363,92 +357,3 @@ def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
 
 def _scope(energy_is: str) -> list[str]:
     return energy_is.partition(",")[0].split("+")
-
-
-_SETTING = (
-    "gpus", "nodes", "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "train",
-    "layout",
-)  # fmt: skip
-
-
-def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Observation]:
-    number = group_numbers(rows, _SETTING)
-    first = ~number.duplicated()
-    settings = {
-        code: setting_of_row(row, unit)
-        for code, row in zip(
-            number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
-        )
-    }
-    of_runs = [settings[code] for code in number]
-    if unit == "step":
-        times_s = rows["step_time_s"]
-    else:
-        per_sample_s = rows["time_per_sample_s"]
-        unit_s = per_sample_s.where(per_sample_s.notna() & (per_sample_s != 0), rows["time_s"])
-        times_s = unit_s * [setting.samples for setting in of_runs]
-    is_of_epochs = (rows["basis"] == "epochs") & (unit == "epoch")
-    is_of_epochs &= rows["time_per_sample_s"].notna()
-    samples = rows["samples_per_epoch"].where(is_of_epochs)
-    if is_of_epochs.all() and samples.nunique() < 2:
-        samples[:] = np.nan  # epochs of one length do not tell their fixed time from their steps
-    columns = {
-        "step_time_s": times_s,
-        "power_per_gpu_w": watts,
-        "epoch_steps": samples / [setting.samples for setting in of_runs],
-        **{part: rows[share] * times_s for part, share in zip(PARTS, _SHARES, strict=True)},
-    }
-    # A rank that loads its samples itself does not wait for them.
-    columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
-    is_slow = rows["slow_log"] > 0  # healthy nodes wait there, so that the parts are others
-    columns |= {part: columns[part].mask(is_slow) for part in PARTS}
-    table = pd.DataFrame(columns | {"slow_log": rows["slow_log"]}, dtype=float).astype(object)
-    records: Any = table.where(table.notna(), None).to_dict("records")
-    short = rows["is_short"].astype(bool) if "is_short" in rows else [False] * len(rows)
-    return [
-        Observation(item, **values, is_short=bool(is_short))
-        for item, values, is_short in zip(of_runs, records, short, strict=True)
-    ]
-
-
-def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:
-    """Return the setting of a run or of runs that share it; with steps, the batch is unknown."""
-
-    def value(name: str) -> Any:
-        return row[name] if pd.notna(row[name]) else None
-
-    train = value("train")
-    parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
-    nodes = value("nodes")
-    layout: dict[str, Any] = {"gradient_accumulation": int(parts)}
-    if (text := value("layout")) is not None:
-        layout |= json.loads(text)
-    return Setting(
-        int(row["gpus"]),
-        nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
-        local_batch=None if unit == "step" else value("local_batch"),
-        precision=value("precision"),
-        power_limit_w=value("power_limit_w"),
-        clock_limit_mhz=value("clock_limit_mhz"),
-        **layout,
-    )
-
-
-def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
-    """Return the observations; of very many, one with the geometric means for each setting."""
-    if len(observations) <= _MOST:
-        return tuple(observations)
-    alike: dict[object, list[Observation]] = {}
-    for item in observations:
-        alike.setdefault((item.setting, item.epoch_steps, item.slow_log), []).append(item)
-
-    def mean(items: list[Observation], name: str) -> Any:
-        values = [getattr(item, name) for item in items]
-        if None in values:
-            return None
-        return geometric_mean(values) if min(values) > 0 else sum(values) / len(values)
-
-    means = ("step_time_s", "power_per_gpu_w", *PARTS)
-    return tuple(
-        replace(items[0], **{name: mean(items, name) for name in means}) for items in alike.values()
-    )
