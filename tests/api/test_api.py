@@ -22,7 +22,6 @@ import wattlaw.api
 from conftest import environment
 from made_stores import write_store
 from made_studies import MIT, mit
-from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common import progress
 from wattlaw.common.errors import BadInput, Refused, WattlawError
@@ -44,7 +43,7 @@ NOTEBOOK = Path("examples/notebook.ipynb")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("api")
     (path / "study.yaml").write_text(STUDY)
     outcome = wattlaw.run(path / "study.yaml", path / "results")
@@ -53,12 +52,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> Results:
+def results(folder):
     return wattlaw.open(str(folder / "results"))
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def measured(tmp_path_factory):
     """Give the results of a study of two workloads that counts as measured."""
     made = mit(models={name: MIT[name] for name in ("dimenet", "resnet50")}, repeats=2)
     store = write_store(tmp_path_factory.mktemp("measured"), made.runs, made.epochs)

@@ -10,7 +10,7 @@ import psutil
 from slurm.folder import BASE
 
 
-def test_no_process_remains_after_a_killed_test_process() -> None:
+def test_no_process_remains_after_a_killed_test_process():
     program = (
         "import time\nfrom slurm.cluster import Cluster\nfrom slurm.settings import Settings\n"
     )

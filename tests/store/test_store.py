@@ -148,7 +148,7 @@ def a_store(path: Path) -> Store:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     return a_store(tmp_path / "store")
 
 

@@ -71,7 +71,7 @@ def test_targets_are_standardised_by_the_training_molecules():
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     make_data(tmp_path / "qm9", 24, seed=0)
     return tmp_path / "qm9"
 

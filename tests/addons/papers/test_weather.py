@@ -10,9 +10,7 @@ from pydantic import ValidationError
 from wattlaw.common.errors import BadInput
 from wattlaw_papers.workloads.weather import FOURCASTNET, Options
 from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
-from wattlaw_papers.workloads.weather.scores import (
-    relative_l2,
-)
+from wattlaw_papers.workloads.weather.scores import relative_l2
 from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather
 
 NET = {"channels": 3, "image_size": [16, 32], "embed_dim": 16, "depth": 1, "num_blocks": 2}
@@ -133,10 +131,7 @@ def _saved(path, **changes):
     [
         (lambda path: None, "No such file"),
         (lambda path: path.write_text("words"), "not a checkpoint"),
-        (
-            lambda path: _saved(path, embed_dim=32),
-            r"pos_embed: .*\[1, 8, 32\].*\[1, 8, 16\]",
-        ),
+        (lambda path: _saved(path, embed_dim=32), r"pos_embed: .*\[1, 8, 32\].*\[1, 8, 16\]"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words):
@@ -149,7 +144,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words)
 
 
 @pytest.fixture(scope="module")
-def climate() -> Climate:
+def climate():
     return Climate(4, 32, 64, seed=3)
 
 
