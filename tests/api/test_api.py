@@ -215,18 +215,6 @@ def test_a_plot_is_the_figure_of_the_report(results):
         results.plot("effects_by_clock")
 
 
-def test_a_report_is_a_page_and_its_figures(results, tmp_path):
-    report = results.report(
-        tmp_path / "new" / "page.html", figures=str(tmp_path / "figures"), kinds="svg"
-    )
-    assert "(simulated)" in report.page.read_text(encoding="utf-8")
-    assert {path.suffix for path in report.figures} == {".svg"}
-    assert report.to_frame()["bytes"].min() > 0
-    assert len(report.to_dict()["figures"]) == len(report.figures)
-    with pytest.raises(BadInput, match="gif"):
-        results.report(tmp_path / "page.html", kinds=["gif"])
-
-
 @pytest.mark.parametrize("table", EXPORTS)
 def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
     written = results.export(table, tmp_path / "t.parquet")

@@ -33,14 +33,6 @@ def test_the_model_has_the_parameters_of_its_entry():
     assert sum(p.numel() for p in model.parameters()) == 72_920_832 == FOURCASTNET.parameters
 
 
-def test_defaults_are_the_papers_years_and_stages():
-    pretrain, finetune = Options(), Options(stage="finetune")
-    assert (pretrain.train_samples, pretrain.evaluation_samples) == (37 * 1460, 2 * 1460)
-    assert (pretrain.steps, pretrain.peak_lr) == (1, 5e-4)
-    assert (finetune.steps, finetune.peak_lr) == (2, 1e-4)
-    assert Options(stage="finetune", lr=0.5).peak_lr == 0.5
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
