@@ -2,7 +2,7 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -62,7 +62,7 @@ class Failing:
 
 
 @pytest.fixture
-def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
+def failing(tmp_path, write_study):
     return Failing(tmp_path, write_study)
 
 
@@ -74,12 +74,12 @@ def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
         ("0 training is_killed", "rank 0 ended by signal 9 (SIGKILL)"),
     ],
 )
-def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing: Failing, fault, reason):
+def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing, fault, reason):
     assert str(failing.run(fault, 2).reason).startswith(reason)
 
 
 def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measurements(
-    failing: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    failing, tmp_path, monkeypatch
 ):
     place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
     before_w = place.limits_w
@@ -99,7 +99,7 @@ def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measur
 
 
 @pytest.fixture
-def two_nodes(tmp_path: Path) -> Iterator[Callable[[str], tuple[RunRecord, RunFolder]]]:
+def two_nodes(tmp_path):
     """Return a function that runs two agents of one rank each until both have ended."""
     agents: list[subprocess.Popen[bytes]] = []
 

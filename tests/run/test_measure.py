@@ -25,7 +25,7 @@ def measured(store: Path, *line: object, **options: object) -> "subprocess.Compl
 
 
 @pytest.fixture
-def boards(tmp_path, monkeypatch) -> FakeGpus:
+def boards(tmp_path, monkeypatch):
     """Give two boards of 217 W under load to every process that is started from here."""
     found = FakeGpus.create(tmp_path / "boards", 2, high_w=[150.0, 300.0], limit_mw=217_000)
     for name, value in found.environment().items():
@@ -285,11 +285,7 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize(
-    ("fault", "note"),
-    [
-        ("full", "the records stop before"),
-        ("never", "but no step was recorded"),
-    ],
+    ("fault", "note"), [("full", "the records stop before"), ("never", "but no step was recorded")]
 )
 def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_path, fault, note):
     script = (sys.executable, "-c", TRAINING.format(FAULTS[fault]))

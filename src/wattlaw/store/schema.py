@@ -149,6 +149,8 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
         row["layout"] = json.dumps(layout | {k: v for k, v in ran.items() if v is not None})
     if spec.workload.model is not None:
         row["network"] = spec.workload.model.model_dump_json(exclude_defaults=True)
+    if (setting.local_batch or 0) % 1:  # several GPUs share a sample
+        row["local_batch"] = None
     if facts.global_batch:  # analyses use the batch that ran
         local_batch, rest = divmod(facts.global_batch, setting.gpus)
         row |= {

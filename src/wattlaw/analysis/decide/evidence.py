@@ -15,8 +15,9 @@ from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.run_overhead import Overheads
-from wattlaw.analysis.predict.job import Job, jobs_of, setting_of_row
+from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Floats
+from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
 from wattlaw.study.model import Study
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
