@@ -5,6 +5,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,7 @@ from wattlaw.common.text import join_names, quote
 from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
     MAX_TEXT,
+    MODEL,
     OPTIONS,
     SETTING_FIELDS,
     STEP_PARTS,
@@ -43,6 +45,7 @@ _FAILED = frozenset({
 })  # fmt: skip
 
 
+_DONE = frozenset({"ok", "done", "success", "succeeded", "completed", "finished"})
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
 Reader = Callable[[Any], Any]  # of a cell of a column
@@ -53,12 +56,14 @@ class Measurement:
     """One row. ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of
     them cannot be read. ``result`` has the others that the row has, always with the time of an
     epoch or a step (``Measurements.time_field``), which a throughput becomes, and with
-    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used."""
+    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used,
+    ``failure`` why its run has no result."""
 
     line: int
     setting: Mapping[str, Any] | None
     result: Mapping[str, Any]
     fault: str | None = None
+    failure: str | None = None
     more: tuple[int, ...] = ()  # its other lines, where cells have line breaks
 
 
@@ -169,13 +174,13 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
     def values(*, of_setting: bool) -> dict[str, Any]:
         known = {}
         for name, target in fields.targets.items():
-            is_of_setting = name in SETTING_FIELDS or name.startswith(OPTIONS)
+            is_of_setting = name in SETTING_FIELDS or name.startswith((OPTIONS, MODEL))
             if is_of_setting == of_setting:
                 read, cell = readers.get(name), row.cells.get(target.column or "")
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
-    fault = None
+    fault = failure = None
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)
@@ -184,10 +189,22 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
             if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
         result = values(of_setting=False)
-        _complete(result, setting, fields)
+        failure = _failure_of(result.pop("status", "ok"))
+        if failure is None:
+            _complete(result, setting, fields)
     except InvalidCell as error:
         fault = str(error)
-    return Measurement(row.line, setting, result, fault, row.more)
+    return Measurement(row.line, setting, result, fault, failure, row.more)
+
+
+def _failure_of(status: str) -> str | None:
+    text = status.lower().replace("_", " ")
+    if text in _DONE:
+        return None
+    if re.search(r"\boom\b|out of memory|outofmemory", text) is None:
+        return f"failed elsewhere: {status}"
+    is_sure = re.search(r"\bor\b|/", text) is None
+    return "out of memory" if is_sure else f"out of memory, or another failure ({status})"
 
 
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:
