@@ -19,7 +19,7 @@ MAP = "gpus=n,epoch_time_s=t"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path):
     return tmp_path / "store"
 
 

@@ -257,7 +257,7 @@ def _candidates(posterior: Fitted, settings: Sequence[Setting]) -> list[Setting]
         placement = None if base.gpus_per_node is None else (1,) * gpus
         if placement and nodes is None:
             placement = Setting.packed(gpus, node).gpus_per_node
-        with suppress(BadInput):  # GPUs that the layout does not divide
+        with suppress(BadInput):  # a layout may need more GPUs
             candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
 
     if most > 1:
