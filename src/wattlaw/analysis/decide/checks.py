@@ -44,19 +44,18 @@ class Checks:
 
     def before(
         self,
-        leading: Setting,
-        fastest: Setting | None,
+        leading: Sequence[Setting],
         choices: Sequence[Setting],
         able: Collection[Candidate],
     ) -> tuple[list[Candidate] | None, set[Candidate]]:
-        """Return the runs of which one is needed before deciding for a setting, None if none is.
+        """Return the runs of which one is needed before deciding for the first setting.
 
-        Also those of the ``able`` ones that are useful then. ``fastest`` has to be shown, too.
+        It is None if none is. All that are ``leading`` have to be shown. Also those of the ``able``
+        runs that are useful then.
         """
-        needed = self.of(leading)
-        if needed is None and fastest is not None:
-            needed = self.of(fastest)
-        useful = {*(needed or ()), *self.of_neighbours(leading, choices)}
+        runs = map(self.of, leading)
+        needed = next((item for item in runs if item is not None), None)
+        useful = {*(needed or ()), *self.of_neighbours(leading[0], choices)}
         return needed, useful.intersection(able)
 
     def cost(self, setting: Setting) -> float:

@@ -169,9 +169,8 @@ def plan(
     is_none = not first and not state.is_met and (missing > 0).all(1).mean() >= question.confidence
     urgent = first or [item for item in candidates if item.setting in short & {choices[best]}]
     if is_right[best] or is_none:
-        is_slowed = question.max_slowdown is not None
-        fastest = choices[belief.fastest(question, choices)] if is_slowed else None
-        needed, useful = checks.before(choices[best], fastest, choices, able)
+        leading = [choices[at] for at in (best, *belief.fastest(question, choices))]
+        needed, useful = checks.before(leading, choices, able)
         if needed is not None and able.isdisjoint(needed):
             return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
         if not useful:
@@ -284,9 +283,12 @@ class Belief:
         at = [self.columns[setting] for setting in choices]
         return self.beside_s[:, at], self.beside_j[:, at]
 
-    def fastest(self, question: Question, choices: Sequence[Setting]) -> int:
+    def fastest(self, question: Question, choices: Sequence[Setting]) -> tuple[int, ...]:
+        """Return the fastest choice, to which others are compared; none without that question."""
+        if question.max_slowdown is None:
+            return ()
         of_time = Question("time", samples_by_batch=question.samples_by_batch)
-        return int(self.regrets(of_time, choices).mean(0).argmin())
+        return (int(self.regrets(of_time, choices).mean(0).argmin()),)
 
     def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
         at = [self.columns[setting] for setting in choices]
