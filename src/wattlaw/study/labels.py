@@ -47,7 +47,7 @@ def threads_label(threads: int | None) -> str:
 
 
 def layout_label(setting: Setting) -> str:
-    """Return ``tp 2, pp 4, zero1, micro-batch 1``; empty for a data-parallel job."""
+    """Return ``tp 2, pp 4, zero1, micro-batch 1``; empty for a job of whole local batches."""
     layout = setting.layout
     layout.pop("gradient_accumulation", None)
     words = []
@@ -58,7 +58,7 @@ def layout_label(setting: Setting) -> str:
             words.append(name.replace("_", " ") if value is True else str(value))
         else:
             words.append(f"{name.replace('_', ' ')} {value}")
-    if layout and setting.micro_batch:
+    if (layout or setting.gradient_accumulation > 1) and setting.micro_batch:
         words.append(f"micro-batch {setting.micro_batch:g}")
     return ", ".join(words)
 
