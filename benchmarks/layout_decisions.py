@@ -219,7 +219,7 @@ def halving(grid: Grid, seed: int, *, name: str) -> Outcome:
 METHODS: dict[str, Callable[..., Outcome]] = {
     "wattlaw": ours,
     "wattlaw, after fewer nodes": partial(ours, known=KNOWN),
-    "wattlaw, runs of 5 steps": partial(ours, steps=SHORT),
+    "runs of 5 steps, by wattlaw": partial(ours, steps=SHORT),
     "least model parallelism that fits": least_parallel,
     "random order": random_order,
     "Optuna TPE": tpe,
