@@ -296,6 +296,14 @@ def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_
     assert [text for text in found["notes"] if note in text]
 
 
+def test_a_script_that_is_out_of_memory_is_stored_as_that_with_its_steps(tmp_path):
+    trains = "p = torch.nn.Parameter(torch.ones(2)); p.grad = p + 1; o = torch.optim.SGD([p])"
+    script = f"import torch; {trains}; o.step(); torch.empty(2**50)"
+    assert measured(tmp_path, sys.executable, "-c", script).returncode == 1
+    (run,) = Store(tmp_path).pandas("runs").to_dict("records")
+    assert (run["status"], run["out_of_memory"], run["parameters"]) == ("out of memory", "host", 2)
+
+
 def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_once(tmp_path):
     """fully_shard over two copies, each of which two ranks share by parallelize_module."""
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")

@@ -97,7 +97,7 @@ class Findings:
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
-        return overviews(self.runs)
+        return overviews(self.runs, self.stored)
 
     @property
     def advice(self) -> tuple[Advice, ...]:

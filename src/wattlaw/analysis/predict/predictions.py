@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -256,7 +257,8 @@ def _candidates(posterior: Fitted, settings: Sequence[Setting]) -> list[Setting]
         placement = None if base.gpus_per_node is None else (1,) * gpus
         if placement and nodes is None:
             placement = Setting.packed(gpus, node).gpus_per_node
-        candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
+        with suppress(BadInput):  # a layout may need more GPUs
+            candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
 
     if most > 1:
         add(largest, 2)
