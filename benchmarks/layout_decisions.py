@@ -12,9 +12,11 @@ tolerance, which only someone with the whole grid knows. Rules were chosen on 1 
 """
 
 import argparse
+import json
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -117,13 +119,10 @@ def ours(grid: Grid, seed: int, *, known: int = 0) -> Outcome:
         if VERBOSE:
             s = chosen.setting
             lead = state.setting
-            print(
-                f"  {runs:3d} tp{s.tp} pp{s.pp} dp{s.dp} mb{s.micro_batch} {s.sharding} "
-                f"{row.status} {row.step_time_s:.3f} regret {grid.regret(s):.2f} lead "
-                f"{'' if lead is None else f'{lead.tp} {lead.pp} {lead.micro_batch} {lead.sharding} {grid.regret(lead):.2f}'}"
-                f" p {state.probability} r {state.expected_regret} {seconds[-1]:.2f} s",
-                flush=True,
-            )
+            print(f"  {runs:3d} tp{s.tp} pp{s.pp} dp{s.dp} mb{s.micro_batch} {s.sharding} "
+                  f"{row.status} {row.step_time_s:.3f} regret {grid.regret(s):.2f} lead "
+                  f"{'' if lead is None else f'{lead.tp} {lead.pp} {lead.micro_batch} {lead.sharding} {grid.regret(lead):.2f}'}"
+                  f" p {state.probability} r {state.expected_regret} {seconds[-1]:.2f} s", flush=True)
     assert state.setting is not None
     return Outcome(
         "wattlaw" + (", after fewer nodes" if known else ""), grid.nodes, seed,
@@ -149,12 +148,7 @@ def main() -> None:
         for seed in range(a.seeds):
             b = time.perf_counter()
             o = ours(g[nodes], seed, known=a.known)
-            print(
-                nodes,
-                seed,
-                f"share {o.share:.3f} regret {o.regret:.3f} runs {o.runs} failed {o.failed} stated {o.stated:.2f} {o.reason} slowest {o.slowest_s:.1f} total {time.perf_counter() - b:.0f} s",
-                flush=True,
-            )
+            print(nodes, seed, f"share {o.share:.3f} regret {o.regret:.3f} runs {o.runs} failed {o.failed} stated {o.stated:.2f} {o.reason} slowest {o.slowest_s:.1f} total {time.perf_counter()-b:.0f} s", flush=True)
 
 
 if __name__ == "__main__":
