@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.isolation import user_environment
+from wattlaw.common.processes import handling
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.measure.devices.inventory import visible_devices
 from wattlaw.measure.limits.guard import LimitLease
@@ -31,6 +32,7 @@ from wattlaw.running.job_step import JobStep
 from wattlaw.running.node_setup import lease_boards, restore_stale_limits
 from wattlaw.running.recording import Recording
 from wattlaw.running.training.environment import threads_of
+from wattlaw.running.training.failures import KILLED_FOR_MEMORY, oom_kills
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -136,7 +138,7 @@ def measure(
         observer = StepObserver(recording.live / "steps", part, progress)
         if instrument:
             environment = instrumented_environment(environment, observer.folder)
-        start_ns, start_s = time.time_ns(), time.perf_counter()
+        kills, start_ns, start_s = oom_kills(), time.time_ns(), time.perf_counter()
         ended = _run(command, environment, observer)
         duration_s = ended.at_s - start_s
     finally:
@@ -153,7 +155,8 @@ def measure(
     notes += [*ended.notes, *steps.notes]
     if instrument and not observer.folder.is_dir():
         notes.append(_NO_FOLDER)
-    record = recording.end(ended.reason, tuple(notes), interrupted=ended.interrupted)
+    reason = _with_memory(ended, observer, has_kills=oom_kills() > kills)
+    record = recording.end(reason, tuple(notes), interrupted=ended.interrupted)
     return MeasuredCommand(ended.exit_code, record, recording.folder, steps)
 
 
@@ -209,6 +212,13 @@ class _Ended:
         return f"exit code {self.code}" if self.code else None
 
 
+def _with_memory(ended: _Ended, observer: StepObserver, *, has_kills: bool) -> str | None:
+    if ended.reason is not None and (error := observer.memory_error()):
+        return f"{ended.reason}: {error}"
+    is_killed = ended.code == -signal.SIGKILL and has_kills
+    return f"{ended.reason}, {KILLED_FOR_MEMORY}" if is_killed else ended.reason
+
+
 def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> _Ended:
     """Run a command and forward signals to it; a signal that stops it ends all its processes."""
     output = None if observer.progress is None else subprocess.PIPE
@@ -234,29 +244,24 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
             processes.kill()  # the second Ctrl-C
 
     handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {n: signal.signal(n, forward) for n in handled}
-    try:
-        with processes:
-            try:
-                process = subprocess.Popen(list(command), env=environment, stdout=output)
-            except OSError as error:
-                print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
-                return _Ended(_CANNOT_RUN, time.perf_counter())
-            processes.started(process)
-            for number in early:  # the terminal has not sent it to the command
-                forward(number, None)
-            early.clear()
-            has_steps = False
-            if observer.progress is not None or observer.part.is_limited:
-                has_steps = _watch(process, observer, processes)
-            code = 0 if has_steps else process.wait()
-            processes.wait_for_end()
-            at_s = time.perf_counter()
-            why = f"got {signal.Signals(stops[0][0]).name}" if stops else "reached its steps"
-            note = processes.end_note(why)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handling(handled, forward), processes:
+        try:
+            process = subprocess.Popen(list(command), env=environment, stdout=output)
+        except OSError as error:
+            print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+            return _Ended(_CANNOT_RUN, time.perf_counter())
+        processes.started(process)
+        for number in early:  # the terminal has not sent it to the command
+            forward(number, None)
+        early.clear()
+        has_steps = False
+        if observer.progress is not None or observer.part.is_limited:
+            has_steps = _watch(process, observer, processes)
+        code = 0 if has_steps else process.wait()
+        processes.wait_for_end()
+        at_s = time.perf_counter()
+        why = f"got {signal.Signals(stops[0][0]).name}" if stops else "reached its steps"
+        note = processes.end_note(why)
     if note is not None:
         print(f"wattlaw: {escape_invisible(note)}", file=sys.stderr)
     return _Ended(code, at_s, bool(stops), () if note is None else (note,))

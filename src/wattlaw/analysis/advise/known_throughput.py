@@ -29,7 +29,7 @@ from wattlaw.analysis.metrics.estimates import Interval
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Result, Rows
-from wattlaw.analysis.predict.job import setting_of_row
+from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
 from wattlaw.hardware.library import find_gpu
 from wattlaw.study.network import Network
