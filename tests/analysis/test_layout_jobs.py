@@ -22,6 +22,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
 from wattlaw.study.network import Network
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -112,7 +113,7 @@ def memory_runs(**changes):
     rows = []
     for micro, peak_gib in ((1, 33), (2, 45), (4, 69), (8, None)):
         setting = Setting.packed(16, 8, tp=2, sharding="zero1", local_batch=micro / 2)
-        status = {} if peak_gib else {"status": "failed", "reason": "out of memory: rank 3"}
+        status = {} if peak_gib else {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         size = None if peak_gib is None else peak_gib * 2**30
         row = {"gpus": 16, "nodes": 2, "global_batch": micro * 8, "local_batch": None,
                "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
@@ -212,7 +213,7 @@ def layout_tables(**changes):
                "device_ids": ["GPU-1"], "layout": json.dumps(layout),
                "parallelism": "tensor", **changes}  # fmt: skip
         if peak_gib is None:
-            run |= {"status": "failed", "reason": "out of memory: rank 0"}
+            run |= {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         else:
             run["peak_memory_bytes"] = peak_gib * 2**30
             windows.append(window_row(name, 1, duration_s=10 * seconds, samples=640, steps=10))
