@@ -188,7 +188,7 @@ def fit(
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
     if observations[0].network is not None:
-        return fit_layouts(tuple(observations), seed)
+        return fit_layouts(tuple(observations), seed, priors)
     return _fit(tuple(observations), seed, priors)
 
 
