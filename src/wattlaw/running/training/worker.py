@@ -77,7 +77,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw.common import registry
         from wattlaw.running.training import flops
-        from wattlaw.running.training.layout_checks import check_layout
         from wattlaw.running.training.loop import Training
         from wattlaw.running.training.ranks import process_group
         from wattlaw.running.training.shared_models import is_shared, new_model
@@ -88,7 +87,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
     if record is None:
         raise BadInput(f"{folder.record_path}: not there")
     live, spec = folder.live(attempt), record.spec
-    check_layout(spec)
     os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
     metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
