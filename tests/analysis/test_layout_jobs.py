@@ -129,6 +129,13 @@ def test_peaks_and_failures_of_runs_say_what_fits():
     assert memory.fits([with_micro_batch(8, tp=8)]).mean() > 0.9
 
 
+def test_the_memory_that_runs_report_counts_before_that_of_the_board():
+    small, large = (memory_of(memory_runs(gpu_memory_bytes=gib * 2**30)) for gib in (40, 200))
+    assert (small.memory_gib, large.memory_gib) == (40, 200)
+    asked = [with_micro_batch(6)]
+    assert small.fits(asked).mean() < 0.01 < large.fits(asked).mean()
+
+
 def test_without_a_known_board_peaks_are_predicted_and_no_chance_to_fit():
     memory = memory_of(memory_runs(hardware="board"))
     assert len(memory.peaks) == 3  # what was out of memory is above a memory that is not known

@@ -75,11 +75,13 @@ def memory_of(runs: pd.DataFrame) -> Memory | None:
     """
     networks, labels = runs["network"].dropna().unique(), runs["hardware"].dropna().unique()
     on_host = any(ids is not None and list(ids) == _HOST for ids in runs["device_ids"])
-    if len(networks) != 1 or on_host or any(cores_of(str(label)) is not None for label in labels):
+    on_host |= any(cores_of(str(label)) is not None for label in labels)
+    sizes = runs["gpu_memory_bytes"].dropna()
+    if len(networks) != 1 or (on_host and sizes.empty):
         return None
     network = Network.model_validate_json(str(networks[0]))
     rooms = [size for label in labels if (size := usable_gib(str(label))) is not None]
-    memory_gib = min(rooms, default=None)
+    memory_gib = min(rooms, default=None) if sizes.empty else float(sizes.min()) / GIB
     is_full = runs["out_of_memory"] == "device"
     shown = runs[is_full | (runs["status"] == "done")].assign(is_full=is_full)
     shown = shown[shown["global_batch"].notna() & (shown["launcher"] != "simulated")]
