@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -281,6 +282,69 @@ def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home
     long.write_text("n,t,w\n1,1," + "z" * 10**6 + "\n2,1,good\n")
     assert bring(long, MAP + ",workload=w", home) == 1
     assert csv.field_size_limit() == 131072
+
+
+LAYOUTS = (
+    "gpus,nodes,tp,pp,mb,acc,gbs,zero,ckpt,sp,t,mem,status",
+    "16,2,4,2,2,4,16,zero1,full,true,1.5,40.5,ok",
+    "16,2,4,2,2,,16,FULL_SHARD,none,no,1.25,,",
+    "16,2,4,2,2,4,,zero0,none,no,2,50 GiB,ok",
+    "16,2,1,1,1,1,16,zero1,none,no,,,oom",
+    "16,2,2,1,1,2,16,zero1,none,no,,,crashed_or_oom",
+    "16,2,2,1,1,2,16,zero1,none,no,,,timeout",
+    "16,2,4,2,2,3,16,zero1,none,no,1,,ok",
+    "16,2,3,1,1,,16,zero1,none,no,1,,ok",
+    "16,2,4,2,3,,16,zero1,none,no,1,,ok",
+    "16,2,4,2,2,4,16,zero1 over 4,none,no,1,,ok",
+    "16,2,4,2,2,4,16,zero1,none,no,,,ok",
+)
+MODEL = "model.layers=@4,model.hidden=@64,model.heads=@4,model.vocabulary=@100,model.sequence=@128"
+LAYOUT_MAP = (
+    "gpus=gpus,nodes=nodes,tp=tp,pp=pp,micro_batch=mb,gradient_accumulation=acc,global_batch=gbs,"
+    "sharding=zero,checkpointing=ckpt,sequence_parallel=sp,step_time_s=t,peak_memory_gib=mem,"
+    f"status=status,{MODEL}"
+)
+
+
+def test_layouts_of_a_table_are_settings_and_out_of_memory_is_a_failed_run(tmp_path, home):
+    table = a_csv(tmp_path / "layouts.csv", *LAYOUTS)
+    read = read_import(table, map=LAYOUT_MAP)
+    one, two, three, *failed = (run.record for run in read.runs)
+    setting = one.spec.setting
+    assert (setting.tp, setting.pp, setting.dp, setting.sharding) == (4, 2, 2, "zero1")
+    assert (setting.gradient_accumulation, setting.micro_batch, setting.global_batch) == (4, 2, 16)
+    assert (setting.checkpointing, setting.sequence_parallel) == ("full", True)
+    assert (one.facts.dp, one.facts.micro_batch, one.facts.tokens_per_sample) == (2, 2, 128)
+    assert one.facts.peak_memory_bytes == 40.5 * 2**30
+    assert one.spec.workload.model is not None
+    assert one.spec.workload.model.layers == 4
+    assert two.spec.setting == replace(
+        setting, sharding="fsdp", checkpointing="none", sequence_parallel=False
+    )
+    assert (three.spec.setting.sharding, three.spec.global_batch) == ("none", 16)
+    assert three.facts.peak_memory_bytes == 50 * 2**30
+    assert [record.status for record in failed] == ["failed"] * 3
+    memory = [(record.reason or "").startswith("out of memory") for record in failed]
+    assert memory == [True, True, False]
+    assert sorted(bad_lines("\n".join(f": {line}" for line in read.files[0].rejected))) == [
+        8, 9, 10, 11, 12,
+    ]  # fmt: skip
+    assert bring(table, LAYOUT_MAP, home) == 1
+    rows = Store(home).arrow("runs").to_pylist()
+    assert sorted(row["status"] != "done" for row in rows) == [False] * 3 + [True] * 3
+    assert {json.loads(row["network"])["layers"] for row in rows} == {4}
+    unsharded = next(row for row in rows if (row["reason"] or "") == "out of memory")
+    assert json.loads(unsharded["layout"])["sharding"] == "zero1"
+
+
+def test_gradient_accumulation_alone_is_of_the_training_not_a_layout(tmp_path):
+    table = a_csv(tmp_path / "t.csv", "n,b,t,a", "2,16,1.5,4", "4,16,1,2")
+    first, second = read_import(
+        table, map="gpus=n,global_batch=b,step_time_s=t,gradient_accumulation=a"
+    ).runs
+    assert [run.record.spec.train.gradient_accumulation for run in (first, second)] == [4, 2]
+    assert first.record.spec.setting.layout == {}
+    assert (first.record.facts.micro_batch, second.record.facts.micro_batch) == (2, 2)
 
 
 FORMS = {  # the same three rows as people and programs write them

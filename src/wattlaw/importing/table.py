@@ -14,12 +14,11 @@ from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import EPOCHS_MEASURE, NO_ENERGY, NOT_CHECKED, STEPS_MEASURE, RunMaker
 from wattlaw.store.field_map import parse_map
-from wattlaw.store.fields import ENERGIES, STEP_PARTS, InvalidCell, global_batch_of
+from wattlaw.store.fields import ENERGIES, STEP_PARTS, TOKENS, InvalidCell, global_batch_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
 from wattlaw.study.model import Measure
-from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 MAX_WINDOWS = 2_000_000
 
@@ -47,24 +46,18 @@ class TableImporter:
         account.unit = table.unit
         for line in table.header:
             account.header(line)
-        without_memory = {row.line for row in table.out_of_memory}
         for line, why in table.left_out:
-            if line not in without_memory:
-                account.leave_out(why, line)
+            account.leave_out(why, line)
         is_by_steps = table.time_field == "step_time_s"
         measure = STEPS_MEASURE if is_by_steps else EPOCHS_MEASURE
         maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
         runs, windows = list[ImportedRun](), 0
-        for row in (*table.rows, *table.out_of_memory):
+        for row in table.rows:
             account.leave_out(f"part of a row that begins on another {table.unit}", *row.more)
             try:
                 if row.setting is None or row.fault is not None:
                     raise InvalidCell(row.fault)
-                if row.line in without_memory:
-                    why = OUT_OF_MEMORY
-                    run = maker.run(row.setting, (), measure, line=row.line, failed_because=why)
-                else:
-                    run = _run(maker, row, measure, row.result[table.time_field])
+                run = _run(maker, row, measure, row.result.get(table.time_field, 0.0))
             except InvalidCell as error:
                 if row.setting is not None:
                     with contextlib.suppress(InvalidCell):
@@ -81,6 +74,13 @@ class TableImporter:
 
 def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> ImportedRun:
     setting, result, is_by_steps = row.setting or {}, row.result, measure is STEPS_MEASURE
+    peak, tokens = (
+        result.get("peak_memory_bytes"),
+        result.get(TOKENS) or setting.get("model.sequence"),
+    )
+    facts = Facts(peak_memory_bytes=peak and round(peak), tokens_per_sample=tokens)
+    if row.failure is not None:
+        return maker.run(setting, (), measure, line=row.line, facts=facts, failure=row.failure)
     count = 1 if is_by_steps else setting.get("epochs", 1)
     train = {
         "phase": "steps" if is_by_steps else "train",
@@ -99,7 +99,9 @@ def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> 
     if has_evaluation:
         windows.append({"phase": "evaluate", "epoch": count - 1, "from_step": 0, **evaluate})
     each = "the table has one mean over all epochs; each epoch gets this mean"
-    facts = Facts(metric=result.get("metric_name") if has_evaluation else None)
+    facts = facts.model_copy(
+        update={"metric": result.get("metric_name") if has_evaluation else None}
+    )
     notes = (each,) if count > 1 else ()
     return maker.run(setting, windows, measure, line=row.line, notes=notes, facts=facts)
 

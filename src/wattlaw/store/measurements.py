@@ -5,6 +5,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,7 @@ from wattlaw.common.text import join_names, quote
 from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
     MAX_TEXT,
+    MODEL,
     OPTIONS,
     SETTING_FIELDS,
     STEP_PARTS,
@@ -43,6 +45,7 @@ _FAILED = frozenset({
 })  # fmt: skip
 
 
+_DONE = frozenset({"ok", "done", "success", "succeeded", "completed", "finished"})
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
 Reader = Callable[[Any], Any]  # of a cell of a column
@@ -53,12 +56,14 @@ class Measurement:
     """One row. ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of
     them cannot be read. ``result`` has the others that the row has, always with the time of an
     epoch or a step (``Measurements.time_field``), which a throughput becomes, and with
-    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used."""
+    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used,
+    ``failure`` why its run has no result."""
 
     line: int
     setting: Mapping[str, Any] | None
     result: Mapping[str, Any]
     fault: str | None = None
+    failure: str | None = None
     more: tuple[int, ...] = ()  # its other lines, where cells have line breaks
 
 
@@ -71,7 +76,6 @@ class Measurements:
     header: tuple[int, ...]  # lines of names and units
     left_out: tuple[tuple[int, str], ...]  # lines that are no measurements, and why
     notes: tuple[str, ...]  # which columns are converted from which unit
-    out_of_memory: tuple[Measurement, ...] = ()  # of lines that are left out: no result, no fault
 
     def checked(self) -> "Measurements":
         for row in self.rows:
@@ -107,21 +111,18 @@ def read_measurements(
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     readers = {name: read for name, (read, _) in found.items()}
-    left_out, measured, memory = [*table.left_out], [], []
+    left_out, measured = [*table.left_out], []
     for row in rows:
         if (why := _why_left_out(row, fields)) is not None:
             part = f"part of a row that begins on another {table.unit}"
             left_out += [(row.line, why), *((line, part) for line in row.more)]
-            if why == OUT_OF_MEMORY:
-                memory.append(_measurement(row, fields, readers, has_result=False))
         else:
             measured.append(_measurement(row, fields, readers))
     header = (*table.header, *((table.rows[0].line,) if units else ()))
     notes = tuple(note for _, note in found.values() if note is not None)
     return Measurements(
-        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), notes,
-        tuple(item for item in memory if item.fault is None),
-    )  # fmt: skip
+        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), notes
+    )
 
 
 def _units(table: Rows) -> dict[str, str]:
@@ -161,29 +162,33 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
         return "a row of totals or means"
     for name in (fields.time_field, THROUGHPUT):
         time = row.cells.get(fields.columns.get(name, ""))
-        if isinstance(time, str) and memory_that_ran_out(time):
-            return OUT_OF_MEMORY
         if isinstance(time, str) and time.strip().lower() in _FAILED:
             return "a run that failed"
     return None
 
 
-def _measurement(
-    row: Row, fields: FieldMap, readers: Mapping[str, Reader], *, has_result: bool = True
-) -> Measurement:
+def _memory_failure(row: Row, fields: FieldMap) -> str | None:
+    """Return the reason of a run that has "OOM" in the place of its time."""
+    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
+    cells = (row.cells.get(column) for column in columns)
+    is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
+    return OUT_OF_MEMORY if is_memory else None
+
+
+def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
     setting: dict[str, Any] | None = None
     result: dict[str, Any] = {}
 
     def values(*, of_setting: bool) -> dict[str, Any]:
         known = {}
         for name, target in fields.targets.items():
-            is_of_setting = name in SETTING_FIELDS or name.startswith(OPTIONS)
+            is_of_setting = name in SETTING_FIELDS or name.startswith((OPTIONS, MODEL))
             if is_of_setting == of_setting:
                 read, cell = readers.get(name), row.cells.get(target.column or "")
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
-    fault = None
+    fault, failure = None, _memory_failure(row, fields)
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)
@@ -191,12 +196,24 @@ def _measurement(
         for name in ("gpus", "workload", "repeat"):
             if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
-        if has_result:
+        if failure is None:
             result = values(of_setting=False)
+            failure = _failure_of(result.pop("status", "ok"))
+        if failure is None:
             _complete(result, setting, fields)
     except InvalidCell as error:
         fault = str(error)
-    return Measurement(row.line, setting, result, fault, row.more)
+    return Measurement(row.line, setting, result, fault, failure, row.more)
+
+
+def _failure_of(status: str) -> str | None:
+    text = status.lower().replace("_", " ")
+    if text in _DONE:
+        return None
+    if re.search(r"\boom\b|out of memory|outofmemory", text) is None:
+        return f"failed elsewhere: {status}"
+    is_sure = re.search(r"\bor\b|/", text) is None
+    return OUT_OF_MEMORY if is_sure else f"{OUT_OF_MEMORY}, or another failure ({status})"
 
 
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:

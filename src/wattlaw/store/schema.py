@@ -151,7 +151,10 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
     row |= {name: getattr(setting, name) for name in RECORDED}
-    if layout := setting.layout:  # what ran counts, where it was seen
+    layout = setting.layout
+    if setting.gradient_accumulation > 1:
+        layout["gradient_accumulation"] = setting.gradient_accumulation
+    if layout:  # what ran counts, where it was seen
         ran = {name: getattr(facts, name, None) for name in layout}
         row["layout"] = json.dumps(layout | {k: v for k, v in ran.items() if v is not None})
     if spec.workload.model is not None:
