@@ -203,7 +203,8 @@ class _Recorder:
                 layout = layouts.layout(tensors, world, group.get("rank", 0))
             except Exception as error:
                 self.note("layout", error)
-            self.parameters = model_facts.facts_of(tensors, world, layout)
+            if tensors or not self.parameters:  # the script may have freed them
+                self.parameters = model_facts.facts_of(tensors, world, layout)
             try:
                 self.config = model_facts.config()
             except Exception as error:
