@@ -80,7 +80,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def own_machine(tmp_path_factory):
     """Give the tests places of their own, so that a real campaign here and they do not wait."""
     with pytest.MonkeyPatch.context() as patch:
         folder = str(tmp_path_factory.mktemp("places"))
@@ -92,7 +92,7 @@ def own_machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture
-def write_study(tmp_path: Path) -> Callable[..., Path]:
+def write_study(tmp_path):
     """Give a function that writes a study file and returns its path."""
 
     def write(**changes: object) -> Path:
@@ -115,7 +115,7 @@ def decide_table(batches: Iterable[int] = (8, 32), gpus: Iterable[int] = (1, 2, 
 
 
 @pytest.fixture
-def write_decide(tmp_path: Path) -> Callable[..., Path]:
+def write_decide(tmp_path):
     """Return a function that writes a study with ``decide`` on a table, and returns its path."""
 
     def write(decide: object, content: str | None = None, **changes: object) -> Path:
@@ -136,7 +136,7 @@ def write_decide(tmp_path: Path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., FakeGpus]]:
+def fake_gpus(tmp_path, monkeypatch):
     """Return a function that makes fake boards the visible boards of this process."""
     for name in [name for name in os.environ if name.startswith(("CUDA_", "SLURM_"))]:
         monkeypatch.delenv(name)
@@ -157,7 +157,7 @@ def fake_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
 
 
 @pytest.fixture
-def amd_machine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., AmdMachine]]:
+def amd_machine(monkeypatch):
     """Return a function that makes AMD GPUs the only GPUs of this process.
 
     The trees are where other users may look, as they may in /sys.

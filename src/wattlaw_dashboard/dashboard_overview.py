@@ -24,6 +24,7 @@ from wattlaw.running.run_status import LIMITS, TITLE_COLUMNS, StatusPoller, run_
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.labels import group_label
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.sources import MEASURED, origins_label, source_of
 from wattlaw_dashboard.tails import RunTail, Totals, Written
 
@@ -46,7 +47,7 @@ _MOST_TAILS = 64
 #: Reasons of skipped runs that are shown.
 _MOST_REASONS = 5
 ACTIVE, FAILED = ("running", "queued"), ("failed", "damaged", "interrupted")
-_ENDED = ("done", "failed", "skipped")
+_ENDED = ("done", OUT_OF_MEMORY, "failed", "skipped")
 _COLUMNS = [
     "run_id", "status", "launcher", "global_batch", "started_at", "finished_at", "attempts",
     *TITLE_COLUMNS,

@@ -20,6 +20,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw_dashboard.channels import SHARE
 from wattlaw_dashboard.dashboard_overview import (
     ACTIVE,
@@ -127,7 +128,7 @@ def _marked(device: Device) -> str:
 
 
 def _runs(overview: Overview) -> Iterator[Table]:
-    tables = {"running and queued": ACTIVE, "failures": FAILED, "done": ("done",)}
+    tables = {"running and queued": ACTIVE, "failures": FAILED, "done": ("done", OUT_OF_MEMORY)}
     for title, states in tables.items():
         rows = [row for row in overview.rows if row.status in states]
         if not rows:

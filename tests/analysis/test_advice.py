@@ -21,19 +21,19 @@ CELL = ["gpu", "dataset", "network", "batch_size", "optimizer"]
 
 
 @pytest.fixture(scope="module")
-def made() -> Made:
+def made():
     """Give dimenet on 2 to 128 GPUs under caps and clocks: 200 W costs no time and saves 15 %."""
     return mit(models=DIMENET, noise=0.005)
 
 
 @pytest.fixture(scope="module")
-def batches() -> Made:
+def batches():
     """Give resnet50 on one board; its quality falls beyond a global batch of 512."""
     return kit(watts={"A100": 300.0}, growing=False)
 
 
 @pytest.fixture(scope="module")
-def found(made: Made) -> Advice:
+def found(made):
     return advice(made)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -236,7 +235,7 @@ def test_a_limit_that_cannot_be_read_is_bad_input(limit):
 
 
 @pytest.fixture
-def stores(tmp_path: Path) -> tuple[Path, Path]:
+def stores(tmp_path):
     for name, times in (("before", A), ("after", B)):
         write_store(tmp_path / name, *made(times))
     return tmp_path / "before", tmp_path / "after"

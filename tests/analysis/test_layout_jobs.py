@@ -4,18 +4,23 @@ import json
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pandas as pd
 import pytest
 
 from made_runs import made_record, made_spec
-from made_tables import LAYOUTS, NETWORK, layouts
+from made_tables import LAYOUTS, NETWORK, frames, layouts, run_row, window_row
 from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.analysis.predict.job import jobs_of, predict_workload
+from wattlaw.analysis.predict.job import jobs_of
+from wattlaw.analysis.predict.job_memory import memory_of
 from wattlaw.analysis.predict.layout_cells import layout_cells
+from wattlaw.analysis.predict.run_settings import setting_of_row
+from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
+from wattlaw.study.network import Network
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -112,3 +117,107 @@ def test_a_job_with_one_layout_has_no_cells():
     observations = jobs_of(table(), "digits-cnn")[0].observations[:1]
     job = replace(jobs_of(table(), "digits-cnn")[0], observations=observations)
     assert layout_cells(job) is None
+
+
+#: 8 billion parameters, of which 16 GPUs of 80 GB share the states; micro-batches of 1 to 8.
+LARGE = Network(layers=32, hidden=4096, heads=32, ffn=14336, vocabulary=32000, sequence=4096)
+BOARD = "NVIDIA H100 80GB HBM3"
+
+
+def memory_runs(**changes):
+    """Return runs of micro-batches of 1, 2 and 4 samples that fitted, and of 8 that did not."""
+    rows = []
+    for micro, peak_gib in ((1, 33), (2, 45), (4, 69), (8, None)):
+        setting = Setting.packed(16, 8, tp=2, sharding="zero1", local_batch=micro / 2)
+        status = {} if peak_gib else {"status": "failed", "reason": "out of memory: rank 3"}
+        size = None if peak_gib is None else peak_gib * 2**30
+        row = {"gpus": 16, "nodes": 2, "global_batch": micro * 8, "local_batch": None,
+               "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
+               "layout": json.dumps(setting.layout), "peak_memory_bytes": size,
+               "hardware": BOARD, "device_ids": ["GPU-1"]}  # fmt: skip
+        rows.append(run_row(f"m{micro}", **{**row, **status, **changes}))
+    return frames(rows, [])[0]
+
+
+def with_micro_batch(size, **sizes):
+    values = {"tp": 2, "sharding": "zero1", "precision": "bf16"} | sizes
+    return Setting.packed(16, 8, local_batch=size / values["tp"], **values)
+
+
+def test_peaks_and_failures_of_runs_say_what_fits():
+    memory = memory_of(memory_runs())
+    assert len(memory.peaks) == 4
+    assert memory.memory_gib == pytest.approx(79.1, abs=0.2)  # as torch reports
+    small, large = memory.fits([with_micro_batch(2), with_micro_batch(16)]).mean(0)
+    assert small > 0.95
+    assert large < 0.02
+    low, middle, high = np.quantile(memory.peaks_bytes([with_micro_batch(3)]), (0.05, 0.5, 0.95))
+    assert low < 57 * 2**30 < high
+    assert middle == pytest.approx(57 * 2**30, rel=0.1)
+    assert memory.fits([with_micro_batch(8, tp=8)]).mean() > 0.9
+
+
+def test_without_a_known_board_peaks_are_predicted_and_no_chance_to_fit():
+    memory = memory_of(memory_runs(hardware="board"))
+    assert len(memory.peaks) == 3  # what was out of memory is above a memory that is not known
+    assert memory.fits([with_micro_batch(2)]) is None
+
+
+@pytest.mark.parametrize(
+    "changes", [{"network": None}, {"device_ids": ["host"]}, {"hardware": "AMD EPYC, 8 cores"}]
+)
+def test_no_network_and_no_gpu_are_no_memory_model(changes):
+    assert memory_of(memory_runs(**changes)) is None
+
+
+def test_simulated_runs_show_no_memory():
+    memory = memory_of(memory_runs(launcher="simulated"))
+    assert memory.peaks == ()
+    assert 0.0 < memory.fits([with_micro_batch(2)]).mean() <= 1.0
+
+
+def data_parallel_tables(**changes):
+    """Return the runs of ``LARGE`` on 8 to 32 GPUs with a sample each, and their windows."""
+    runs, windows = [], []
+    for gpus, seconds in ((8, 1.0), (16, 1.05), (32, 1.1)):
+        run = {"gpus": gpus, "nodes": gpus // 8, "global_batch": gpus, "local_batch": 1,
+               "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
+               "layout": json.dumps({"sharding": "zero3", "gradient_accumulation": 1}),
+               "hardware": BOARD, "device_ids": ["GPU-1"], "peak_memory_bytes": 45 * 2**30,
+               **changes}  # fmt: skip
+        runs.append(run_row(f"d{gpus}", **run))
+        window = {"duration_s": 10 * seconds, "samples": 10 * gpus, "steps": 10}
+        windows.append(window_row(f"d{gpus}", 1, **window))
+    return frames(runs, windows)
+
+
+def test_predictions_say_what_memory_settings_need_and_whether_they_fit():
+    runs, windows = data_parallel_tables()
+    given = {"tp": [1, 2], "micro_batch": [1], "sharding": ["zero3", "none"]}
+    rows = predict_workload(
+        run_metrics(runs, windows), "digits-cnn", gpus=[16], layout=given, stored=runs
+    ).rows
+    found = {(row.setting.tp, row.setting.sharding): row for row in rows}
+    ran, copied = found[1, "zero3"], found[1, "none"]
+    assert ran.fits == 1.0
+    assert ran.peak_memory_bytes_ci[0] < 45 * 2**30 < ran.peak_memory_bytes_ci[1]
+    assert copied.fits < 0.05  # 8 billion parameters of 16 bytes
+    assert found[2, "zero3"].fits > 0.95
+    assert copied.to_dict()["fits"] == copied.fits
+    # The layouts are of the model of layouts: exchange in each layer takes time.
+    assert found[2, "zero3"].time_per_sample_s > ran.time_per_sample_s
+
+
+def test_other_layouts_than_those_that_ran_need_the_network():
+    runs, windows = data_parallel_tables(network=None)
+    table = run_metrics(runs, windows)
+    assert predict_workload(table, "digits-cnn", gpus=[16], stored=runs).rows[0].fits is None
+    with pytest.raises(NothingToRecommend, match="model"):
+        predict_workload(table, "digits-cnn", gpus=[16], layout={"tp": [2]}, stored=runs)
+
+
+def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():
+    spec = made_spec(Setting(8, tp=8, local_batch=0.5, nodes=1))
+    row = row_of(made_record("r", spec, facts=Facts()), "done")
+    assert (row["global_batch"], row["local_batch"]) == (4, None)
+    assert setting_of_row(row, "sample").local_batch == 0.5

@@ -159,7 +159,7 @@ def test_the_same_column_as_x_and_y_is_one_line(tmp_path, capsys):
     assert "x and y: both given 'gpus'" in line
 
 
-def test_the_exponent_within_a_range_uses_its_counts_only_and_needs_both_ends() -> None:
+def test_the_exponent_within_a_range_uses_its_counts_only_and_needs_both_ends():
     counts = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 424])
     law = fit_power_law(counts, np.maximum(1 / counts, 1 / 64))
     assert law.beta < 0.9

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -248,14 +247,14 @@ def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation()
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     """Return a store of dimenet on 2 to 128 GPUs under caps and clocks."""
     made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.02)
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 
 
 @pytest.fixture(scope="module")
-def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def two(tmp_path_factory):
     made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 

@@ -43,10 +43,7 @@ def line(
         ({"gpus": 2, "program": "mpirun"}, "mpirun -n 2 python train.py -b 32"),
         ({"gpus": 2, "program": "srun"}, "srun --nodes 1 --ntasks 2 python train.py -b 32"),
         ({"threads": 3}, "OMP_NUM_THREADS=3 python train.py -b 32"),
-        (
-            {"power_limit_w": 200.0},
-            "wattlaw measure --power-limit=200 -- python train.py -b 32",
-        ),
+        ({"power_limit_w": 200.0}, "wattlaw measure --power-limit=200 -- python train.py -b 32"),
         ({"launcher": "simulated"}, None),
         ({"gpus": 3, "nodes": 2}, None),  # nodes with other numbers of ranks
     ],

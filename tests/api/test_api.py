@@ -22,7 +22,6 @@ import wattlaw.api
 from conftest import environment
 from made_stores import write_store
 from made_studies import MIT, mit
-from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common import progress
 from wattlaw.common.errors import BadInput, Refused, WattlawError
@@ -44,7 +43,7 @@ NOTEBOOK = Path("examples/notebook.ipynb")
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def folder(tmp_path_factory):
     path = tmp_path_factory.mktemp("api")
     (path / "study.yaml").write_text(STUDY)
     outcome = wattlaw.run(path / "study.yaml", path / "results")
@@ -53,12 +52,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def results(folder: Path) -> Results:
+def results(folder):
     return wattlaw.open(str(folder / "results"))
 
 
 @pytest.fixture(scope="module")
-def measured(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def measured(tmp_path_factory):
     """Give the results of a study of two workloads that counts as measured."""
     made = mit(models={name: MIT[name] for name in ("dimenet", "resnet50")}, repeats=2)
     store = write_store(tmp_path_factory.mktemp("measured"), made.runs, made.epochs)
@@ -214,18 +213,6 @@ def test_a_plot_is_the_figure_of_the_report(results):
         results.plot("energy_sped")
     with pytest.raises(Refused, match="figure effects_by_clock: these runs do not have"):
         results.plot("effects_by_clock")
-
-
-def test_a_report_is_a_page_and_its_figures(results, tmp_path):
-    report = results.report(
-        tmp_path / "new" / "page.html", figures=str(tmp_path / "figures"), kinds="svg"
-    )
-    assert "(simulated)" in report.page.read_text(encoding="utf-8")
-    assert {path.suffix for path in report.figures} == {".svg"}
-    assert report.to_frame()["bytes"].min() > 0
-    assert len(report.to_dict()["figures"]) == len(report.figures)
-    with pytest.raises(BadInput, match="gif"):
-        results.report(tmp_path / "page.html", kinds=["gif"])
 
 
 @pytest.mark.parametrize("table", EXPORTS)

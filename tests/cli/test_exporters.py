@@ -12,7 +12,6 @@ import pytest
 import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
-from wattlaw.api.results import Results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.main import main
 from wattlaw.common import registry
@@ -25,7 +24,7 @@ FORMATS = (".txt", ".jsonl")
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
+def results(tmp_path_factory):
     store = write_store(tmp_path_factory.mktemp("made"), *study(COUNTS, "counter"), samples=3)
     return wattlaw.open(store.path)
 

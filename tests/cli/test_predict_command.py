@@ -47,13 +47,13 @@ def import_table(folder: Path, gpus: tuple[int, ...], columns: tuple[str, ...]) 
 
 
 @pytest.fixture(scope="module")
-def placed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def placed(tmp_path_factory):
     columns = ("nodes", "local_batch", "samples", "power_w")
     return import_table(tmp_path_factory.mktemp("placed"), (1, 2, 4, 8), columns)
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def bare(tmp_path_factory):
     return import_table(tmp_path_factory.mktemp("bare"), (1, 2, 4), ())
 
 

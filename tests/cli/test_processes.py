@@ -1,7 +1,6 @@
 """Functions that all programs of wattlaw share."""
 
 import os
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +11,7 @@ SLURM = ("SLURM_STEP_ID", "SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE")
 
 
 @pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def machine(tmp_path, monkeypatch):
     """Give the folder of the control groups of a process on a machine with 64 cores."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)))
     monkeypatch.setattr(processes, "_CGROUPS", tmp_path / "cgroup", raising=False)

@@ -28,7 +28,7 @@ def blocks(language: str, text: str) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+def answers(tmp_path_factory):
     """Run the commands in a folder with the script; return it, and the output of each."""
     folder = tmp_path_factory.mktemp("reader")
     outputs = {}
@@ -76,7 +76,7 @@ def test_the_answer_has_the_parts_that_the_tutorial_shows(answers):
     assert part.findall(outputs["advise"]) == part.findall(blocks("text", TUTORIAL)[1])
 
 
-def test_python_gives_the_same_answer(answers, monkeypatch: pytest.MonkeyPatch):
+def test_python_gives_the_same_answer(answers, monkeypatch):
     folder, outputs = answers
     report = (folder / "report.html").read_text(encoding="utf-8")
     monkeypatch.chdir(folder)

@@ -57,7 +57,7 @@ def record(run_id: str, status: str, **changes: object) -> RunRecord:
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     path = tmp_path / "store"
     home = Store(path)
     home.create()

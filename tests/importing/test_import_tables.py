@@ -40,13 +40,13 @@ def runs_of(folders: Store) -> list[ImportedRun]:
 
 
 @pytest.fixture(scope="module")
-def folders(tmp_path_factory) -> Store:
+def folders(tmp_path_factory):
     path = tmp_path_factory.mktemp("folders") / "store"
     return write_store(path, RUN_ROWS, STUDY.epochs, samples=5)
 
 
 @pytest.fixture
-def store(tmp_path) -> Store:
+def store(tmp_path):
     store = Store(tmp_path / "store")
     store.create()
     return store

@@ -11,7 +11,7 @@ CORE = {"nvidia-smi", "zeus", "zeus-power", "slurm", "table", "windows", "log"}
 OF_CORE = [sample for sample in SAMPLES if sample.format in CORE]
 
 
-def test_every_importer_has_a_sample() -> None:
+def test_every_importer_has_a_sample():
     assert {sample.format for sample in SAMPLES} == {*registry.names(GROUP)}
 
 

@@ -3,6 +3,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -18,7 +19,7 @@ MAP = "gpus=n,epoch_time_s=t"
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Path:
+def home(tmp_path):
     return tmp_path / "store"
 
 
@@ -283,6 +284,69 @@ def test_too_long_or_invalid_names_are_rejected_in_one_short_line(tmp_path, home
     assert csv.field_size_limit() == 131072
 
 
+LAYOUTS = (
+    "gpus,nodes,tp,pp,mb,acc,gbs,zero,ckpt,sp,t,mem,status",
+    "16,2,4,2,2,4,16,zero1,full,true,1.5,40.5,ok",
+    "16,2,4,2,2,,16,FULL_SHARD,none,no,1.25,,",
+    "16,2,4,2,2,4,,zero0,none,no,2,50 GiB,ok",
+    "16,2,1,1,1,1,16,zero1,none,no,,,oom",
+    "16,2,2,1,1,2,16,zero1,none,no,,,crashed_or_oom",
+    "16,2,2,1,1,2,16,zero1,none,no,,,timeout",
+    "16,2,4,2,2,3,16,zero1,none,no,1,,ok",
+    "16,2,3,1,1,,16,zero1,none,no,1,,ok",
+    "16,2,4,2,3,,16,zero1,none,no,1,,ok",
+    "16,2,4,2,2,4,16,zero1 over 4,none,no,1,,ok",
+    "16,2,4,2,2,4,16,zero1,none,no,,,ok",
+)
+MODEL = "model.layers=@4,model.hidden=@64,model.heads=@4,model.vocabulary=@100,model.sequence=@128"
+LAYOUT_MAP = (
+    "gpus=gpus,nodes=nodes,tp=tp,pp=pp,micro_batch=mb,gradient_accumulation=acc,global_batch=gbs,"
+    "sharding=zero,checkpointing=ckpt,sequence_parallel=sp,step_time_s=t,peak_memory_gib=mem,"
+    f"status=status,{MODEL}"
+)
+
+
+def test_layouts_of_a_table_are_settings_and_out_of_memory_is_a_failed_run(tmp_path, home):
+    table = a_csv(tmp_path / "layouts.csv", *LAYOUTS)
+    read = read_import(table, map=LAYOUT_MAP)
+    one, two, three, *failed = (run.record for run in read.runs)
+    setting = one.spec.setting
+    assert (setting.tp, setting.pp, setting.dp, setting.sharding) == (4, 2, 2, "zero1")
+    assert (setting.gradient_accumulation, setting.micro_batch, setting.global_batch) == (4, 2, 16)
+    assert (setting.checkpointing, setting.sequence_parallel) == ("full", True)
+    assert (one.facts.dp, one.facts.micro_batch, one.facts.tokens_per_sample) == (2, 2, 128)
+    assert one.facts.peak_memory_bytes == 40.5 * 2**30
+    assert one.spec.workload.model is not None
+    assert one.spec.workload.model.layers == 4
+    assert two.spec.setting == replace(
+        setting, sharding="fsdp", checkpointing="none", sequence_parallel=False
+    )
+    assert (three.spec.setting.sharding, three.spec.global_batch) == ("none", 16)
+    assert three.facts.peak_memory_bytes == 50 * 2**30
+    assert [record.status for record in failed] == ["failed"] * 3
+    memory = [(record.reason or "").startswith("out of memory") for record in failed]
+    assert memory == [True, True, False]
+    assert sorted(bad_lines("\n".join(f": {line}" for line in read.files[0].rejected))) == [
+        8, 9, 10, 11, 12,
+    ]  # fmt: skip
+    assert bring(table, LAYOUT_MAP, home) == 1
+    rows = Store(home).arrow("runs").to_pylist()
+    assert sorted(row["status"] != "done" for row in rows) == [False] * 3 + [True] * 3
+    assert {json.loads(row["network"])["layers"] for row in rows} == {4}
+    unsharded = next(row for row in rows if (row["reason"] or "") == "out of memory")
+    assert json.loads(unsharded["layout"])["sharding"] == "zero1"
+
+
+def test_gradient_accumulation_alone_is_of_the_training_not_a_layout(tmp_path):
+    table = a_csv(tmp_path / "t.csv", "n,b,t,a", "2,16,1.5,4", "4,16,1,2")
+    first, second = read_import(
+        table, map="gpus=n,global_batch=b,step_time_s=t,gradient_accumulation=a"
+    ).runs
+    assert [run.record.spec.train.gradient_accumulation for run in (first, second)] == [4, 2]
+    assert first.record.spec.setting.layout == {}
+    assert (first.record.facts.micro_batch, second.record.facts.micro_batch) == (2, 2)
+
+
 FORMS = {  # the same three rows as people and programs write them
     "semicolons": "n;t;w\n1;1.234,5;a\n2;0,85;b\n4;1.234;a b\n",
     "tabs": "n\tt\tw\n1\t1,234.5\ta\n2\t0.85\tb\n4\t1,234\ta b\n",
@@ -295,7 +359,7 @@ FORMS = {  # the same three rows as people and programs write them
     "empty rows and columns": "n,t,w,,\n1,1234.5,a,,\n,,,,\n2,0.85,b,,\n4,1234,a b,,,\n",
     "totals": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\nAverage,823,\nTotal:,2469,\n",
     "comments": "# my table\nn,t,w\n1,1234.5,a\n# a remark\n2,0.85,b\n4,1234,a b\n",
-    "failed runs": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n8,OOM,b\n",
+    "failed runs": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n8,crash,b\n",
 }
 
 
@@ -317,6 +381,13 @@ def test_tables_of_people_are_read_with_one_meaning(tmp_path, form, encoding):
     lines = sum(bool(line.strip()) for line in FORMS[form].splitlines())
     left_out = sum(each.count for each in read.files[0].left_out)
     assert left_out + 3 + 1 + (form == "a row of units") == lines
+
+
+def test_a_row_out_of_memory_is_a_run_without_a_time(tmp_path):
+    (tmp_path / "t.csv").write_text("n,t,w\n1,9,a\n8,OOM,a\n")
+    *_, run = read_import(tmp_path / "t.csv", map=MAP + ",workload=w").runs
+    record, windows = run.record, run.windows
+    assert (record.spec.setting.gpus, record.state, windows) == (8, "out of memory", [])
 
 
 NUMBERS = {  # a cell of GPUs, samples, or a time: what it is, or why it is none

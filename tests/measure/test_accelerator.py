@@ -35,7 +35,7 @@ ORDER_OF_MACHINE = ("intel",)
 
 
 @pytest.fixture
-def machine_of(request: pytest.FixtureRequest) -> Callable[[str], list[str]]:
+def machine_of(request):
     return lambda vendor: VENDORS[vendor](request)
 
 

@@ -4,12 +4,10 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from fake_amdsmi import UNIT_J, AmdMachine, Gpu
-from fake_nvml import FakeGpus
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.amd import gpus as amd
 from wattlaw.measure.devices.amd.amd_meter import AmdMeter
@@ -65,9 +63,7 @@ def sample(meter: AmdMeter, gpu: Gpu, *, last: bool = False) -> Sample | None:
         ),
     ],
 )
-def test_the_visible_gpus_are_those_of_rocm_and_slurm(
-    amd_machine: Make, environ: dict[str, str], expected: list[int]
-) -> None:
+def test_the_visible_gpus_are_those_of_rocm_and_slurm(amd_machine, environ, expected):
     amd_machine("MI300X", 4, library=False)
     gpus = amd.all_gpus()
     selected = amd.select_gpus(gpus, environ)
@@ -75,7 +71,7 @@ def test_the_visible_gpus_are_those_of_rocm_and_slurm(
     assert selected.notes or expected
 
 
-def test_gpus_are_in_the_order_of_rocm_and_not_of_the_buses(amd_machine: Make) -> None:
+def test_gpus_are_in_the_order_of_rocm_and_not_of_the_buses(amd_machine):
     machine = amd_machine("MI210", 3, library=False)
     nodes = machine.sys / "class/kfd/kfd/topology/nodes"
     for node, minor in ((1, 130), (2, 128), (3, 129)):
@@ -83,7 +79,7 @@ def test_gpus_are_in_the_order_of_rocm_and_not_of_the_buses(amd_machine: Make) -
     assert [gpu.uuid for gpu in amd.all_gpus()] == [machine[i].id for i in (2, 0, 1)]
 
 
-def test_a_container_has_only_the_gpus_whose_render_node_it_can_open(amd_machine: Make) -> None:
+def test_a_container_has_only_the_gpus_whose_render_node_it_can_open(amd_machine):
     machine = amd_machine("MI210", 3, library=False)
     (machine.root / "dev/dri").mkdir(parents=True)
     with pytest.raises(NotAvailable, match="group render"):
@@ -94,9 +90,7 @@ def test_a_container_has_only_the_gpus_whose_render_node_it_can_open(amd_machine
 
 
 @pytest.mark.parametrize("model", ["MI210", "RX 7900 XTX"])
-def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(
-    amd_machine: Make, fake_gpus: Callable[..., FakeGpus], model: str
-) -> None:
+def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(amd_machine, fake_gpus, model):
     machine = amd_machine(model, 1, library=False)
     assert visible_gpu_ids() == machine.ids
     (machine.sys / "module/nvidia").mkdir(parents=True)
@@ -113,7 +107,7 @@ def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(
 # Boards with two GPUs.
 
 
-def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine: Make) -> None:
+def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine):
     machine = amd_machine("MI250X", 4)
     first, second = machine[0], machine[1]
     with opened() as meter:
@@ -130,9 +124,7 @@ def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine: Make) -> No
 
 
 @pytest.mark.parametrize(("ordinal", "measured"), [("2", True), ("3", False)])
-def test_a_job_with_one_gpu_of_a_board(
-    amd_machine: Make, monkeypatch: pytest.MonkeyPatch, ordinal: str, measured: bool
-) -> None:
+def test_a_job_with_one_gpu_of_a_board(amd_machine, monkeypatch, ordinal, measured):
     machine = amd_machine("MI250X", 4, library=False)
     monkeypatch.setenv("ROCR_VISIBLE_DEVICES", ordinal)
     with opened() as meter:
@@ -147,8 +139,8 @@ def test_a_job_with_one_gpu_of_a_board(
 
 
 def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both(
-    amd_machine: Make, tmp_path: Path
-) -> None:
+    amd_machine, tmp_path
+):
     machine = amd_machine("MI250X", 2)
     ids, folder = [gpu.id for gpu in machine.gpus], StateFolder(tmp_path / "limits")
     for one, other in (ids, ids[::-1]):
@@ -168,7 +160,7 @@ def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both
 # What the meter says of odd machines, and faults.
 
 
-def test_an_mi300a_contains_its_processor_and_memory(amd_machine: Make) -> None:
+def test_an_mi300a_contains_its_processor_and_memory(amd_machine):
     machine = amd_machine("MI300X", 1)
     machine[0].set(device="0x74a0")
     with opened() as meter:
@@ -177,7 +169,7 @@ def test_an_mi300a_contains_its_processor_and_memory(amd_machine: Make) -> None:
         assert device.facts["scope"] == "socket: processor, GPU and memory"
 
 
-def test_energy_and_throttling_are_counted(amd_machine: Make) -> None:
+def test_energy_and_throttling_are_counted(amd_machine):
     gpu = amd_machine("MI300X", 1)[0]
     with opened() as meter:
         first = sample(meter, gpu)
@@ -191,9 +183,7 @@ def test_energy_and_throttling_are_counted(amd_machine: Make) -> None:
         assert second.power_throttle_s == pytest.approx(0.25 * elapsed_s)
 
 
-def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(
-    amd_machine: Make,
-) -> None:
+def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(amd_machine):
     gpu = amd_machine("MI210", 1)[0]
     gpu.set_smi(energy_accumulator=2**32 - 1000)
     with opened() as meter:
@@ -206,7 +196,7 @@ def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(
 
 
 @pytest.mark.parametrize("library", [True, False])
-def test_values_that_are_not_available_are_missing(amd_machine: Make, library: bool) -> None:
+def test_values_that_are_not_available_are_missing(amd_machine, library):
     gpu = amd_machine("MI210", 1, library=library)[0]
     gpu.set_smi(ppt_residency_acc=None)
     gpu.set(gpu_busy_percent=65535, mem_busy_percent=None, pp_dpm_sclk="0: 500Mhz",
@@ -221,15 +211,11 @@ def test_values_that_are_not_available_are_missing(amd_machine: Make, library: b
 
 
 @pytest.mark.parametrize(
-    ("code", "reason"),
-    [
-        ("raise SystemExit(1)", "cannot be loaded"),
-        ("", "does not answer"),
-    ],
+    ("code", "reason"), [("raise SystemExit(1)", "cannot be loaded"), ("", "does not answer")]
 )
 def test_a_broken_package_of_the_library_leaves_the_files(
-    amd_machine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, reason: str
-) -> None:
+    amd_machine, tmp_path, monkeypatch, code, reason
+):
     gpu = amd_machine("MI210", 1)[0]
     (tmp_path / "amdsmi.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
@@ -248,9 +234,7 @@ def test_a_broken_package_of_the_library_leaves_the_files(
         (2**64 - 1, "is '18446744073709551615'"),
     ],
 )
-def test_a_gpu_that_reports_no_power_is_marked_as_failed(
-    amd_machine: Make, power: object, reason: str
-) -> None:
+def test_a_gpu_that_reports_no_power_is_marked_as_failed(amd_machine, power, reason):
     machine = amd_machine("MI210", 2, library=False)
     machine[0].set(power1_average=power)
     with opened() as meter:

@@ -7,7 +7,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -31,7 +30,7 @@ CPUS = os.cpu_count()
 
 
 @pytest.fixture
-def root(tmp_path, monkeypatch) -> Path:
+def root(tmp_path, monkeypatch):
     for name in [name for name in os.environ if name.startswith(("SLURM_", "SBATCH_", "ZE_"))]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
@@ -142,7 +141,7 @@ def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
 
 
 @pytest.fixture
-def packages(root) -> Powercap:
+def packages(root):
     return Powercap(root / "class/powercap")
 
 

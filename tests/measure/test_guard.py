@@ -46,7 +46,7 @@ def saved_limit(device: str, **changes: object) -> SavedState:
     return SavedState(**(made | changes))
 
 
-def test_a_cap_is_restored_to_its_previous_value_not_the_maximum(start: Start) -> None:
+def test_a_cap_is_restored_to_its_previous_value_not_the_maximum(start):
     place = start(2)
     place.boards[1].limit_mw = 203_251
     with pytest.raises(ZeroDivisionError), acquire(place.devices) as held:
@@ -61,7 +61,7 @@ def test_a_cap_is_restored_to_its_previous_value_not_the_maximum(start: Start) -
     held.release()  # once more does no harm
 
 
-def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> None:
+def test_requested_enforced_and_previous_limits_are_recorded(start):
     place = start(2, clamp_mw=[0, 180_000])
     with acquire(place.devices) as held:
         plain, clamped = held.apply(CAP)
@@ -81,8 +81,8 @@ def test_requested_enforced_and_previous_limits_are_recorded(start: Start) -> No
     ],
 )
 def test_a_board_that_cannot_be_limited_and_restored_is_left_as_it_is(
-    start: Start, function: str, fault: dict[str, int], limits: Limits, reason: str
-) -> None:
+    start, function, fault, limits, reason
+):
     place = start()
     place.boards.fault(function, **fault)
     with acquire(place.devices) as held, pytest.raises(NotAvailable, match=reason):
@@ -92,7 +92,7 @@ def test_a_board_that_cannot_be_limited_and_restored_is_left_as_it_is(
     assert place.is_clean()
 
 
-def test_the_first_board_is_restored_if_the_second_fails(start: Start) -> None:
+def test_the_first_board_is_restored_if_the_second_fails(start):
     place = start(2)
     place.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
     with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Unknown Error"):
@@ -102,7 +102,7 @@ def test_the_first_board_is_restored_if_the_second_fails(start: Start) -> None:
     assert place.is_clean()
 
 
-def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(start: Start) -> None:
+def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(start):
     place = start()
     for function in (LOCK, UNLOCK):
         place.boards.fault(function, code=pynvml.NVML_ERROR_NO_PERMISSION)
@@ -112,7 +112,7 @@ def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(start: Start)
     assert place.is_clean()
 
 
-def test_a_refused_restore_is_reported_and_tried_again(start: Start) -> None:
+def test_a_refused_restore_is_reported_and_tried_again(start):
     place = start()
     held = acquire(place.devices)
     held.apply(CAP)
@@ -129,7 +129,7 @@ def test_a_refused_restore_is_reported_and_tried_again(start: Start) -> None:
     assert place.limits_w == [217.5]
 
 
-def test_a_kept_limit_outlives_its_process_until_limits_restore(start: Start) -> None:
+def test_a_kept_limit_outlives_its_process_until_limits_restore(start):
     place = start()
     with acquire(place.devices) as held:
         held.apply(CAP, kept=True)
@@ -148,7 +148,7 @@ def test_a_kept_limit_outlives_its_process_until_limits_restore(start: Start) ->
 
 
 @pytest.mark.parametrize("recover", [restore_stale_or_raise, lambda _: hold_and_apply()])
-def test_saved_states_of_an_earlier_boot_are_removed(start: Start, recover: Callable) -> None:
+def test_saved_states_of_an_earlier_boot_are_removed(start, recover):
     place = start()
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], boot_id="of last week", kept=True))
@@ -162,7 +162,7 @@ def hold_and_apply() -> None:
         held.apply(CAP)
 
 
-def test_a_limit_that_its_owner_restores_is_not_restored_twice(start: Start) -> None:
+def test_a_limit_that_its_owner_restores_is_not_restored_twice(start):
     place = start()
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0]))
@@ -186,9 +186,7 @@ DAMAGED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGED.values(), ids=DAMAGED)
-def test_a_damaged_file_stops_its_device_and_no_other(
-    start: Start, damage: Callable[[Path], object]
-) -> None:
+def test_a_damaged_file_stops_its_device_and_no_other(start, damage):
     place = start(2)
     first, second = place.devices
     place.folder.create()
@@ -202,7 +200,7 @@ def test_a_damaged_file_stops_its_device_and_no_other(
     assert place.files == [path.name]
 
 
-def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) -> None:
+def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start):
     place = start(1)
     with acquire(place.devices) as held:
         (place.folder.path / f"{place.devices[0]}.lock").unlink()
@@ -215,7 +213,7 @@ def test_a_lock_file_that_a_cleaner_removed_does_not_let_two_in(start: Start) ->
         assert place.limits_w == [150]
 
 
-def test_a_lease_locks_all_devices_or_none(start: Start) -> None:
+def test_a_lease_locks_all_devices_or_none(start):
     place = start(2)
     first, second = place.devices
     with acquire([second]):
@@ -229,7 +227,7 @@ def test_a_lease_locks_all_devices_or_none(start: Start) -> None:
     assert place.folder.lock_owner(first) is None
 
 
-def test_a_limit_that_somebody_has_changed_since_stays(start: Start) -> None:
+def test_a_limit_that_somebody_has_changed_since_stays(start):
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], set_w=150.0, unlock_clock=True))
@@ -241,7 +239,7 @@ def test_a_limit_that_somebody_has_changed_since_stays(start: Start) -> None:
     assert not place.files
 
 
-def test_saved_states_of_another_machine_are_ignored(start: Start) -> None:
+def test_saved_states_of_another_machine_are_ignored(start):
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="node-b", boot_id="its own"))
@@ -252,7 +250,7 @@ def test_saved_states_of_another_machine_are_ignored(start: Start) -> None:
         held.apply(CAP)
 
 
-def test_stale_limits_of_another_container_are_restored(start: Start) -> None:
+def test_stale_limits_of_another_container_are_restored(start):
     # It had a name of its own; its process ids say nothing here, where 1 is somebody else.
     place = start(1)
     place.folder.create()

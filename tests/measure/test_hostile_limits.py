@@ -72,7 +72,7 @@ def by(uid: int, act: Callable[[], object]) -> None:
 
 
 @pytest.fixture
-def open_folder() -> Iterator[Path]:
+def open_folder():
     """Give a folder that every user reaches, unlike those of pytest."""
     folder = Path(tempfile.mkdtemp(prefix="wattlaw-test-", dir="/var/tmp"))
     folder.chmod(0o755)
@@ -81,9 +81,7 @@ def open_folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def place(
-    open_folder: Path, fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch
-) -> Place:
+def place(open_folder, fake_gpus, monkeypatch):
     """Give two boards and the folder of root."""
     made = Place(open_folder, fake_gpus(2, **HARDWARE), monkeypatch)
     made.folder.create()
@@ -94,7 +92,7 @@ def own_folder(open_folder: Path) -> StateFolder:
     return StateFolder(open_folder / f"limits-{os.geteuid()}")
 
 
-def test_the_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_folder_is_that_of_the_user(monkeypatch):
     monkeypatch.delenv(VARIABLE, raising=False)
     for uid in (NOBODY, 0):
         path = Path(f"/var/tmp/wattlaw-limits-{uid}")  # noqa: S108
@@ -102,8 +100,8 @@ def test_the_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_user_limits_what_another_has_left_limited_and_each_restores_their_own(
-    place: Place, open_folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    place, open_folder, monkeypatch
+):
     place.boards = FakeGpus(shutil.copy(place.boards.path, open_folder / "boards"))
     place.boards.path.chmod(0o666)  # this driver lets every user limit them
     monkeypatch.setenv("WATTLAW_FAKE_NVML", str(place.boards.path))
@@ -131,7 +129,7 @@ def test_a_user_limits_what_another_has_left_limited_and_each_restores_their_own
     assert (status.st_uid, status.st_mode & 0o777) == (NOBODY, 0o700)
 
 
-def test_the_owner_of_a_lock_is_named(place: Place, open_folder: Path) -> None:
+def test_the_owner_of_a_lock_is_named(place, open_folder):
     open_folder.chmod(0o1777)
     device = place.devices[0]
     launcher = LocalLauncher(Launch(kind="local", gpus_per_node=1), [], [device])
@@ -148,9 +146,7 @@ def test_the_owner_of_a_lock_is_named(place: Place, open_folder: Path) -> None:
     launcher.allocate(spec).release()
 
 
-def test_a_locked_file_excludes_containers_that_share_the_folder_only(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_locked_file_excludes_containers_that_share_the_folder_only(place, monkeypatch):
     with acquire(place.devices):
         monkeypatch.setenv(machine_lock.VARIABLE, "of another network namespace")
         assert acquire(place.devices) is None
@@ -160,9 +156,7 @@ def test_a_locked_file_excludes_containers_that_share_the_folder_only(
 
 
 @pytest.mark.parametrize("which", ["folder", "parent", "open parent", "sticky", "link"])
-def test_a_folder_that_another_user_can_write_or_replace_is_refused(
-    place: Place, open_folder: Path, which: str
-) -> None:
+def test_a_folder_that_another_user_can_write_or_replace_is_refused(place, open_folder, which):
     with acquire(place.devices) as held:
         held.apply(CAP, kept=True)
     parent = open_folder / "parent"
@@ -188,16 +182,14 @@ def test_a_folder_that_another_user_can_write_or_replace_is_refused(
     assert (place.boards.calls(SET), place.limits_w) == (before, [150, 150])
 
 
-def test_root_makes_no_folder_where_another_user_could_replace_it(open_folder: Path) -> None:
+def test_root_makes_no_folder_where_another_user_could_replace_it(open_folder):
     open_folder.chmod(0o777)
     with pytest.raises(NotAvailable, match="other users can remove files in it"):
         StateFolder(open_folder / "new" / "limits").create()
     assert list(open_folder.iterdir()) == []
 
 
-def test_a_process_merely_named_nvidia_smi_is_not_waited_for(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_merely_named_nvidia_smi_is_not_waited_for(place, monkeypatch):
     device = place.devices[0]
     path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(path))

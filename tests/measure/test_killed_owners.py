@@ -45,9 +45,7 @@ def start(tmp_path, fake_gpus, monkeypatch):
 
 
 @pytest.mark.parametrize("how", [kill_tree, subprocess.Popen.terminate])
-def test_an_ended_campaign_restores_limits(
-    start: Start, write_study: Callable[..., Path], tmp_path: Path, how: Callable[[Child], None]
-) -> None:
+def test_an_ended_campaign_restores_limits(start, write_study, tmp_path, how):
     place = start(2, limit_mw=[217_500, 203_251])
     study = write_study(
         workloads=[{"name": "own", "command": ["sleep", "60"]}],
@@ -68,8 +66,8 @@ def test_an_ended_campaign_restores_limits(
     ],
 )
 def test_a_terminated_command_restores_limits_and_passes_its_exit_code(
-    start: Start, number: signal.Signals, command: str, code: int
-) -> None:
+    start, number, command, code
+):
     place = start()
     with place.measured("--power-limit", 150, "--", "sh", "-c", command) as process:
         child_named(process, "sleep")
@@ -80,7 +78,7 @@ def test_a_terminated_command_restores_limits_and_passes_its_exit_code(
     assert place.is_clean()
 
 
-def test_previous_limits_are_on_disk_before_the_driver_is_called(start: Start) -> None:
+def test_previous_limits_are_on_disk_before_the_driver_is_called(start):
     place = start()
     place.boards.fault(SET, hang=True)
     with place.owner(150, is_waited_for=False) as owner:
@@ -100,7 +98,7 @@ def test_previous_limits_are_on_disk_before_the_driver_is_called(start: Start) -
     assert place.limits_w == [217.5]
 
 
-def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
+def test_a_board_has_one_owner_until_it_is_released(start):
     place = start(2)
     first, second = place.devices
     with place.owner(150, [first]) as owner:
@@ -122,9 +120,7 @@ def test_a_board_has_one_owner_until_it_is_released(start: Start) -> None:
 
 
 @pytest.mark.parametrize("who", ["acquire", "start"])
-def test_the_next_start_restores_limits_that_outlived_their_watchdog(
-    start: Start, who: str
-) -> None:
+def test_the_next_start_restores_limits_that_outlived_their_watchdog(start, who):
     place = start()
     with place.owner(150) as owner:
         for watchdog in place.watchdogs:
@@ -143,7 +139,7 @@ def test_the_next_start_restores_limits_that_outlived_their_watchdog(
     assert place.limits_w == [217.5]
 
 
-def test_a_signal_that_ends_the_owner_does_not_end_the_watchdog(start: Start) -> None:
+def test_a_signal_that_ends_the_owner_does_not_end_the_watchdog(start):
     place = start()
     with place.owner(150) as owner:
         (watchdog,) = place.watchdogs
@@ -156,7 +152,7 @@ def test_a_signal_that_ends_the_owner_does_not_end_the_watchdog(start: Start) ->
     assert place.limits_w == [217.5]
 
 
-def test_the_command_inherits_neither_locks_nor_the_pipe_of_the_watchdog(start: Start) -> None:
+def test_the_command_inherits_neither_locks_nor_the_pipe_of_the_watchdog(start):
     place = start()
     with place.measured("--power-limit", 150, "--", "sleep", 30) as process:
         command = child_named(process, "sleep")
@@ -174,7 +170,7 @@ def open_files(pid: int) -> dict[str, str]:
     return {link.name: str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir()}
 
 
-def test_a_forked_child_that_lives_on_does_not_hide_the_death_of_its_owner(start: Start) -> None:
+def test_a_forked_child_that_lives_on_does_not_hide_the_death_of_its_owner(start):
     place = start()
     code = OWNER.replace("time.sleep", "__import__('os').fork(); time.sleep")
     with child([sys.executable, "-c", code, "150", *place.devices]) as owner:
@@ -187,9 +183,7 @@ def family(process: Child) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-def test_a_pending_nvidia_smi_does_not_undo_the_restore(
-    start: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_pending_nvidia_smi_does_not_undo_the_restore(start, monkeypatch, tmp_path):
     path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
     monkeypatch.setenv("PATH", os.pathsep.join(path))
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
@@ -207,7 +201,7 @@ def test_a_pending_nvidia_smi_does_not_undo_the_restore(
 
 
 @pytest.mark.parametrize("kind", ["caps", "amd-caps"])
-def test_limits_are_restored_whichever_processes_are_killed(kind: str, tmp_path: Path) -> None:
+def test_limits_are_restored_whichever_processes_are_killed(kind, tmp_path):
     """A sample of the rounds of ``make soak``."""
     told = Outcome(kind)
     with bases(), sandbox(kind) as own:

@@ -152,29 +152,29 @@ WAYS: dict[str, Callable[[pytest.FixtureRequest], Way]] = {
 
 
 @pytest.fixture(params=WAYS)
-def way(request: pytest.FixtureRequest) -> Way:
+def way(request):
     return WAYS[request.param](request)
 
 
 @pytest.fixture
-def boards(fake_gpus: Callable[..., FakeGpus], monkeypatch: pytest.MonkeyPatch) -> FakeGpus:
+def boards(fake_gpus, monkeypatch):
     found = fake_gpus(2, **BOARDS)
     nvidia_smi(found, monkeypatch)
     return found
 
 
-def test_all_registered_limiters_follow_the_contract() -> None:
+def test_all_registered_limiters_follow_the_contract():
     assert {*registry.names(GROUP)} == {*WAYS}
 
 
-def test_devices_are_those_of_the_meter(way: Way) -> None:
+def test_devices_are_those_of_the_meter(way):
     measured = registry.load(meter.GROUP, way.meter).open(meter.Target(os.getpid()))
     with way.opened() as limiter, contextlib.closing(measured):
         assert limiter.devices() == [device.id for device in measured.devices()]
         assert len(limiter.devices()) == 2
 
 
-def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way: Way) -> None:
+def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way):
     with way.opened() as limiter:
         first, second = limiter.devices()
         assert limiter.read(first).power_limit_w == way.before_w
@@ -190,7 +190,7 @@ def test_a_limit_reads_as_it_was_set_and_on_no_other_device(way: Way) -> None:
         assert limiter.read(second).power_limit_w == 150
 
 
-def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
+def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way):
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
@@ -204,7 +204,7 @@ def test_a_limit_out_of_range_is_rejected_and_changes_nothing(way: Way) -> None:
         assert limiter.read(device) == state
 
 
-def test_a_user_without_permission_gets_an_error_and_changes_nothing(way: Way) -> None:
+def test_a_user_without_permission_gets_an_error_and_changes_nothing(way):
     with way.opened() as limiter:
         device = limiter.devices()[0]
         with way.denied(), pytest.raises(NotPermitted, match=device):
@@ -214,7 +214,7 @@ def test_a_user_without_permission_gets_an_error_and_changes_nothing(way: Way) -
         assert limiter.read(device).power_limit_w == 150
 
 
-def test_a_device_that_is_not_there_is_not_available(way: Way) -> None:
+def test_a_device_that_is_not_there_is_not_available(way):
     with way.opened() as limiter:
         for call in (
             limiter.read,
@@ -227,7 +227,7 @@ def test_a_device_that_is_not_there_is_not_available(way: Way) -> None:
 
 
 @pytest.mark.parametrize("way", AMD, indirect=True)
-def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way: Way) -> None:
+def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way):
     gpu = way.machine[0]
     with way.opened() as limiter, driver_commands(gpu.folder / "pp_od_clk_voltage") as commands:
         state = limiter.read(gpu.id)
@@ -251,7 +251,7 @@ def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way: Way) -> Non
 
 
 @pytest.mark.parametrize("way", ["amd-sysfs"], indirect=True)
-def test_an_amd_clock_limit_that_is_refused_half_way_leaves_nothing_behind(way: Way) -> None:
+def test_an_amd_clock_limit_that_is_refused_half_way_leaves_nothing_behind(way):
     gpu = way.machine[0]
     (gpu.folder / "pp_od_clk_voltage").unlink()
     (gpu.folder / "pp_od_clk_voltage").mkdir()  # cannot be written, not even by root
@@ -283,7 +283,7 @@ def driver_commands(path: Path) -> Iterator[Callable[[], list[str]]]:
 
 
 @pytest.mark.parametrize("way", NVIDIA, indirect=True)
-def test_a_clock_is_locked_and_unlocked(way: Way) -> None:
+def test_a_clock_is_locked_and_unlocked(way):
     with way.opened() as limiter:
         device = limiter.devices()[0]
         state = limiter.read(device)
@@ -300,7 +300,7 @@ def test_a_clock_is_locked_and_unlocked(way: Way) -> None:
             limiter.lock_clock(device, 900)
 
 
-def test_a_lost_device_is_not_available_and_the_other_is(way: Way) -> None:
+def test_a_lost_device_is_not_available_and_the_other_is(way):
     with way.opened() as limiter:
         first, second = limiter.devices()
         way.lose()
@@ -314,9 +314,7 @@ def test_a_lost_device_is_not_available_and_the_other_is(way: Way) -> None:
         assert limiter.devices() == [second]
 
 
-def test_a_refusal_of_sudo_is_recognised_in_any_language(
-    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_refusal_of_sudo_is_recognised_in_any_language(boards, tmp_path, monkeypatch):
     sudo = tmp_path / "bin" / "sudo"
     sudo.parent.mkdir()
     sudo.write_text('#!/bin/sh\necho "sudo: Ein Passwort ist notwendig" >&2\nexit 1\n')
@@ -328,9 +326,7 @@ def test_a_refusal_of_sudo_is_recognised_in_any_language(
             limiter.set_power_limit(device, 150)
 
 
-def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
-    boards: FakeGpus, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nvidia_smi_waits_for_another_that_changes_the_same_board(boards, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
     with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
         first, second = limiter.devices()
@@ -348,16 +344,14 @@ def test_nvidia_smi_waits_for_another_that_changes_the_same_board(
 
 
 @pytest.fixture
-def intel_sysfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def intel_sysfs(tmp_path, monkeypatch):
     monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
     monkeypatch.delenv("ZE_AFFINITY_MASK", raising=False)
     return tmp_path / "sys"
 
 
-def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
-    intel_sysfs: Path,
-) -> None:
+def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(intel_sysfs):
     cards = IntelCards(intel_sysfs, 1, limit_w=0, driver="xe")
     with contextlib.closing(registry.load(GROUP, "intel").open()) as limiter:
         (device,) = limiter.devices()
@@ -380,8 +374,8 @@ def test_an_intel_card_without_a_limit_in_force_gets_one_and_loses_it_again(
     ],
 )
 def test_a_card_that_must_not_be_limited_keeps_its_limit(
-    intel_sysfs: Path, monkeypatch: pytest.MonkeyPatch, limit_w: float, mask: str, reason: str
-) -> None:
+    intel_sysfs, monkeypatch, limit_w, mask, reason
+):
     cards = IntelCards(intel_sysfs, 1, limit_w=limit_w)
     monkeypatch.setenv("ZE_AFFINITY_MASK", mask)
     lease = acquire(["intel-0000:18:00.0"])

@@ -86,7 +86,7 @@ def test_a_machine_lists_what_it_measures_and_why_it_does_not_measure_the_rest(
 
 
 @pytest.fixture
-def boards(tmp_path, monkeypatch) -> FakeGpus:
+def boards(tmp_path, monkeypatch):
     """Give two boards, one of which stands at an odd limit, to every process started from here."""
     found = FakeGpus.create(
         tmp_path / "boards", 2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000

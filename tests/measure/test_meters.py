@@ -141,7 +141,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
 
 
 @pytest.fixture(params=BENCHES)
-def bench(request) -> Bench:
+def bench(request):
     return BENCHES[request.param](request)
 
 

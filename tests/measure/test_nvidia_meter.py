@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from fake_nvml import COUNTER_ABSENT, COUNTER_BACK, COUNTER_RESTARTS, COUNTER_STILL, FakeGpus
-from recording import Recording, errors, record
+from recording import errors, record
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices.meter import Sample, Target
 from wattlaw.measure.devices.nvidia.nvidia_meter import NvidiaMeter
@@ -260,7 +260,7 @@ BACK_W = {"polled": 40.0, "buffered": 20.0}
 
 
 @pytest.fixture(scope="module")
-def recordings(tmp_path_factory) -> dict[str, Recording]:
+def recordings(tmp_path_factory):
     """Record every kind of board, polled at 10 Hz and by the driver's buffers."""
     folder = tmp_path_factory.mktemp("recordings")
     faults = {STILL: COUNTER_STILL, BACK: COUNTER_BACK, RESTARTS: COUNTER_RESTARTS}
@@ -291,12 +291,12 @@ def recordings(tmp_path_factory) -> dict[str, Recording]:
 
 
 @pytest.fixture(params=MACHINES)
-def machine_name(request) -> str:
+def machine_name(request):
     return request.param
 
 
 @pytest.fixture
-def recording(recordings, machine_name) -> Recording:
+def recording(recordings, machine_name):
     return recordings[machine_name]
 
 

@@ -3,13 +3,12 @@
 import json
 import subprocess
 import sys
-from collections.abc import Callable
 
 import pynvml
 import pytest
 
 from conftest import records, study_of, wait_for, wattlaw
-from limiting import Place, child, kill_group, places
+from limiting import child, kill_group, places
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.limits.guard import acquire
@@ -47,7 +46,7 @@ def start(tmp_path, fake_gpus, monkeypatch):
 
 
 @pytest.fixture
-def offering(start: Callable[..., Place]) -> Callable[..., Place]:
+def offering(start):
     return lambda count=1, **changes: start(count, **(UNLIMITED | OFFERS | changes))
 
 
@@ -59,7 +58,7 @@ def study_with(*profiles: str | None, code: str = TRAINS, **changes: object) -> 
     )
 
 
-def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
+def test_names_are_those_of_nvml_in_the_order_of_its_ids():
     ids = {
         name.removeprefix("NVML_POWER_PROFILE_").lower().replace("_", "-"): value
         for name, value in vars(pynvml).items()
@@ -69,7 +68,7 @@ def test_names_are_those_of_nvml_in_the_order_of_its_ids() -> None:
     assert ids == {name: number for number, name in enumerate(POWER_PROFILES)}
 
 
-def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(offering) -> None:
+def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_back(offering):
     place = offering(2)
     lease = acquire(place.devices)
     reports = lease.apply(PROFILE)
@@ -81,7 +80,7 @@ def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_bac
     assert place.is_clean()
 
 
-def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering) -> None:
+def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering):
     place = offering(1, limit_mw=217_500)
     line = [sys.executable, "-c", OWNER, *place.devices]
     with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
@@ -95,7 +94,7 @@ def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering)
     assert place.limits_w == [217.5]
 
 
-def test_a_profile_that_the_board_does_not_enforce_gives_a_note(offering) -> None:
+def test_a_profile_that_the_board_does_not_enforce_gives_a_note(offering):
     place = offering(1, refused_profiles=MAX_Q)
     with acquire(place.devices) as lease:
         (report,) = lease.apply(PROFILE)
@@ -111,7 +110,7 @@ def test_a_profile_that_the_board_does_not_enforce_gives_a_note(offering) -> Non
         ({}, NotPermitted, "requires root"),
     ],
 )
-def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, reason) -> None:
+def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, reason):
     place = offering(1, **changes)
     place.boards.header.root = error is NotAvailable
     before = place.boards[0].requested_profiles
@@ -121,9 +120,7 @@ def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, 
     assert place.is_clean()
 
 
-def test_runs_with_profiles_are_measured_and_advised(
-    offering, write_study, tmp_path, capsys
-) -> None:
+def test_runs_with_profiles_are_measured_and_advised(offering, write_study, tmp_path, capsys):
     place = offering(1)
     store = tmp_path / "store"
     done = wattlaw("run", write_study(**study_with(None, "max-q", "compute")), "--store", store)

@@ -55,7 +55,7 @@ ALONE = {"PYTHONPATH": str(SIMULATED_DEVICES)}
 
 
 @pytest.fixture(scope="module")
-def simulated(tmp_path_factory) -> dict[str, str]:
+def simulated(tmp_path_factory):
     path = tmp_path_factory.mktemp("simulated") / "devices.json"
     path.write_text(json.dumps(["SIM-0"]))
     return {"WATTLAW_SIMULATED": str(path)}

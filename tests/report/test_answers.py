@@ -216,7 +216,7 @@ def test_a_setting_that_misses_a_bound_never_ties(bound):
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     parts = [runs_of({"gpus": n}, near(100 / n**0.9)) for n in (1, 2, 4)]
     tables = tables_of(*parts)
     return write_store(tmp_path_factory.mktemp("answers") / "store", *tables).path

@@ -72,7 +72,7 @@ def mit_page() -> str:
 
 
 @pytest.fixture
-def some(monkeypatch) -> tuple[Figure, ...]:
+def some(monkeypatch):
     """Leave a few figures in the gallery, as all take a while to draw."""
     few = tuple(figure for figure in gallery() if figure.name in ("energy", "pareto", "speedup"))
     monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: few)

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -51,7 +50,7 @@ def test_the_batch_that_ran_is_that_of_usual_steps(steps_by_samples, declared, r
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory) -> tuple[Path, str]:
+def trained(tmp_path_factory):
     """Measure variants of a script on two workers; return the store and the output."""
     folder = tmp_path_factory.mktemp("batch")
     script = ["{python}", str(SCRIPTS / "ddp.py")]

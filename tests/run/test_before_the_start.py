@@ -234,7 +234,7 @@ def test_packages_of_jobs_are_those_of_this_python_if_they_use_it(
     [(3, "5", 3), (None, "5", 5), (None, "5,2", 5), (None, "auto", 4), (None, None, 4)],
 )
 def test_threads_are_those_of_the_study_or_of_the_user_or_a_share_of_the_cores(
-    monkeypatch: pytest.MonkeyPatch, of_study, of_user, expected
+    monkeypatch, of_study, of_user, expected
 ):
     monkeypatch.setattr("wattlaw.common.processes.cores", lambda: 8)
     monkeypatch.delenv("OMP_NUM_THREADS")

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,7 @@ def write(
 
 
 @pytest.fixture(scope="module")
-def limited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]:
+def limited(tmp_path_factory):
     """Measure 20 steps of scripts that would run for long; return the store and the output."""
     folder = tmp_path_factory.mktemp("steps")
     epochs = ("--epochs", "100000")

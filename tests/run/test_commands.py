@@ -82,7 +82,7 @@ def commands(folder: Path) -> list[dict[str, Any]]:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory):
     """Run every kind of command in one study, beside a board of 140 W."""
     folder = tmp_path_factory.mktemp("commands")
     boards = FakeGpus.create(folder / "boards", high_w=BOARD_W)
@@ -112,7 +112,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def runs(place: Path) -> dict[tuple[str, int], RunRecord]:
+def runs(place):
     found = Store(place / "store").records()
     return {(one.spec.workload.name, one.spec.setting.gpus): one for one in found}
 

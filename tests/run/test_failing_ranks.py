@@ -2,13 +2,14 @@
 
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
+import pyarrow.parquet as pq
 import pytest
 
-from agents import HERE, PLUGIN, agent, record_of, several
+from agents import PLUGIN, agent, record_of, several
 from conftest import environment, records, wattlaw
 from fake_nvml import FakeGpus
 from limiting import Place
@@ -20,9 +21,11 @@ from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
+from wattlaw.study.out_of_memory import memory_that_ran_out
 
 #: Long for a busy machine; a rank that waits for a failed one waits for 600 s or more.
 SOON_S = 90.0
+_LOST = "disconnected"
 
 
 class Failing:
@@ -46,8 +49,8 @@ class Failing:
             patch.setenv("TEST_FAILED_AT", str(failed_at.with_suffix("")))
             ended = wattlaw("run", study, "--store", self.store)
         assert time.time() - float(failed_at.read_text()) < SOON_S
-        assert ended.returncode == 1, ended.stderr
         (record,) = records(self.store).values()
+        assert ended.returncode == (record.state == "failed"), ended.stderr
         assert record.status == "failed"
         folder = str(self.folder(record).path.resolve())
         assert not [each for each in psutil.process_iter(["cmdline"])
@@ -59,7 +62,7 @@ class Failing:
 
 
 @pytest.fixture
-def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
+def failing(tmp_path, write_study):
     return Failing(tmp_path, write_study)
 
 
@@ -71,30 +74,32 @@ def failing(tmp_path: Path, write_study: Callable[..., Path]) -> Failing:
         ("0 training is_killed", "rank 0 ended by signal 9 (SIGKILL)"),
     ],
 )
-def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing: Failing, fault, reason):
+def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing, fault, reason):
     assert str(failing.run(fault, 2).reason).startswith(reason)
 
 
-def test_a_rank_out_of_memory_ends_three_others_and_all_that_was_measured_is_kept(
-    failing: Failing, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measurements(
+    failing, tmp_path, monkeypatch
 ):
     place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
     before_w = place.limits_w
     record = failing.run("2 training lacks_memory", 4, power_limit_w=150)
     assert "rank 2: out of memory: the local batch does not fit" in str(record.reason)
+    assert (record.state, record.out_of_memory) == ("out of memory", "device")
+    assert record.facts.parameters and record.finished_at > record.started_at
     folder = failing.folder(record)
-    rows = folder.windows(1).to_pylist()
+    rows = pq.read_table(folder.epochs_path).to_pylist()
     assert [(row["epoch"], row["phase"]) for row in rows] == [(0, "train"), (0, "evaluate")]
-    samples = folder.samples(1, [])
+    samples = pq.read_table(folder.telemetry_path)
     assert max(samples["t_ns"].to_pylist()) > rows[-1]["start_ns"]
-    assert (folder.live(1) / f"sampler.{HERE}.json").exists()
     assert set(samples["power_limit_w"].drop_null().to_pylist()) == {150.0}
+    assert failing.run("2 training lacks_memory", 4, power_limit_w=150) == record
     assert place.limits_w == before_w
     assert place.is_clean()
 
 
 @pytest.fixture
-def two_nodes(tmp_path: Path) -> Iterator[Callable[[str], tuple[RunRecord, RunFolder]]]:
+def two_nodes(tmp_path):
     """Return a function that runs two agents of one rank each until both have ended."""
     agents: list[subprocess.Popen[bytes]] = []
 
@@ -144,18 +149,25 @@ def test_a_rank_that_loses_another_node_has_not_failed_by_itself(two_nodes):
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
+    ("text", "kind", "memory"),
     [
-        ("RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed", "disconnected"),
-        ("RuntimeError: NCCL communicator was aborted on rank 1", "disconnected"),
-        ("DistStoreError: Timed out after 1801 seconds", "disconnected"),
-        ("ConnectionResetError: [Errno 104] Connection reset by peer", "disconnected"),
-        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error"),
-        ("ValueError: a socket of 8 pins", "error"),
+        ("RuntimeError: [../gloo/transport/tcp/pair.cc:547] Connection closed", _LOST, None),
+        ("RuntimeError: NCCL communicator was aborted on rank 1", _LOST, None),
+        ("DistStoreError: Timed out after 1801 seconds", _LOST, None),
+        ("ConnectionResetError: [Errno 104] Connection reset by peer", _LOST, None),
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "error", "device"),
+        ("RuntimeError: HIP error: out of memory", "error", "device"),
+        ("RuntimeError: CUDA error: CUBLAS_STATUS_ALLOC_FAILED", "error", "device"),
+        ("OOM", "error", "device"),
+        ("rank 0 ended by signal 9 (SIGKILL), " + failures.KILLED_FOR_MEMORY, "error", "host"),
+        ("job 4: ran out of memory on its nodes; request more; the log is empty", "error", "host"),
+        ("exit code 2: python: can't open file '/home/oom/out_of_memory.py'", "error", None),
+        ("ValueError: a socket of 8 pins", "error", None),
     ],
 )
-def test_errors_that_the_end_of_another_rank_causes(text, kind):
+def test_errors_that_the_end_of_another_rank_or_a_lack_of_memory_causes(text, kind, memory):
     assert failures.kind_of_error(text) == kind
+    assert memory_that_ran_out(text) == memory
 
 
 def test_a_rank_that_is_interrupted_has_no_error_of_its_own(tmp_path):

@@ -20,7 +20,7 @@ WAIT_S = 0.05
 
 
 @pytest.fixture
-def recorder(tmp_path, monkeypatch) -> hook._Recorder:
+def recorder(tmp_path, monkeypatch):
     monkeypatch.setenv("WATTLAW_STEPS", str(tmp_path / "steps"))
     (tmp_path / "steps").mkdir()
     store = dist.FileStore(str(tmp_path / "store"), 1)

@@ -68,7 +68,7 @@ class Optimizer:
 
 
 @pytest.fixture
-def cuda(monkeypatch) -> Cuda:
+def cuda(monkeypatch):
     found = Cuda()
     fake = SimpleNamespace(
         get_num_threads=lambda: 1,
@@ -80,7 +80,7 @@ def cuda(monkeypatch) -> Cuda:
 
 
 @pytest.fixture
-def recorder(tmp_path, monkeypatch, cuda) -> hook._Recorder:
+def recorder(tmp_path, monkeypatch, cuda):
     monkeypatch.setenv("WATTLAW_STEPS", str(tmp_path))
     return hook._Recorder()
 

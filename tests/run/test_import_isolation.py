@@ -24,7 +24,7 @@ BOARD_W = 140.0
 
 
 @pytest.fixture
-def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hostile:
+def hostile(tmp_path, monkeypatch):
     boards = FakeGpus.create(tmp_path / "boards", high_w=BOARD_W, limit_mw=217_000)
     for name, value in {**boards.environment(), VARIABLE: str(tmp_path / "limits")}.items():
         monkeypatch.setenv(name, value)
@@ -100,7 +100,7 @@ GIVEN = [
 
 
 @pytest.fixture
-def project(tmp_path: Path) -> Path:
+def project(tmp_path):
     """Give a folder with a module ``here``, and a script elsewhere with a module beside it.
 
     Both are imported where Python does so: not where the user has set PYTHONSAFEPATH.

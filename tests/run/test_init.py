@@ -245,9 +245,7 @@ def test_the_nodes_of_a_partition_are_those_that_sinfo_shows(output, expected):
     ("partition", "counts"),
     [(Partition(3, 64, 4, "gpu:a100"), {1, 2, 4, 8}), (Partition(1, 32), {1, 2, 4})],
 )
-def test_a_study_for_a_partition_uses_its_nodes(
-    tmp_path, monkeypatch: pytest.MonkeyPatch, partition, counts
-):
+def test_a_study_for_a_partition_uses_its_nodes(tmp_path, monkeypatch, partition, counts):
     find: Callable[[str], Partition] = {"small": partition}.__getitem__
     monkeypatch.setattr(commands, "partition", find)
     monkeypatch.delenv("OMP_NUM_THREADS")

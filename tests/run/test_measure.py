@@ -25,7 +25,7 @@ def measured(store: Path, *line: object, **options: object) -> "subprocess.Compl
 
 
 @pytest.fixture
-def boards(tmp_path, monkeypatch) -> FakeGpus:
+def boards(tmp_path, monkeypatch):
     """Give two boards of 217 W under load to every process that is started from here."""
     found = FakeGpus.create(tmp_path / "boards", 2, high_w=[150.0, 300.0], limit_mw=217_000)
     for name, value in found.environment().items():
@@ -285,11 +285,7 @@ raise SystemExit(5)
 
 
 @pytest.mark.parametrize(
-    ("fault", "note"),
-    [
-        ("full", "the records stop before"),
-        ("never", "but no step was recorded"),
-    ],
+    ("fault", "note"), [("full", "the records stop before"), ("never", "but no step was recorded")]
 )
 def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_path, fault, note):
     script = (sys.executable, "-c", TRAINING.format(FAULTS[fault]))
@@ -298,6 +294,14 @@ def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_
     assert done.stdout.split() == [str(n) for n in range(0 if fault == "never" else 150)]
     assert "Traceback" not in done.stderr
     assert [text for text in found["notes"] if note in text]
+
+
+def test_a_script_that_is_out_of_memory_is_stored_as_that_with_its_steps(tmp_path):
+    trains = "p = torch.nn.Parameter(torch.ones(2)); p.grad = p + 1; o = torch.optim.SGD([p])"
+    script = f"import torch; {trains}; o.step(); torch.empty(2**50)"
+    assert measured(tmp_path, sys.executable, "-c", script).returncode == 1
+    (run,) = Store(tmp_path).pandas("runs").to_dict("records")
+    assert (run["status"], run["out_of_memory"], run["parameters"]) == ("out of memory", "host", 2)
 
 
 def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_once(tmp_path):

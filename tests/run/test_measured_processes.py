@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -155,7 +154,7 @@ class Terminal:
 
 
 @pytest.fixture
-def terminal() -> "Callable[[], Terminal]":
+def terminal():
     shell = Terminal()
     shell.shows("PROMPT ")
     yield shell

@@ -19,7 +19,6 @@ from wattlaw.cli.main import main
 from wattlaw.exporting import openmetrics as exporting
 from wattlaw.exporting.openmetrics import MetricsFile, _as_text
 from wattlaw.store.record import RunRecord
-from wattlaw.store.store import Store
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
 
@@ -104,7 +103,7 @@ WINDOWS = [
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     return write_store(tmp_path / "store", *frames(RUNS, WINDOWS))
 
 

@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +53,7 @@ def digits(gpus: int = 1, **train: object) -> RunSpec:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def plugin() -> Iterator[None]:
+def plugin():
     """Make the workload with dropout importable; the ranks inherit the path of this process."""
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(PLUGIN)
@@ -62,7 +61,7 @@ def plugin() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[dict[str, Any]], Path]:
+def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("uninterrupted") / "run"
     return trained(digits(), folder), folder
 
@@ -150,7 +149,7 @@ class Run:
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> Iterator[Run]:
+def run(tmp_path):
     made = Run(tmp_path)
     yield made
     if made.attempt and made.agent.poll() is None:
@@ -160,7 +159,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
         made.agent.wait()
 
 
-def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run: Run, tmp_path: Path):
+def test_real_ranks_preempted_within_an_epoch_stop_and_continue(run, tmp_path):
     first = run.begin(0.03, **{WARNS: "1"})
     wait_for(lambda: len(run.folder.windows(1)) == 2, "the first epoch")
     time.sleep(0.4)  # some steps of the second one
@@ -212,5 +211,5 @@ with preemption.listening():
 """
 
 
-def test_a_notice_that_comes_while_a_rank_exits_does_not_fail_it() -> None:
+def test_a_notice_that_comes_while_a_rank_exits_does_not_fail_it():
     assert subprocess.run([sys.executable, "-c", ENDS], check=False).returncode == 0

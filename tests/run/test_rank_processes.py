@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import psutil
 import pytest
@@ -148,7 +147,7 @@ with open({begun!r}, "a") as file:
 
 
 @pytest.fixture
-def begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def begun(tmp_path, monkeypatch):
     """Block the libraries in child processes; return the file to which these write that they are.
 
     torch, pyarrow and scikit-learn look for some of them by themselves, and do without.

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -24,7 +23,6 @@ from wattlaw.running.steps import MOST_FACTOR, StepPlan, steadiness_notes
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
-from wattlaw.store.store import Store
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import Measure, RunSpec, Study
 
@@ -157,7 +155,7 @@ def test_pauses_and_drifts_are_reported_and_steady_or_few_steps_are_not():
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory):
     study = parsed(
         workloads=[{"name": "digits-cnn", "options": {"width": 8}}],
         sweeps=[{"gpus": [1, 2], "global_batch": [96]}],
@@ -169,7 +167,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def windows(store: Store) -> pd.DataFrame:
+def windows(store):
     return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
 
 

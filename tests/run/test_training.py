@@ -6,7 +6,6 @@ import os
 import time
 from pathlib import Path
 
-import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -39,7 +38,7 @@ def run_here(study: Study, path: Path) -> Store:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
+def store(tmp_path_factory):
     """Train at one global batch on one and three workers: 1437 = 14 x 96 + 93 samples.
 
     ``test_workloads.py`` compares one and two.
@@ -54,7 +53,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Store:
 
 
 @pytest.fixture(scope="module")
-def windows(store: Store) -> pd.DataFrame:
+def windows(store):
     return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
 
 

@@ -1,8 +1,6 @@
 """The cluster that the tests of this folder share; it is idle before and after each test."""
 
 import os
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +9,7 @@ from slurm.studies import Desk
 
 
 @pytest.fixture(scope="session")
-def started_cluster() -> Iterator[Cluster]:
+def started_cluster():
     if os.geteuid() != 0:
         pytest.exit("tests/slurm makes namespaces and device files: run it as root", 1)
     if missing := missing_programs():
@@ -22,16 +20,16 @@ def started_cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def cluster(started_cluster: Cluster) -> Iterator[Cluster]:
+def cluster(started_cluster):
     yield started_cluster
     started_cluster.repair()
 
 
 @pytest.fixture
-def shared(cluster: Cluster) -> Path:
+def shared(cluster):
     return cluster.fresh_folder()
 
 
 @pytest.fixture
-def desk(cluster: Cluster) -> Desk:
+def desk(cluster):
     return Desk(cluster, cluster.fresh_folder())

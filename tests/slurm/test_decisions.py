@@ -1,14 +1,13 @@
 """A study with ``decide``: several jobs at once, a lost node, a cancelled job."""
 
-from slurm.cluster import Cluster
-from slurm.studies import SLOW, Desk
+from slurm.studies import SLOW
 from wattlaw.api import results
 from wattlaw.running.campaign import STOPPED_EARLY
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
-def test_a_decision_survives_a_lost_node_and_a_cancelled_job(cluster: Cluster, desk: Desk) -> None:
+def test_a_decision_survives_a_lost_node_and_a_cancelled_job(cluster, desk):
     desk.pauses(1.0)
     desk.write(
         workloads=SLOW,
@@ -43,7 +42,7 @@ def test_a_decision_survives_a_lost_node_and_a_cancelled_job(cluster: Cluster, d
     assert decision["runs"] == decision["course"][-1]["runs"] == len(ended)
 
 
-def test_the_job_of_a_hopeless_run_is_ended_and_its_windows_are_kept(desk: Desk) -> None:
+def test_the_job_of_a_hopeless_run_is_ended_and_its_windows_are_kept(desk):
     desk.pauses(0)
     desk.write(
         workloads=SLOW,

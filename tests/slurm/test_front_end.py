@@ -2,11 +2,10 @@
 
 import signal
 
-from slurm.cluster import Cluster
-from slurm.studies import Desk, finished, slowly
+from slurm.studies import finished, slowly
 
 
-def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster: Cluster, desk: Desk) -> None:
+def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster, desk):
     slowly(desk, repeats=2, slurm={"max_queued": 1})
     before = desk.submissions()
     with desk.running() as front:
@@ -23,9 +22,7 @@ def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster: Cluster, d
     assert all(one.interruptions == () for one in desk.records())
 
 
-def test_a_cancelled_job_fails_with_that_reason_and_others_continue(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_a_cancelled_job_fails_with_that_reason_and_others_continue(cluster, desk):
     slowly(desk, repeats=2, train={})
     with desk.running() as front:
         desk.wait_epochs(1)
@@ -43,9 +40,7 @@ def test_a_cancelled_job_fails_with_that_reason_and_others_continue(
     assert (other.status, other.attempts) == ("done", 1)
 
 
-def test_the_front_end_waits_for_a_scheduler_that_does_not_respond(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_the_front_end_waits_for_a_scheduler_that_does_not_respond(cluster, desk):
     slowly(desk, train={})
     with desk.running() as front:
         desk.wait_epochs(1)
@@ -62,9 +57,7 @@ def test_the_front_end_waits_for_a_scheduler_that_does_not_respond(
     assert (record.status, record.attempts) == ("done", 1)
 
 
-def test_cancel_ends_jobs_and_front_end_and_the_next_run_continues_them(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_cancel_ends_jobs_and_front_end_and_the_next_run_continues_them(cluster, desk):
     slowly(desk, repeats=2, slurm={"max_queued": 1})
     with desk.running() as front:
         desk.wait_epochs(1)

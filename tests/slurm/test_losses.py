@@ -4,16 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from slurm.cluster import Cluster
 from slurm.studies import Desk, finished, is_whole, slowly
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["the first node", "another node"])
-def test_a_run_whose_node_is_killed_continues_from_its_checkpoint(
-    cluster: Cluster, desk: Desk, which: int
-) -> None:
+def test_a_run_whose_node_is_killed_continues_from_its_checkpoint(cluster, desk, which):
     slowly(desk, sweeps=[{"gpus": [which + 1], "global_batch": [128]}])
     with desk.running() as front:
         desk.wait_epochs(2)
@@ -35,7 +32,7 @@ def test_a_run_whose_node_is_killed_continues_from_its_checkpoint(
     assert not epochs[epochs.epoch == 0].interrupted.any()
 
 
-def test_a_preempted_run_continues(cluster: Cluster, desk: Desk) -> None:
+def test_a_preempted_run_continues(cluster, desk):
     two = [{"gpus": [2], "global_batch": [128]}]
     slowly(desk, train={}, sweeps=two)
     with desk.running() as front:
@@ -66,9 +63,7 @@ def failing(desk: Desk, patch: pytest.MonkeyPatch, faults: str, **more: str) -> 
     return desk.record()
 
 
-def test_a_failing_rank_ends_the_ranks_of_all_nodes(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failing_rank_ends_the_ranks_of_all_nodes(desk, monkeypatch):
     ranks, last = 4, 3
     record = failing(desk, monkeypatch, f"{last} training lacks_memory", TEST_WAITS="1")
     assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import paths
-from slurm.cluster import Cluster
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.plan import read_study
@@ -38,9 +37,7 @@ def hosts_of(store: Path, table: str) -> list[str]:
     return sorted(set(Store(store).pandas(table)["host"]))
 
 
-def test_measure_on_two_nodes_is_one_run_of_both_and_a_second_its_repeat(
-    cluster: Cluster, shared: Path
-) -> None:
+def test_measure_on_two_nodes_is_one_run_of_both_and_a_second_its_repeat(cluster, shared):
     store, report, script = shared / "store", shared / "summary.json", shared / "twice.sh"
     line = [*MEASURE, store, "--json", report, "--", "bash", "-c", "'sleep 1.5; hostname'"]
     script.write_text(2 * f"{' '.join(map(str, line))}\n")
@@ -58,9 +55,7 @@ def test_measure_on_two_nodes_is_one_run_of_both_and_a_second_its_repeat(
     assert not [*store.glob("step.*")]
 
 
-def test_a_command_that_fails_on_the_second_node_is_a_run_that_failed(
-    cluster: Cluster, shared: Path
-) -> None:
+def test_a_command_that_fails_on_the_second_node_is_a_run_that_failed(cluster, shared):
     store = shared / "store"
     fails = "sleep 0.5; test $SLURM_PROCID = 0"
     line = (*MEASURE, store, "--", "bash", "-c", fails)
@@ -72,9 +67,7 @@ def test_a_command_that_fails_on_the_second_node_is_a_run_that_failed(
     assert (record.status, record.reason) == ("failed", "task 1: exit code 1")
 
 
-def test_a_store_that_nodes_do_not_share_is_named_and_the_command_runs(
-    cluster: Cluster, shared: Path
-) -> None:
+def test_a_store_that_nodes_do_not_share_is_named_and_the_command_runs(cluster, shared):
     """Each node has its own /tmp."""
     program = shared / "impatient.py"
     program.write_text(IMPATIENT)
@@ -88,7 +81,7 @@ def test_a_store_that_nodes_do_not_share_is_named_and_the_command_runs(
     assert "1 of 2 nodes recorded nothing" in " ".join(output.split())
 
 
-def test_track_on_two_nodes_is_one_run_of_both(cluster: Cluster, shared: Path) -> None:
+def test_track_on_two_nodes_is_one_run_of_both(cluster, shared):
     store, script = shared / "store", shared / "train.py"
     script.write_text(TRACKED)
     tasks = ("srun", "--nodes=2", "--ntasks-per-node=2")
@@ -102,9 +95,7 @@ def test_track_on_two_nodes_is_one_run_of_both(cluster: Cluster, shared: Path) -
     assert sorted(epochs["steps"]) == [1, 1, 10, 10]
 
 
-def test_init_writes_a_study_that_fits_the_nodes_of_the_partition(
-    cluster: Cluster, shared: Path
-) -> None:
+def test_init_writes_a_study_that_fits_the_nodes_of_the_partition(cluster, shared):
     line = (sys.executable, "-m", "wattlaw")
     script = (sys.executable, paths.SCRIPTS / "ddp.py", "--alone", "--batch-size", "10")
     init = ("init", "--partition", "normal", "-o", shared / "s.yaml", "--steps", "10")

@@ -7,7 +7,6 @@ slurmd as its systemd unit does: after ``restore``.
 import contextlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
@@ -106,27 +105,27 @@ class Site(Cluster):
 
 
 @pytest.fixture(scope="module")
-def started_site() -> Iterator[Site]:
+def started_site():
     with Site() as site:
         yield site
 
 
 @pytest.fixture
-def site(started_site: Site) -> Iterator[Site]:
+def site(started_site):
     for name in started_site.names:
         started_site.odd(name)
     yield started_site
     started_site.repair()
 
 
-def test_a_job_has_its_cap_which_ends_with_it(site: Site) -> None:
+def test_a_job_has_its_cap_which_ends_with_it(site):
     job = site.capped(f"{site.check(250)}; srun {site.check(250)}; sleep 1")
     site.wait_state(job, "COMPLETED")
     assert site.output(job) == "node1 287.5 250.0\n" * 2
     site.wait_restored("node1")
 
 
-def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site: Site) -> None:
+def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site):
     for line, state in (
         ((), "FAILED"),
         (("scancel",), "CANCELLED"),
@@ -140,7 +139,7 @@ def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site
         assert site.node_state("node1") == "idle"
 
 
-def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(site: Site) -> None:
+def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(site):
     wide = site.sbatch(f"srun {site.check(250)}; sleep 3", "--nodes=2", "--gres=gpu:1", CAP)
     site.wait_state(wide, "RUNNING")
     other = "--comment=wattlaw:power_w=200"
@@ -153,7 +152,7 @@ def test_all_nodes_of_a_job_are_capped_and_jobs_on_one_node_have_their_own_caps(
         site.wait_restored(name)
 
 
-def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site: Site) -> None:
+def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site):
     job = site.capped("echo began; sleep 5; echo done")
     site.kill_daemon("node1")
     site.restore("node1")
@@ -164,7 +163,7 @@ def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site: Site) -> None:
     site.wait_restored("node1")
 
 
-def test_a_node_whose_limit_cannot_be_restored_is_drained(site: Site) -> None:
+def test_a_node_whose_limit_cannot_be_restored_is_drained(site):
     job = site.capped("echo began; sleep 0.5")
     site.boards("node1").fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
     site.wait_state(job, "COMPLETED")
@@ -176,7 +175,7 @@ def test_a_node_whose_limit_cannot_be_restored_is_drained(site: Site) -> None:
     site.wait_idle()
 
 
-def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site) -> None:
+def test_the_limit_is_restored_after_a_reboot_of_the_node(site):
     job = site.capped("echo began; sleep 100", "--no-requeue")
     site.kill_node("node1")
     assert site.limits_w("node1") == (250, BEFORE_W[1])  # as if the driver had kept it
@@ -190,7 +189,7 @@ def test_the_limit_is_restored_after_a_reboot_of_the_node(site: Site) -> None:
     site.wait_restored("node1")
 
 
-def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(site: Site) -> None:
+def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(site):
     desk = Desk(site, site.fresh_folder())
     caps = [None, 250, 20]
     desk.write(

@@ -5,8 +5,6 @@ import time
 from pathlib import Path
 
 from pythons import python_without
-from slurm.cluster import Cluster
-from slurm.studies import Desk
 
 RUNS, MOST, POLL_S = 20, 5, 1.0
 #: Marks a run as done without training, once the file "go" exists.
@@ -17,9 +15,7 @@ sed -i 's/"status": "planned"/"status": "done"/' "$folder/run.json"
 """
 
 
-def test_a_limited_number_of_runs_is_queued_and_each_poll_is_one_call(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_a_limited_number_of_runs_is_queued_and_each_poll_is_one_call(cluster, desk):
     stub = desk.folder / "stub"
     stub.write_text(STUB.replace("GO", f"{desk.folder}/go"))
     stub.chmod(0o755)
@@ -48,7 +44,7 @@ def test_a_limited_number_of_runs_is_queued_and_each_poll_is_one_call(
     assert all(b - a >= POLL_S * 0.9 for a, b in itertools.pairwise(times))
 
 
-def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(desk: Desk) -> None:
+def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(desk):
     python = python_without(desk.folder / "env", "sklearn")
     desk.write({"python": str(python)}, sweeps=[{"gpus": [1, 2], "global_batch": [128]}])
     before = desk.submissions()
@@ -60,7 +56,7 @@ def test_packages_that_only_the_nodes_lack_fail_the_run_before_it_trains(desk: D
         assert "digits-cnn needs sklearn" in str(record.reason)
 
 
-def test_options_setup_and_environment_reach_the_job(cluster: Cluster, desk: Desk) -> None:
+def test_options_setup_and_environment_reach_the_job(cluster, desk):
     seen = Path(desk.folder) / "seen"
     stub = desk.folder / "stub"
     stub.write_text(f'#!/bin/bash\necho "$SEEN|$SLURM_JOB_NAME|$SLURM_CPUS_PER_TASK" > {seen}\n')

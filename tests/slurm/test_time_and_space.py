@@ -1,13 +1,10 @@
 """Time limits and full disks."""
 
-from slurm.cluster import Cluster
-from slurm.studies import Desk, finished, is_whole, slowly
+from slurm.studies import finished, is_whole, slowly
 from wattlaw.store.store import Store
 
 
-def test_a_run_that_is_warned_of_its_time_limit_writes_a_checkpoint_and_continues(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_a_run_that_is_warned_of_its_time_limit_writes_a_checkpoint_and_continues(cluster, desk):
     slowly(desk, train={})
     before = desk.submissions()
     with desk.running() as front:
@@ -29,9 +26,7 @@ def test_a_run_that_is_warned_of_its_time_limit_writes_a_checkpoint_and_continue
     assert desk.submissions() == before + 1
 
 
-def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(
-    cluster: Cluster, desk: Desk
-) -> None:
+def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(cluster, desk):
     desk.folder = cluster.small / "alice"
     cluster.run("mkdir", desk.folder)
     slowly(desk)

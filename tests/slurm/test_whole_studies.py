@@ -1,18 +1,15 @@
 """Complete studies on a real Slurm with one, two and four nodes."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from hostile import BEFORE_US, Hostile
-from slurm.cluster import Cluster
 from slurm.studies import Desk
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
 
 @pytest.fixture(scope="module")
-def done(started_cluster: Cluster) -> Iterator[Desk]:
+def done(started_cluster):
     desk = Desk(started_cluster, started_cluster.fresh_folder())
     sweeps = [{"gpus": [1, 2, 4], "global_batch": [128]}]
     desk.write(sweeps=sweeps, order="random")
@@ -28,7 +25,7 @@ def on_nodes(desk: Desk, nodes: int) -> RunRecord:
 
 
 @pytest.mark.parametrize("nodes", [1, 2, 4])
-def test_every_host_of_a_run_has_windows_and_a_sampler(done: Desk, nodes: int) -> None:
+def test_every_host_of_a_run_has_windows_and_a_sampler(done, nodes):
     record = on_nodes(done, nodes)
     epochs = Store(done.store).pandas("epochs")
     assert record.status == "done", record.reason
@@ -44,7 +41,7 @@ def test_every_host_of_a_run_has_windows_and_a_sampler(done: Desk, nodes: int) -
     assert record.interruptions == ()
 
 
-def test_each_host_measures_its_own_gpu(done: Desk) -> None:
+def test_each_host_measures_its_own_gpu(done):
     for record in done.records():
         for report in record.samplers:
             boards = [one.id for one in report.devices if one.kind == "gpu"]
@@ -55,7 +52,7 @@ def test_each_host_measures_its_own_gpu(done: Desk) -> None:
     assert (energies > 0).all()
 
 
-def test_the_record_describes_the_site(done: Desk) -> None:
+def test_the_record_describes_the_site(done):
     site = on_nodes(done, 4).site
     assert (site.scheduler, site.cluster, site.partition) == ("slurm", "wattlaw-test", "normal")
     assert site.version.startswith("22.05")
@@ -69,7 +66,7 @@ def test_the_record_describes_the_site(done: Desk) -> None:
     assert done.submissions() == before
 
 
-def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster: Cluster, desk: Desk) -> None:
+def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster, desk):
     watts = (100.0, 300.0)
     for board, power_w in zip(cluster.boards("node3"), watts, strict=True):
         board.low_w = board.high_w = power_w
@@ -90,7 +87,7 @@ def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster: Cluster, desk
     assert sorted(found.values()) == pytest.approx(watts, rel=0.05)
 
 
-def test_a_node_with_several_gpus_runs_several_workers(cluster: Cluster, desk: Desk) -> None:
+def test_a_node_with_several_gpus_runs_several_workers(cluster, desk):
     # Modules of the working folder must not be imported.
     hostile = Hostile(desk.folder, without=BEFORE_US)
     desk.write(sweeps=[{"gpus": [4], "global_batch": [128]}], launch={"gpus_per_node": 2})

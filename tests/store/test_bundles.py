@@ -29,7 +29,7 @@ decide: {minimize: time}
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     folder = tmp_path_factory.mktemp("bundle")
     (folder / "study.yaml").write_text(STUDY)
     wattlaw.run(folder / "study.yaml", folder / "store")
@@ -38,7 +38,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def bundle(store: Path) -> Path:
+def bundle(store):
     path = store.parent / "study.zip"
     assert wattlaw.open(store).export("bundle", path).files == (path,)
     return path

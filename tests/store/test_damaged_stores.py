@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -55,7 +55,7 @@ SOME = ("another type", "huge", "a pipe")
 
 
 @pytest.fixture
-def in_time() -> Iterator[None]:
+def in_time():
     """Fail a test that waits for a pipe."""
 
     def end(*_: object) -> None:
@@ -121,7 +121,7 @@ def test_damaged_windows_fail_their_run_and_are_named(tmp_path, damage):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     return a_store(tmp_path / "store")
 
 

@@ -1,7 +1,5 @@
 """``--energy-scope``: what energies count, in every command that shows one."""
 
-from pathlib import Path
-
 import pytest
 
 import wattlaw
@@ -47,7 +45,7 @@ def tables(*, node: bool = True, gpu: bool = True, repeats: int = 2):
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Path:
+def store(tmp_path):
     write_store(tmp_path / "store", *tables())
     return tmp_path / "store"
 
@@ -57,7 +55,7 @@ def store(tmp_path: Path) -> Path:
     [("gpu", 2 * GPU_J, "gpu"), ("node", NODE_J, "node"), ("all", NODE_J, "node"),
      ("gpu+cpu+dram", 2 * GPU_J + CPU_J + DRAM_J, "gpu+cpu+dram")],
 )  # fmt: skip
-def test_an_energy_is_that_of_the_scope_in_all_its_columns(scope, joules, name) -> None:
+def test_an_energy_is_that_of_the_scope_in_all_its_columns(scope, joules, name):
     row = run_metrics(*tables(), scope).iloc[0]
     assert (row["gpus"], row["energy_scope"], row["energy_is"]) == (2, name, f"{name}, counter")
     assert row["energy_j"] == row["energy_per_epoch_j"] == pytest.approx(joules)
@@ -66,14 +64,14 @@ def test_an_energy_is_that_of_the_scope_in_all_its_columns(scope, joules, name) 
 
 
 @pytest.mark.parametrize(("made", "scope"), [({"node": False}, "node"), ({"gpu": False}, "gpu")])
-def test_a_scope_that_was_not_measured_is_missing(made, scope) -> None:
+def test_a_scope_that_was_not_measured_is_missing(made, scope):
     table = run_metrics(*tables(**made), scope)
     assert table["energy_j"].isna().all() and table["energy_is"].isna().all()
     assert set(table["energy_verdict"]) == {"unavailable"}
     assert table["time_s"].notna().all()
 
 
-def test_every_analysis_names_the_scope(store: Path) -> None:
+def test_every_analysis_names_the_scope(store):
     results = wattlaw.open(store)
     assert results.advise(energy_scope="gpu").rests_on.energy_is == "gpu, counter"
     assert results.advise().rests_on.energy_is == "node, counter"

@@ -20,7 +20,7 @@ KIB = 1024
 
 
 @pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
+def disk(tmp_path):
     """Give a folder that is a disk of 640 KiB by itself."""
     folder = tmp_path / "disk"
     folder.mkdir()
@@ -53,7 +53,7 @@ def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subproces
         one.wait()
 
 
-def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(disk: Path):
+def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(disk):
     with training(disk, epochs=2, checkpoint_every=1) as (folder, one):
         code = one.wait(90)
     log = folder.log_path.read_text()
@@ -69,7 +69,7 @@ def test_a_checkpoint_that_does_not_fit_fails_the_run_and_leaves_no_part_of_it(d
     assert [row["phase"] for row in rows] == ["train", "evaluate"]
 
 
-def test_a_run_that_cannot_write_anything_has_a_special_exit_code(disk: Path):
+def test_a_run_that_cannot_write_anything_has_a_special_exit_code(disk):
     with training(disk, epochs=50) as (folder, one):
         wait_for(lambda: len(folder.windows(1)) >= 1, "the first window")
         with contextlib.suppress(OSError), (disk / "filler").open("wb", buffering=0) as filler:

@@ -70,19 +70,6 @@ def test_operations_are_counted_where_nothing_was_measured():
     assert gpu_hours(runs, [], 2 * RATE).counted == pytest.approx(by_hand / 2)
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        {"name": "digits-cnn", "options": {"width": 8}},
-        {"name": "resnet50", "options": {"blocks": [1, 1, 1, 1]}},
-        {"command": ["python", "train.py"]},
-    ],
-)
-def test_runs_without_an_estimate_are_unknown_not_zero(asked):
-    runs = plan(workloads=[asked])
-    assert gpu_hours(runs, [], RATE) == GpuHours(0, 0, 0, 0, 1)
-
-
 def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, capsys):
     narrow = {"name": "digits-cnn", "options": {"width": 8}}  # whose operations nobody counted
     path = write_study(

@@ -33,6 +33,8 @@ def test_columns_that_are_named_as_fields_are_values_in_their_units(tmp_path):
     )
     assert (last.line, last.result) == (5, {"step_time_s": 1.0})
     assert left_out.keys() == {3, 4}
+    (memory,) = table.out_of_memory
+    assert memory.setting == {"gpus": 4, "local_batch": 16, "workload": "bert"}
     assert table.checked().time_field == "step_time_s"
 
 

@@ -27,12 +27,12 @@ FAST = [name for name in COMMANDS if name != "out.html"]
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("s") / "store", *study((1, 2), "counter")).path
 
 
 @pytest.fixture
-def shared(tmp_path: Path) -> Path:
+def shared(tmp_path):
     folder = tmp_path / "shared"
     folder.mkdir()
     folder.chmod(0o1777)

@@ -1,7 +1,5 @@
 """Statistics of telemetry: against numpy over the samples that count, and where files are odd."""
 
-from pathlib import Path
-
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -48,7 +46,7 @@ def sample(at_s: float, device: str = "GPU-0", host: str = "a", **values: object
 
 
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def store(tmp_path):
     return Store(tmp_path / "store")
 
 

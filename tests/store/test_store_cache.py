@@ -27,7 +27,7 @@ SETTLED_S = 0.15
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory) -> Path:
+def made(tmp_path_factory):
     study = mit(counts=(1, 2), repeats=2)
     path = tmp_path_factory.mktemp("made") / "store"
     write_store(path, study.runs.iloc[:12], study.epochs, samples=6)
@@ -41,7 +41,7 @@ def _small(monkeypatch):
 
 
 @pytest.fixture
-def store(made, tmp_path) -> Store:
+def store(made, tmp_path):
     without = shutil.ignore_patterns(cache.FOLDER)
     shutil.copytree(made, tmp_path / "store", ignore=without)
     time.sleep(SETTLED_S)

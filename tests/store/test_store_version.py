@@ -1,7 +1,6 @@
 """The schema version of a store: written when it is created, checked by every command."""
 
 import json
-from pathlib import Path
 
 import pytest
 from test_damaged_stores import DAMAGES, SOME, in_time, simulated  # noqa: F401 - a fixture
@@ -17,7 +16,7 @@ READERS = ("status", "cancel", "fit", "advise")
 
 
 @pytest.fixture
-def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def store(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     return a_store(tmp_path / "store").path
 

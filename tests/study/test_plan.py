@@ -37,12 +37,6 @@ def test_the_union_of_grids_has_each_setting_once():
     assert sorted(points(runs)) == sorted((*s, repeat) for s in settings for repeat in (0, 1))
 
 
-def test_a_setting_is_one_run_whether_its_local_or_its_global_batch_was_given():
-    (local,) = expand(parsed(sweeps=[{"gpus": [2], "local_batch": [32]}]))
-    (by_global,) = expand(parsed(sweeps=[{"gpus": [2], "global_batch": [64]}]))
-    assert local == by_global
-
-
 def test_a_workload_given_twice_is_run_once_and_one_with_other_options_is_another():
     same = {"name": "digits-cnn"}
     runs = expand(parsed(workloads=[same, same, same | {"options": {"lr": 0.1}}]))
@@ -81,16 +75,6 @@ def test_huge_grids_are_refused_before_they_are_expanded(tmp_path):
         )
         with pytest.raises(BadInput, match=refused):
             expand(read_study(path))
-
-
-def test_a_global_batch_that_one_count_of_many_does_not_divide_is_named():
-    gpus = [*range(1, 3_000)]
-    with pytest.raises(ValueError, match="global_batch 5040 with 11 gpus"):
-        parsed(sweeps=[{"gpus": gpus, "global_batch": [5040]}])
-    with pytest.raises(ValueError, match="given gpus/100, with 2999 gpus more than 1"):
-        parsed(sweeps=[{"gpus": gpus, "local_batch": [1], "dataset_fraction": ["gpus/100"]}])
-    with pytest.raises(ValueError, match="given 2/gpus, with 1 gpus more than 1"):
-        parsed(sweeps=[{"gpus": gpus, "local_batch": [1], "dataset_fraction": ["2/gpus"]}])
 
 
 def test_a_planned_run_is_the_run_that_validation_would_make():

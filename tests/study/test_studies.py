@@ -1,14 +1,9 @@
 """The two studies that this project began with, as study files: what they ask for."""
 
-import re
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 from wattlaw import examples
-from wattlaw.cli.main import main
-from wattlaw.common.formatting import plural
 from wattlaw.running.planning import plan_study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
@@ -20,22 +15,6 @@ FILES = {path.name: path for path in sorted([*FOLDER.glob("mit-*"), *FOLDER.glob
 @cache
 def planned_runs(name: str) -> list[PlannedRun]:
     return plan_study(FILES[name]).runs
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_study_is_shown_with_its_gpu_hours_and_nothing_is_written(name, tmp_path, capsys):
-    count = len(planned_runs(name))
-    told = re.findall(r"([0-9,]+) runs\b", FILES[name].read_text())
-    assert [int(number.replace(",", "")) for number in told] == [count]
-    if name == "mit-2022-all.yaml":  # its parts are shown
-        return
-    store = tmp_path / "store"
-    assert main(["run", str(FILES[name]), "--store", str(store), "--dry-run"]) == 0
-    shown = capsys.readouterr().out
-    assert f"{plural(count, 'run')}: {count:,} planned. Nothing was run." in shown
-    assert "GPU-hours left: " in shown
-    assert "not known" not in shown
-    assert not store.exists()
 
 
 def test_the_mit_study_has_the_training_settings_of_the_paper():

@@ -201,23 +201,6 @@ def test_an_unrunnable_study_is_rejected_before_it_starts(change, expected, writ
     assert expected in line
 
 
-def test_a_missing_file_and_a_folder_are_rejected(tmp_path, capsys):
-    missing = tmp_path / "missing.yaml"
-    for path, why in ((missing, "no such file"), (tmp_path, "cannot be read: Is a directory")):
-        assert main(["check", str(path)]) == 2
-        (line,) = capsys.readouterr().err.splitlines()
-        assert line.startswith(f"wattlaw: {path}: {why}")
-
-
-def test_the_name_of_a_file_cannot_break_the_line(tmp_path):
-    path = tmp_path / "a\nb\x1b[31m.yaml"
-    path.write_text("[]")
-    for name in (path, path.with_name("not\nthere")):
-        with pytest.raises(BadInput) as error:
-            read_study(name)
-        assert is_one_line(str(error.value))
-
-
 def test_the_example_of_the_design_is_valid_and_exponents_are_numbers(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(VALID.replace("options: {}", "options: {lr: 1e-3}"))

@@ -15,10 +15,7 @@ import pytest
 
 ORIGINS = ("generated", "public")
 
-SOURCES = {
-    "power_caps.csv": "Zeus NSDI'23 traces",
-    "pollux_t4.csv": "Pollux OSDI'21 artifact",
-}
+SOURCES = {"power_caps.csv": "Zeus NSDI'23 traces", "pollux_t4.csv": "Pollux OSDI'21 artifact"}
 
 
 #: Files that other tools wrote, in the folder ``formats``.

@@ -65,11 +65,7 @@ def spec_of(
 
 
 def start(
-    spec: RunSpec,
-    folder: Path,
-    attempt: int = 1,
-    seed: int = 0,
-    warned_at: int | None = None,
+    spec: RunSpec, folder: Path, attempt: int = 1, seed: int = 0, warned_at: int | None = None
 ) -> list[Any]:
     """Start the ranks of a run; return their processes.
 

@@ -79,12 +79,12 @@ def total(profile: WorkloadProfile, name: str, *phases: str) -> float:
 
 
 @pytest.fixture(scope="module")
-def digits() -> WorkloadProfile:
+def digits():
     return measure_profile(WorkloadSpec(name="digits-cnn"))
 
 
 @pytest.fixture(scope="module")
-def small_resnet() -> WorkloadProfile:
+def small_resnet():
     return measure_profile(WorkloadSpec(name="resnet50", options=SMALL_RESNET))
 
 

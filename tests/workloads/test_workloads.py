@@ -3,7 +3,6 @@
 import os
 import signal
 import time
-from pathlib import Path
 
 import pytest
 
@@ -39,7 +38,7 @@ def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: 
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory):
+def alone(tmp_path_factory):
     kept: dict[tuple[str, bool], list] = {}
 
     def train(name: str, *, calm: bool = False) -> list:
@@ -109,7 +108,7 @@ def test_a_killed_run_resumes_from_its_checkpoint_with_the_same_result(name, alo
         assert losses(joined, phase) == losses(alone(name), phase)[:epochs]
 
 
-def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path: Path):
+def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path):
     reduced = WORKLOADS["digits-cnn"]
 
     def with_pieces(pieces: int) -> list[float]:

@@ -8,6 +8,7 @@ from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.campaign import Observer
 from wattlaw.running.run_status import run_title
 from wattlaw.store.record import RunRecord
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 _REPEAT_NOTE_S = 60.0
 
@@ -21,7 +22,7 @@ class Tally:
     def __init__(self, runs: int, *, decides: bool = False) -> None:
         self._runs, self._decides = runs, decides
         self._started_s = self._last_s = time.monotonic()
-        self._count = {"done": 0, "failed": 0, "skipped": 0}
+        self._count = {"done": 0, "failed": 0, OUT_OF_MEMORY: 0, "skipped": 0}
         self._worked = 0
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
@@ -33,9 +34,8 @@ class Tally:
 
     def __str__(self) -> str:
         left = self._runs - sum(self._count.values())
-        counts = [f"{count} {state}" for state, count in self._count.items()]
-        if not self._count["skipped"]:
-            counts.pop()
+        always = ("done", "failed")
+        counts = [f"{n} {state}" for state, n in self._count.items() if n or state in always]
         text = ", ".join([*counts, f"at most {left} left" if self._decides else f"{left} left"])
         if self._worked and left and not self._decides:
             per_run_s = (self._last_s - self._started_s) / self._worked

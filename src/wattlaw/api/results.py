@@ -21,8 +21,8 @@ from wattlaw.common.text import quote
 from wattlaw.study.question import asks
 
 if TYPE_CHECKING:
-    from wattlaw.analysis.predict.job import Predictions
     from wattlaw.analysis.predict.reach import Ranges
+    from wattlaw.analysis.predict.workload_predictions import Predictions
     from wattlaw.hardware.cluster import Cluster
 
 
@@ -208,7 +208,7 @@ class Results(StoreReports):
         >>> row.source
         'predicted'
         """
-        from wattlaw.analysis.predict.job import predict_workload
+        from wattlaw.analysis.predict.workload_predictions import predict_workload
         from wattlaw.hardware.library import read_cluster
 
         values = {
@@ -231,12 +231,13 @@ class Results(StoreReports):
         recommended = None
         if not any([*values.values(), *limits.values(), gpus_per_node]):
             with suppress(Refused):
-                recommended = self.advise(name).recommended
+                if (option := self.advise(name).recommended) is not None:
+                    recommended = option.hardware, option.setting
         has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or {})
         boards = self._boards(name, cluster) if has_limits else {}
         return predict_workload(
             self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
-            far=far, boards=boards, recommended=recommended,
+            far=far, boards=boards, recommended=recommended, stored=self.runs,
             gpus_per_node=gpus_per_node, **values, **limits,
             layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip

@@ -22,6 +22,7 @@ from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import RECORDED
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from wattlaw.api.results import Results
 
 
+#: Statuses of runs that have their result.
+_MEASURED = ("done", OUT_OF_MEMORY)
 #: Jobs of a decision that are in a queue at once.
 _JOBS_AT_ONCE = 4
 
@@ -108,7 +111,7 @@ class Study:
         if not 0 < assume_tflops < float("inf"):
             raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
         results, records, statuses = self._stored(store)
-        left = [run for run in self.plan.runs if statuses[run.run_id] != "done"]
+        left = [run for run in self.plan.runs if statuses[run.run_id] not in _MEASURED]
         before = planning.forecast(self.plan, left)
         runnable = [run for run in left if run.run_id not in before.skipped]
         if not before.is_of_machine:  # else they stay planned, for another machine
@@ -135,7 +138,7 @@ class Study:
             ``store`` is a file.
         """
         states = {} if store is None else self._stored(store)[2]
-        left = [run for run in self.plan.runs if states.get(run.run_id) != "done"]
+        left = [run for run in self.plan.runs if states.get(run.run_id) not in _MEASURED]
         return planning.forecast(self.plan, left)
 
     def next_measurements(
@@ -162,7 +165,7 @@ class Study:
 
         decide_of(self.plan.study)
         _, _, states = self._stored(store)
-        ended = ("done", "running", "damaged")
+        ended = (*_MEASURED, "running", "damaged")
         pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
         decider = StoreDecider(self.plan.study, self.plan.runs, Path(store))
         return decider.next_measurements(pending, count)
@@ -246,6 +249,8 @@ class RunOutcome(Outcome):
     ----------
     done, failed, skipped, left
         Numbers of runs of the study.
+    out_of_memory
+        The number of runs that needed more memory than there was: results, not failures.
     interrupted_by
         What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
     warnings

@@ -17,6 +17,7 @@ from wattlaw.common.scopes import PARTS
 from wattlaw.running.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.sources import MEASURED, TRAINING, origin_of
 
 #: Prometheus reads such files every 15 s by default.
@@ -31,7 +32,7 @@ _METRICS = {
     "wattlaw_active_run_start_time_seconds": ("gauge", "seconds", "Start of each active run."),
     "wattlaw_last_step_time_seconds": ("gauge", "seconds", "Mean step time of the last window."),
 }
-_ENDED = ("done", "failed", "skipped", "interrupted")
+_ENDED = ("done", OUT_OF_MEMORY, "failed", "skipped", "interrupted")
 #: Of each kind of device: the metric, so that no sum over one metric counts a part twice, and the
 #: prefix of the columns of source and verdict.
 _ENERGIES = {

@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,12 +16,13 @@ from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Options
 from wattlaw.importing.reading import MAX_NS
 from wattlaw.measure.telemetry.plausibility import energy_fault, power_fault
-from wattlaw.store.fields import OPTIONS, InvalidCell, global_batch_of
+from wattlaw.store.fields import MICRO_BATCHES, MODEL, OPTIONS, InvalidCell, global_batch_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
 from wattlaw.study.identity import ID_DIGITS, canonical
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
-from wattlaw.study.setting import RECORDED, Setting
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.network import Network
+from wattlaw.study.setting import LAYOUT, RECORDED, Setting
 
 #: The launcher of an imported run; no launcher of this name exists.
 KIND = "imported"
@@ -64,12 +66,14 @@ class RunMaker:
         facts: Facts = Facts(),  # noqa: B008 - frozen
         site: Site | None = None,
         period_ns: tuple[int, int] | None = None,
+        failure: str | None = None,
     ) -> ImportedRun:
-        """Return a run. ``values`` are fields of ``store.fields``, parsed; ``--map field=@value``
-        replaces them. ``windows`` have columns of ``store.schema.EPOCHS``; those of the run are
-        added. ``measure`` states what a window is: epochs, steps, or (with one epoch) a process.
-        ``period_ns`` is when the run began and ended. Raises ``InvalidCell`` if the values are no
-        setting, or another line has the same setting and repeat."""
+        """Return a run, a failed one with the reason ``failure``. ``values`` are fields of
+        ``store.fields``, parsed; ``--map field=@value`` replaces them. ``windows`` have columns of
+        ``store.schema.EPOCHS``; those of the run are added. ``measure`` states what a window is:
+        epochs, steps, or (with one epoch) a process. ``period_ns`` is when the run began and ended.
+        Raises ``InvalidCell`` if the values are no setting, or another line has the same setting
+        and repeat."""
         key = (measure, *((name, type(value), value) for name, value in values.items()))
         if key not in self._specs:
             self._specs[key] = self._spec(values, measure)
@@ -92,11 +96,21 @@ class RunMaker:
         if site is not None and site.energy_j is not None and began is not None:
             period = {"energy_start_at": began, "energy_end_at": ended}
             site = site.model_copy(update=period)
+        ran = _layout_that_ran(spec, {**values, **self._options.constants})
         record = RunRecord(
-            run_id=run_id, study=self._options.study, spec=spec, seed=0, order_seed=0,
-            status="done", notes=(f"imported from {self.source}", *assumed, *notes), facts=facts,
-            site=site, started_at=began, finished_at=ended,
-        )  # fmt: skip
+            run_id=run_id,
+            study=self._options.study,
+            spec=spec,
+            seed=0,
+            order_seed=0,
+            status="done" if failure is None else "failed",
+            reason=failure,
+            notes=(f"imported from {self.source}", *assumed, *notes),
+            facts=facts.model_copy(update=ran),
+            site=site,
+            started_at=began,
+            finished_at=ended,
+        )
         shared = {"run_id": run_id, "host": HOST, "warmup": False, "interrupted": False}
         rows = [{**shared, **NO_ENERGY, **window} for window in windows]
         if (fault := _fault(spec, rows)) is not None:
@@ -114,9 +128,12 @@ class RunMaker:
         values = {**from_file, **self._options.constants}
         if "gpus" not in values:
             raise InvalidCell("the number of GPUs is not known; set it with --map gpus=@N")
-        setting = {key: values[key] for key in RECORDED if key in values}
+        setting = {key: values[key] for key in (*RECORDED, *LAYOUT) if key in values}
         if batch := global_batch_of(values):
-            setting |= {"global_batch": batch, "local_batch": batch // values["gpus"]}
+            local, rest = divmod(batch, values["gpus"])
+            local = batch / values["gpus"] if rest else local
+            setting |= {"global_batch": batch, "local_batch": local}
+        sizes = {k.removeprefix(MODEL): v for k, v in values.items() if k.startswith(MODEL)}
         name = values.get("workload", self._options.study)
         options = {k.removeprefix(OPTIONS): v for k, v in values.items() if k.startswith(OPTIONS)}
         if slug(name) != name:
@@ -128,11 +145,27 @@ class RunMaker:
         if measure is EPOCHS_MEASURE and values.get("epochs", 1) != 1:
             measure = Measure(epochs=values["epochs"], warmup_epochs=0)
         try:
+            layout = Setting.of_record(setting)
+            parts = values.get("gradient_accumulation", 1)
+            if batch and "micro_batch" in values:
+                layout = layout.in_micro_batches(values["micro_batch"])
+                parts = layout.gradient_accumulation
+            has_layout = not values.keys().isdisjoint(LAYOUT)
+            layout = replace(layout, gradient_accumulation=parts if has_layout else 1)
+            train = Train() if has_layout else Train(gradient_accumulation=parts)
+            workload = WorkloadSpec(
+                name=slug(name) or KIND, options=options, model=Network(**sizes) if sizes else None
+            )
             spec = RunSpec(
-                workload=WorkloadSpec(name=slug(name) or KIND, options=options),
-                setting=Setting.of_record(setting), repeat=values.get("repeat", 0), measure=measure,
-                launch_kind=KIND, hardware=values.get("hardware"), nodes=values.get("nodes", 1),
-            )  # fmt: skip
+                workload=workload,
+                setting=layout,
+                train=train,
+                repeat=values.get("repeat", 0),
+                measure=measure,
+                launch_kind=KIND,
+                hardware=values.get("hardware"),
+                nodes=values.get("nodes", 1),
+            )
         except ValidationError as error:
             raise InvalidCell(error.errors()[0]["msg"]) from None
         except BadInput as error:
@@ -140,6 +173,22 @@ class RunMaker:
         assumed = [f"{key} {value}" for key, value in _ASSUMED.items() if key not in values]
         note = (f"not in the file and assumed: {', '.join(assumed)}",) if assumed else ()
         return spec, canonical(spec), note
+
+
+def _layout_that_ran(spec: RunSpec, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a run by its setting, where that has a layout or micro-batches."""
+    setting, parts = spec.setting, spec.setting.gradient_accumulation
+    parts = max(parts, spec.train.gradient_accumulation)
+    ran = {name: getattr(setting, name) for name in LAYOUT[:-1] if name in values}
+    if not values.keys().isdisjoint({*LAYOUT, *MICRO_BATCHES}):
+        ran |= {"dp": setting.dp, "gradient_accumulation": parts}
+        micro = replace(setting, gradient_accumulation=parts).micro_batch
+        is_whole = micro is not None and micro == int(micro)
+        ran["micro_batch"] = int(micro or 0) if is_whole else values.get("micro_batch")
+    kinds = {"tensor": setting.tp > 1, "pipeline": setting.pp > 1,
+             "fsdp": setting.sharding in ("fsdp", "hsdp")}  # fmt: skip
+    kind = next((name for name, is_kind in kinds.items() if is_kind), None)
+    return ran | ({"parallelism": kind} if kind else {})
 
 
 def _fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:

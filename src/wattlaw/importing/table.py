@@ -14,7 +14,7 @@ from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import EPOCHS_MEASURE, NO_ENERGY, NOT_CHECKED, STEPS_MEASURE, RunMaker
 from wattlaw.store.field_map import parse_map
-from wattlaw.store.fields import ENERGIES, STEP_PARTS, InvalidCell, global_batch_of
+from wattlaw.store.fields import ENERGIES, STEP_PARTS, TOKENS, InvalidCell, global_batch_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
@@ -57,7 +57,7 @@ class TableImporter:
             try:
                 if row.setting is None or row.fault is not None:
                     raise InvalidCell(row.fault)
-                run = _run(maker, row, measure, row.result[table.time_field])
+                run = _run(maker, row, measure, row.result.get(table.time_field, 0.0))
             except InvalidCell as error:
                 if row.setting is not None:
                     with contextlib.suppress(InvalidCell):
@@ -74,6 +74,13 @@ class TableImporter:
 
 def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> ImportedRun:
     setting, result, is_by_steps = row.setting or {}, row.result, measure is STEPS_MEASURE
+    peak, tokens = (
+        result.get("peak_memory_bytes"),
+        result.get(TOKENS) or setting.get("model.sequence"),
+    )
+    facts = Facts(peak_memory_bytes=peak and round(peak), tokens_per_sample=tokens)
+    if row.failure is not None:
+        return maker.run(setting, (), measure, line=row.line, facts=facts, failure=row.failure)
     count = 1 if is_by_steps else setting.get("epochs", 1)
     train = {
         "phase": "steps" if is_by_steps else "train",
@@ -92,7 +99,9 @@ def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> 
     if has_evaluation:
         windows.append({"phase": "evaluate", "epoch": count - 1, "from_step": 0, **evaluate})
     each = "the table has one mean over all epochs; each epoch gets this mean"
-    facts = Facts(metric=result.get("metric_name") if has_evaluation else None)
+    facts = facts.model_copy(
+        update={"metric": result.get("metric_name") if has_evaluation else None}
+    )
     notes = (each,) if count > 1 else ()
     return maker.run(setting, windows, measure, line=row.line, notes=notes, facts=facts)
 

@@ -9,7 +9,7 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.comparison import Comparison
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
-from wattlaw.analysis.predict.job import Predictions
+from wattlaw.analysis.predict.workload_predictions import Predictions
 from wattlaw.report.tables import Table, as_html
 from wattlaw.report.topics import advice_text, comparison_table, prediction, scaling, verdict
 from wattlaw.study.labels import group_label

@@ -16,13 +16,14 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
-from wattlaw.running.finish import failed, finalize_run, finish
+from wattlaw.running.finish import failed, failed_attempt, finalize_run, finish
 from wattlaw.running.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
 from wattlaw.study.not_as_declared import batch_texts, uncooperative_text
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 
 CANCELLED = "wattlaw cancel"
@@ -52,6 +53,7 @@ class Outcome:
     left: int
     interrupted_by: str | None = None
     warnings: tuple[str, ...] = ()
+    out_of_memory: int = 0  # runs that ended for lack of it: measurements, not failures
     not_needed: int = 0  # planned runs that a decision does without
     stopped_because: str | None = None  # why it does
 
@@ -148,7 +150,7 @@ class Campaign:
                         self._active.popitem()[1].lock.release()
                 self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
         count = Counter(self._states.values())
-        ended = count["done"] + count["failed"] + count["skipped"]
+        ended = sum(count[state] for state in ("done", "failed", OUT_OF_MEMORY, "skipped"))
         left = len(self._plan) - ended - self._not_needed
         # A request to stop after the last run, or after the decision, interrupts nothing.
         is_over = left == 0 and (self._chooser is None or self._stopped_because is not None)
@@ -156,6 +158,7 @@ class Campaign:
             done=count["done"],
             failed=count["failed"],
             skipped=count["skipped"],
+            out_of_memory=count[OUT_OF_MEMORY],
             left=left,
             interrupted_by=None if is_over else stop.by,
             warnings=tuple(_not_as_declared(self._others)),
@@ -177,7 +180,7 @@ class Campaign:
                 self._report_end(failed(self._new(planned), str(error)), is_new=True)
                 continue
             self._finished_before[planned.run_id] = record.finished_at
-            if record.status == "done":
+            if _is_measured(record):
                 folder.remove_stale_live_files()
                 self._report_end(record, is_new=False)
 
@@ -274,9 +277,10 @@ class Campaign:
                 return
             old = _read(folder)
             if old is not None:
-                # It is done, or has failed on its own since the campaign began.
+                # It is done or does not fit, or has failed on its own since the campaign began.
                 tried_elsewhere = old.finished_at != self._finished_before.get(run.run_id)
-                if old.status == "done" or (old.state == "failed" and tried_elsewhere):
+                has_failed = old.status == "failed" and old.state != "interrupted"
+                if _is_measured(old) or (has_failed and tried_elsewhere):
                     _release(allocation, lock)
                     self._report_end(old, is_new=False)
                     return
@@ -376,7 +380,7 @@ class Campaign:
             self._report_end(ended.record, is_new=True)
             return
         if ended.reason is not None:
-            record = failed(run.record, ended.reason)
+            record = failed_attempt(run.record, run.folder, ended.reason)
         else:
             try:
                 record = finish(run.record, run.folder)
@@ -389,7 +393,7 @@ class Campaign:
         record = record.model_copy(update={"finished_at": now()})
         try:
             folder.write(record, durable=self._launcher.is_durable)
-            if record.status == "done":
+            if _is_measured(record):
                 folder.remove_live_files()
         except OSError as error:  # a full disk: the run is reported, and its record is unfinished
             reasons = [record.reason, f"not recorded: {one_line(error)}"]
@@ -438,6 +442,12 @@ def _read(folder: RunFolder) -> RunRecord | None:
     if record is not None and (damage := folder.damage(record)) is not None:
         return failed(record, damage, interrupted=True)
     return record
+
+
+def _is_measured(record: RunRecord) -> bool:
+    """Say whether a run has its result, so that another attempt would show the same. How much
+    memory a host has left depends on its job and on others: that is tried again."""
+    return record.status == "done" or record.out_of_memory == "device"
 
 
 def _not_as_declared(records: Sequence[RunRecord]) -> Iterator[str]:

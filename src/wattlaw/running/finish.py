@@ -39,6 +39,19 @@ def failed(
     return record.model_copy(update={"status": status, "reason": reason, **changes})
 
 
+def failed_attempt(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
+    """Return the record of an attempt that failed; one that was out of memory is a measurement and
+    keeps what it has measured."""
+    ended = failed(record, reason)
+    if ended.out_of_memory is None:
+        return ended
+    try:
+        return failed(finalize_run(record, folder), reason)
+    except Exception as error:
+        note = f"its measurements cannot be used: {one_line(error)}"
+        return ended.model_copy(update={"notes": (*record.notes, note)})
+
+
 def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
     failure = failures.first_failure(folder.live(attempt))
     if failure is not None:

@@ -31,6 +31,7 @@ from wattlaw.running.job_step import JobStep
 from wattlaw.running.node_setup import lease_boards, restore_stale_limits
 from wattlaw.running.recording import Recording
 from wattlaw.running.training.environment import threads_of
+from wattlaw.running.training.failures import KILLED_FOR_MEMORY, oom_kills
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -136,7 +137,7 @@ def measure(
         observer = StepObserver(recording.live / "steps", part, progress)
         if instrument:
             environment = instrumented_environment(environment, observer.folder)
-        start_ns, start_s = time.time_ns(), time.perf_counter()
+        kills, start_ns, start_s = oom_kills(), time.time_ns(), time.perf_counter()
         ended = _run(command, environment, observer)
         duration_s = ended.at_s - start_s
     finally:
@@ -153,7 +154,8 @@ def measure(
     notes += [*ended.notes, *steps.notes]
     if instrument and not observer.folder.is_dir():
         notes.append(_NO_FOLDER)
-    record = recording.end(ended.reason, tuple(notes), interrupted=ended.interrupted)
+    reason = _with_memory(ended, observer, has_kills=oom_kills() > kills)
+    record = recording.end(reason, tuple(notes), interrupted=ended.interrupted)
     return MeasuredCommand(ended.exit_code, record, recording.folder, steps)
 
 
@@ -207,6 +209,13 @@ class _Ended:
         if self.code < 0:
             return f"ended by signal {-self.code} ({signal.Signals(-self.code).name})"
         return f"exit code {self.code}" if self.code else None
+
+
+def _with_memory(ended: _Ended, observer: StepObserver, *, has_kills: bool) -> str | None:
+    if ended.reason is not None and (error := observer.memory_error()):
+        return f"{ended.reason}: {error}"
+    is_killed = ended.code == -signal.SIGKILL and has_kills
+    return f"{ended.reason}, {KILLED_FOR_MEMORY}" if is_killed else ended.reason
 
 
 def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepObserver) -> _Ended:

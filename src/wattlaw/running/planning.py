@@ -16,6 +16,7 @@ from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.running.training.layout_checks import check_layout
 from wattlaw.store.record import RunRecord
 from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun, expand, read_study
 from wattlaw.workloads import catalogue
 
@@ -125,7 +126,10 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
-    order = ("done", "failed", "skipped", "interrupted", "running", "queued", "planned", "damaged")
+    order = (
+        "done", OUT_OF_MEMORY, "failed", "skipped", "interrupted", "running", "queued", "planned",
+        "damaged",
+    )  # fmt: skip
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 

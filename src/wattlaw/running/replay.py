@@ -119,6 +119,8 @@ def read_replay_table(path: Path) -> ReplayTable:
         raise BadInput(f"{path}: given {join_names(times)}; allowed: one of {join_names(TIMES)}")
     rows = []
     for row in table.rows:
+        if row.failure is not None:
+            continue
         try:
             rows.append(_row(row, times[0]))
         except InvalidCell as error:

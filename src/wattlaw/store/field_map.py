@@ -19,6 +19,8 @@ from wattlaw.store.fields import (
     ENERGIES,
     FIELDS,
     MAX_TEXT,
+    MODEL,
+    MODEL_FIELDS,
     OPTION,
     OPTIONS,
     THROUGHPUT,
@@ -46,7 +48,7 @@ _EXCLUSIVE = (
 )
 #: Fields with a unit, by their name without it: ``step_time``, ``power_limit``, ``sm_util``.
 _WITH_UNIT = {
-    re.sub("_(s|j|w|mhz)$", "", name): name for name, each in FIELDS.items() if each.dimension
+    re.sub("_(s|j|w|mhz|bytes)$", "", name): name for name, each in FIELDS.items() if each.dimension
 }
 _MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 #: The units whose prefix m or M a name in lower case does not tell.
@@ -326,7 +328,7 @@ def _parse(pairs: Sequence[tuple[str, str]], options: Mapping[str, str | None]) 
 
 
 def _target(name: str, others: Mapping[str, Field], given: str) -> Target:
-    if (of_field := others.get(name) or FIELDS.get(name)) is not None:
+    if (of_field := others.get(name) or FIELDS.get(name) or MODEL_FIELDS.get(name)) is not None:
         return Target(name, name, of_field, None if of_field.dimension is None else 1.0)
     for base, known in _WITH_UNIT.items():
         if name == base:
@@ -342,5 +344,5 @@ def _target(name: str, others: Mapping[str, Field], given: str) -> Target:
         if len(name) > MAX_TEXT or not name.isprintable():
             raise BadInput(f"{given} {quote(name)}: allowed: a name of up to {MAX_TEXT} characters")
         return Target(name, name, OPTION)
-    allowed = join_names([*FIELDS, *others, f"{OPTIONS}NAME"])
+    allowed = join_names([*FIELDS, *others, f"{MODEL}NAME", f"{OPTIONS}NAME"])
     raise BadInput(f"{given}: no field {quote(name)}; allowed: {allowed}")

@@ -9,13 +9,29 @@ from typing import Any
 from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import quote
 from wattlaw.store.units import UnclearNumber, finite_number, number_or_inf, read_number
-from wattlaw.study.base_model import MAX_COUNT
-from wattlaw.study.setting import RECORDED
+from wattlaw.study.base_model import CHECKPOINTINGS, MAX_COUNT, SHARDINGS
+from wattlaw.study.network import Network
+from wattlaw.study.setting import LAYOUT, RECORDED
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
 _MAX_EPOCHS = 100_000
 _MAX_INTEGER = 2**53  # a table that holds floats cannot hold every larger integer
+#: Other names of precisions, of mixed ones that of the matrix products.
+_PRECISIONS = {
+    "amp_bf16": "bf16", "amp_fp16": "fp16", "bfloat16": "bf16", "float16": "fp16",
+    "float32": "fp32",
+}  # fmt: skip
+#: Other names of precisions; a mixed one is that of its matrix products.
+_PRECISIONS = {
+    "amp_bf16": "bf16", "amp_fp16": "fp16", "bfloat16": "bf16", "float16": "fp16",
+    "float32": "fp32",
+}  # fmt: skip
+#: Other names of shardings: no sharding, and those of PyTorch's FSDP.
+_SHARDINGS = {
+    "zero0": "none", "ddp": "none", "no_shard": "none", "full_shard": "fsdp", "fsdp2": "fsdp",
+    "shard_grad_op": "zero2", "hybrid_shard": "hsdp",
+}  # fmt: skip
 #: Prefix of a setting that has no field of its own, such as ``options.optimizer``.
 OPTIONS = "options."
 
@@ -83,9 +99,10 @@ def in_range(
     return Field(parse, allowed, kind, dimension)
 
 
-def _choice(*names: str) -> Field:
+def _choice(*names: str, **aliases: str) -> Field:
     def parse(value: Any) -> str:
         name = _text(value).lower()
+        name = aliases.get(name, name)
         if name not in names:
             raise ValueError
         return name
@@ -93,7 +110,16 @@ def _choice(*names: str) -> Field:
     return Field(parse, ", ".join(names))
 
 
+def _truth(value: Any) -> bool:
+    known = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+    text = str(value).strip().lower()
+    if text not in known:
+        raise ValueError
+    return known[text]
+
+
 _TEXT = Field(_text, f"a text of 1 to {MAX_TEXT} characters")
+_TRUTH = Field(_truth, "true or false")
 _COUNT = in_range(1, MAX_COUNT, f"a whole number from 1 to {MAX_COUNT:,}", int)
 _AMOUNT = in_range(1, _MAX_INTEGER, "a whole number >= 1", int)
 _POSITIVE = in_range(0, math.inf, "a number > 0", above_low=True)
@@ -103,8 +129,12 @@ _TIME, _ENERGY, _POWER, _FREQUENCY = (
 _SHARE = in_range(0, 1, "a share from 0 to 1", dimension="share")
 
 STEP_PARTS = ("data_wait_s", "communication_s", "rank_wait_s")
-#: What was run: fields of a run's specification, beside ``OPTIONS``.
-SETTING_FIELDS = frozenset({*RECORDED, "workload", "hardware", "nodes", "repeat", "epochs"})
+#: Micro-batches, beside the rest of the parallel layout.
+MICRO_BATCHES = ("micro_batch", "gradient_accumulation")
+#: What was run: fields of a run's specification, beside ``OPTIONS`` and ``MODEL``.
+SETTING_FIELDS = frozenset({
+    *RECORDED, *LAYOUT, *MICRO_BATCHES, "workload", "hardware", "nodes", "repeat", "epochs",
+})  # fmt: skip
 THROUGHPUT, TOKENS = "throughput", "tokens_per_sample"
 ENERGIES = tuple(f"{kind}_energy_j" for kind in KINDS)
 FIELDS: Mapping[str, Field] = {
@@ -119,7 +149,13 @@ FIELDS: Mapping[str, Field] = {
     "local_batch": _COUNT,
     "power_limit_w": _POWER,
     "clock_limit_mhz": _FREQUENCY,
-    "precision": _choice("fp32", "tf32", "bf16", "fp16"),
+    "precision": _choice("fp32", "tf32", "bf16", "fp16", **_PRECISIONS),
+    **dict.fromkeys((*LAYOUT[:5], *MICRO_BATCHES), _COUNT),
+    "sharding": _choice(*SHARDINGS, **_SHARDINGS),
+    "checkpointing": _choice(*CHECKPOINTINGS),
+    "sequence_parallel": _TRUTH,
+    "peak_memory_bytes": replace(_POSITIVE, dimension="memory"),  # of the fullest GPU
+    "status": _TEXT,  # ok, oom or another reason of a failure
     "dataset_fraction": in_range(0, 1, "a number > 0 and <= 1", above_low=True, dimension="share"),
     "nodes": _COUNT,
     "repeat": in_range(0, MAX_COUNT, f"a whole number from 0 to {MAX_COUNT:,}", int),
@@ -138,6 +174,14 @@ FIELDS: Mapping[str, Field] = {
     "loss": Field(_number_or_nan, "a number (NaN if it diverged)", float),
     "eval_time_s": _TIME,
 }
+#: Sizes of the transformer: ``model.layers`` and the other fields of a study's ``model``.
+MODEL = "model."
+MODEL_FIELDS: Mapping[str, Field] = {
+    MODEL + name: _TRUTH
+    if each.annotation is bool
+    else in_range(0, MAX_COUNT, f"a whole number from 0 to {MAX_COUNT:,}", int)
+    for name, each in Network.model_fields.items()
+}
 OPTION = Field(_option, f"a number or a text of 1 to {MAX_TEXT} characters")
 
 
@@ -146,13 +190,23 @@ class InvalidCell(ValueError):
 
 
 def global_batch_of(values: Mapping[str, Any]) -> int | None:
-    """Return the global batch of a row with ``gpus``, from either batch; None without both.
+    """Return the global batch of a row with ``gpus``, from any batch; None without one.
     ``InvalidCell`` if they contradict each other."""
     gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
-    if batch is None and local is not None:
-        batch = gpus * local
-    if batch is not None and batch % gpus:
-        raise InvalidCell(f"global_batch {batch} cannot be divided by {gpus} gpus")
-    if batch is not None and local not in (None, batch // gpus):
+    model_gpus = math.prod(values.get(name, 1) for name in ("tp", "pp", "cp"))
+    copies, rest = divmod(gpus, model_gpus)
+    if rest:
+        raise InvalidCell(f"tp x pp x cp is {model_gpus}, which does not divide {gpus} gpus")
+    micro = [values[name] for name in MICRO_BATCHES if name in values]
+    of_micro = copies * math.prod(micro) if len(micro) == 2 else None
+    if batch is None:
+        batch = of_micro if local is None else gpus * local
+    if batch is not None and batch % copies:
+        what = f"{gpus} gpus" if copies == gpus else f"{copies} copies of the model"
+        raise InvalidCell(f"global_batch {batch} cannot be divided by {what}")
+    if batch is not None and local not in (None, batch / gpus):
         raise InvalidCell(f"global_batch {batch} is not {gpus} gpus x local_batch {local}")
+    if of_micro not in (None, batch):
+        text = f"global_batch {batch} is not {copies} copies x {' x '.join(MICRO_BATCHES)}"
+        raise InvalidCell(f"{text}, {of_micro}")
     return batch

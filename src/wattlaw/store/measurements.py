@@ -5,6 +5,7 @@
 
 import contextlib
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -16,6 +17,7 @@ from wattlaw.common.text import join_names, quote
 from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
     MAX_TEXT,
+    MODEL,
     OPTIONS,
     SETTING_FIELDS,
     STEP_PARTS,
@@ -27,6 +29,7 @@ from wattlaw.store.fields import (
 )
 from wattlaw.store.rows import Row, Rows, read_rows
 from wattlaw.store.units import UnclearNumber, decimal_marks, finite_number, is_unit, read_number
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY, memory_that_ran_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,11 +41,11 @@ _SUMMARIES = frozenset({
 })  # fmt: skip
 _NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
 _FAILED = frozenset({
-    "oom", "out of memory", "fail", "failed", "error", "crash", "crashed", "timeout", "dnf",
-    "did not finish",
+    "fail", "failed", "error", "crash", "crashed", "timeout", "dnf", "did not finish",
 })  # fmt: skip
 
 
+_DONE = frozenset({"ok", "done", "success", "succeeded", "completed", "finished"})
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
 Reader = Callable[[Any], Any]  # of a cell of a column
@@ -53,12 +56,14 @@ class Measurement:
     """One row. ``setting`` has the fields of ``SETTING_FIELDS`` and the options; None where one of
     them cannot be read. ``result`` has the others that the row has, always with the time of an
     epoch or a step (``Measurements.time_field``), which a throughput becomes, and with
-    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used."""
+    ``gpu_energy_j`` where the table has a power. ``fault`` says why the row cannot be used,
+    ``failure`` why its run has no result."""
 
     line: int
     setting: Mapping[str, Any] | None
     result: Mapping[str, Any]
     fault: str | None = None
+    failure: str | None = None
     more: tuple[int, ...] = ()  # its other lines, where cells have line breaks
 
 
@@ -158,8 +163,15 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
     for name in (fields.time_field, THROUGHPUT):
         time = row.cells.get(fields.columns.get(name, ""))
         if isinstance(time, str) and time.strip().lower() in _FAILED:
-            return "a run without a result, such as OOM"
+            return "a run that failed"
     return None
+
+
+def _memory_failure(row: Row, fields: FieldMap) -> str | None:
+    """Return the reason of a run that has "OOM" in the place of its time."""
+    cells = (row.cells.get(fields.columns.get(name, "")) for name in (fields.time_field, THROUGHPUT))
+    is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
+    return OUT_OF_MEMORY if is_memory else None
 
 
 def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
@@ -169,13 +181,13 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
     def values(*, of_setting: bool) -> dict[str, Any]:
         known = {}
         for name, target in fields.targets.items():
-            is_of_setting = name in SETTING_FIELDS or name.startswith(OPTIONS)
+            is_of_setting = name in SETTING_FIELDS or name.startswith((OPTIONS, MODEL))
             if is_of_setting == of_setting:
                 read, cell = readers.get(name), row.cells.get(target.column or "")
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
-    fault = None
+    fault, failure = None, _memory_failure(row, fields)
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)
@@ -183,11 +195,24 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
         for name in ("gpus", "workload", "repeat"):
             if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
-        result = values(of_setting=False)
-        _complete(result, setting, fields)
+        if failure is None:
+            result = values(of_setting=False)
+            failure = _failure_of(result.pop("status", "ok"))
+        if failure is None:
+            _complete(result, setting, fields)
     except InvalidCell as error:
         fault = str(error)
-    return Measurement(row.line, setting, result, fault, row.more)
+    return Measurement(row.line, setting, result, fault, failure, row.more)
+
+
+def _failure_of(status: str) -> str | None:
+    text = status.lower().replace("_", " ")
+    if text in _DONE:
+        return None
+    if re.search(r"\boom\b|out of memory|outofmemory", text) is None:
+        return f"failed elsewhere: {status}"
+    is_sure = re.search(r"\bor\b|/", text) is None
+    return OUT_OF_MEMORY if is_sure else f"{OUT_OF_MEMORY}, or another failure ({status})"
 
 
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from wattlaw.study.base_model import Checkpointing, Sharding
 from wattlaw.study.model import RunSpec
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY, Memory, memory_that_ran_out
 
 Status = Literal["planned", "running", "done", "failed", "skipped"]
 #: A count that fits a column of 64-bit integers.
@@ -164,4 +165,13 @@ class RunRecord(_Model):
 
     @property
     def state(self) -> str:
-        return "interrupted" if self.status == "failed" and self.interrupted else self.status
+        if self.status != "failed":
+            return self.status
+        if self.interrupted:
+            return "interrupted"
+        return OUT_OF_MEMORY if self.out_of_memory else "failed"
+
+    @property
+    def out_of_memory(self) -> Memory | None:
+        is_own_end = self.status == "failed" and not self.interrupted
+        return memory_that_ran_out(self.reason) if is_own_end else None

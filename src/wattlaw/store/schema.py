@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from wattlaw.store.record import VERDICTS, Facts, RunRecord, Site
 from wattlaw.store.streams import Sample, Window
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.setting import RECORDED
 
 _TYPES = {
@@ -85,7 +86,9 @@ _OF_EACH_RUN = (
     "precision", "dataset_fraction", "software", "status",
 )  # fmt: skip
 _OBJECTS = ("options", "train", "software")
-_STATUSES = ("planned", "running", "interrupted", "done", "damaged", "failed", "skipped")
+_STATUSES = (
+    "planned", "running", "interrupted", "done", "damaged", "failed", "skipped", OUT_OF_MEMORY,
+)  # fmt: skip
 
 
 def check_runs(runs: pa.Table) -> None:
@@ -141,11 +144,16 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     row = {name: getattr(record, name) for name in _OF_RECORD}
     row |= {name: getattr(facts, name) for name in _OF_FACTS}
     row |= {name: getattr(setting, name) for name in RECORDED}
-    if layout := setting.layout:  # what ran counts, where it was seen
+    layout = setting.layout
+    if setting.gradient_accumulation > 1:
+        layout["gradient_accumulation"] = setting.gradient_accumulation
+    if layout:  # what ran counts, where it was seen
         ran = {name: getattr(facts, name, None) for name in layout}
         row["layout"] = json.dumps(layout | {k: v for k, v in ran.items() if v is not None})
     if spec.workload.model is not None:
         row["network"] = spec.workload.model.model_dump_json(exclude_defaults=True)
+    if (setting.local_batch or 0) % 1:  # several GPUs share a sample
+        row["local_batch"] = None
     if facts.global_batch:  # analyses use the batch that ran
         local_batch, rest = divmod(facts.global_batch, setting.gpus)
         row |= {
@@ -156,6 +164,7 @@ def row_of(record: RunRecord, status: str, reason: str | None = None) -> dict[st
     row |= {
         "status": status,
         "reason": record.reason if reason is None else reason,
+        "out_of_memory": record.out_of_memory,
         "epochs": measure.epochs,
         "sample_hz": measure.sample_hz,
         "assume_cpu_w": measure.assume_cpu_w,

@@ -41,6 +41,8 @@ UNITS: Mapping[str, Mapping[str, float]] = {
                "kWh": 3.6e6, "MWh": 3.6e9, "joule": 1.0, "joules": 1.0},
     "power": {"mW": 1e-3, "W": 1.0, "kW": 1e3, "MW": 1e6, "watt": 1.0, "watts": 1.0},
     "frequency": {"Hz": 1e-6, "kHz": 1e-3, "MHz": 1.0, "GHz": 1e3},
+    "memory": {"bytes": 1.0, "KB": 1e3, "MB": 1e6, "GB": 1e9, "KiB": 2.0**10, "MiB": 2.0**20,
+               "GiB": 2.0**30},
     "share": {"%": 0.01, "percent": 0.01, "pct": 0.01, "share": 1.0, "fraction": 1.0},
 }  # fmt: skip
 #: The units that messages name, and an example of a cell with one.
@@ -49,6 +51,7 @@ _NAMED: Mapping[str, tuple[tuple[str, ...], str]] = {
     "energy": (("mJ", "J", "kJ", "MJ", "Wh", "kWh", "MWh"), "3.2 kWh"),
     "power": (("mW", "W", "kW", "MW"), "260 W"),
     "frequency": (("Hz", "kHz", "MHz", "GHz"), "1.4 GHz"),
+    "memory": (("bytes", "MB", "MiB", "GB", "GiB"), "61.5 GiB"),
     "share": (("share", "percent"), "97%"),
 }
 _LOWER = {

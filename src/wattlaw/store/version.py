@@ -10,7 +10,7 @@ from wattlaw.common.files import read_text, write_text
 from wattlaw.common.text import quote
 
 #: Increased by every change after which older records or tables cannot be read as they are.
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 _KEY = "schema_version"
 CONTENT = json.dumps({_KEY: SCHEMA_VERSION})
 

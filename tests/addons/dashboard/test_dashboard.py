@@ -18,7 +18,7 @@ from typing import NamedTuple
 import psutil
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, expect, sync_playwright
 
 from conftest import started, wait_for
 from made_stores import write_store
@@ -66,7 +66,7 @@ def served(store: Path, *options: object) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser():
     if not Path(CHROMIUM).exists():
         pytest.skip("Debian's chromium is not installed")
     with sync_playwright() as playwright:
@@ -76,7 +76,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def view(browser) -> Iterator[Page]:
+def view(browser):
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page = context.new_page()
     page.set_default_timeout(SLOW_MS)
@@ -141,7 +141,7 @@ def made_store(path: Path) -> Path:
 
 
 @pytest.fixture(scope="module")
-def site(tmp_path_factory) -> Iterator[Site]:
+def site(tmp_path_factory):
     """Serve a store whose texts are hostile, for the tests that change nothing."""
     with served(made_store(tmp_path_factory.mktemp("site") / "store")) as url:
         yield Site(url, cookie(url))

@@ -14,13 +14,7 @@ from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.scaling_claims import CNN_BETAS
-from wattlaw_papers.claims.verdicts import (
-    CONTRADICTED,
-    NOT_DECIDABLE,
-    SIMULATED,
-    SUPPORTED,
-    Claim,
-)
+from wattlaw_papers.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED, Claim
 from wattlaw_papers.published import published
 
 GROWN = {"grows": True, "counts": (1, 2, 4, 8)}
@@ -152,18 +146,12 @@ CASES: dict[str, dict[str, Made]] = {
         TRUE: lambda: capped({135: 6.0, 735: 1.7}, limit="clock_limit_mhz"),
         FALSE: lambda: capped({135: 6.0}, turns={135: 0.15}, limit="clock_limit_mhz"),
     },
-    "200w-costs-no-speed": {
-        TRUE: lambda: capped({200: 1.0}),
-        FALSE: lambda: capped({200: 1.2}),
-    },
+    "200w-costs-no-speed": {TRUE: lambda: capped({200: 1.0}), FALSE: lambda: capped({200: 1.2})},
     "200w-saves-energy": {
         TRUE: lambda: capped({200: 1.0}, {200: 160.0}),
         FALSE: lambda: capped({200: 1.0}, {200: 198.0}),
     },
-    "100w-slows-clearly": {
-        TRUE: lambda: capped({100: 1.6}),
-        FALSE: lambda: capped({100: 1.02}),
-    },
+    "100w-slows-clearly": {TRUE: lambda: capped({100: 1.6}), FALSE: lambda: capped({100: 1.02})},
     "slow-down-shrinks-at-128": {
         TRUE: lambda: capped({100: 1.6}, turns={100: 0.1}),
         FALSE: lambda: capped({100: 1.6}),
@@ -198,14 +186,8 @@ CASES: dict[str, dict[str, Made]] = {
         TRUE: lambda: Lab().run(watts=200.0).run("bert-base", watts=150.0),
         FALSE: lambda: Lab().run(watts=200.0).run("bert-base", watts=201.0),
     },
-    "factor-moves-with-samples": {
-        TRUE: lambda: rated(0.3, 0.0),
-        FALSE: lambda: rated(0.0, 0.1),
-    },
-    "factor-moves-with-steps": {
-        TRUE: lambda: rated(0.0, 0.2),
-        FALSE: lambda: rated(0.3, 0.0),
-    },
+    "factor-moves-with-samples": {TRUE: lambda: rated(0.3, 0.0), FALSE: lambda: rated(0.0, 0.1)},
+    "factor-moves-with-steps": {TRUE: lambda: rated(0.0, 0.2), FALSE: lambda: rated(0.3, 0.0)},
     "resnet50-quality-falls-beyond-8192": {
         TRUE: lambda: qualities("resnet50", {4096: 0.76, 8192: 0.76, 16384: 0.72, 32768: 0.65}),
         FALSE: lambda: qualities("resnet50", {4096: 0.76, 8192: 0.76, 16384: 0.76}),

@@ -23,14 +23,14 @@ MAP = (
 
 
 @pytest.fixture(params=ORIGINS)
-def rows(request: pytest.FixtureRequest) -> pd.DataFrame:
+def rows(request):
     table = pd.read_csv(public_csv("power_caps.csv", request.param))
     ours = (table["gpu"] == "V100") & table["dataset"].isin(["squad", "movielens-1m"])
     return table[ours]
 
 
 @pytest.fixture
-def store(rows: pd.DataFrame, tmp_path: Path) -> Path:
+def store(rows, tmp_path):
     rows.to_csv(tmp_path / "caps.csv", index=False)
     import_files(tmp_path / "caps.csv", tmp_path / "store", map=MAP)
     return tmp_path / "store"

@@ -20,14 +20,14 @@ BOTH = pytest.mark.parametrize("source", ["folder", "tfrecord"])
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "data"
     make_data(folder, SIZE, seed=5)
     return folder
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Path:
+def own(tmp_path):
     make_data(tmp_path / "data", 12, seed=5)
     return tmp_path / "data"
 

@@ -33,7 +33,7 @@ SYNTHETIC = {**SMALL, "vocab_size": 300, "train_samples": 64, "evaluation_sample
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "wikitext"
     make_data(folder, size=24, seed=5)
     return folder

@@ -40,16 +40,6 @@ def test_the_nets_have_the_papers_parameters(entry, factory, options):
     assert sum(weight.numel() for weight in model.parameters()) == entry.parameters
 
 
-def test_an_epoch_is_the_papers_split_and_the_rate_is_constant():
-    workload = SchNetOnQm9(SchNetOptions())
-    assert len(workload.training_data()) == 110_000
-    assert len(workload.evaluation_data()) == 10_000
-    optimizer = workload.optimizer(workload.model(), 128, fused=False)
-    workload.schedule(optimizer, 128, 200).before_step(150.0)
-    assert isinstance(optimizer, torch.optim.Adam)
-    assert [group["lr"] for group in optimizer.param_groups] == [1e-3]
-
-
 def test_mae_is_in_the_property_s_unit():
     workload = schnet(train_samples=64, evaluation_samples=16, target="Cv")
     model, dataset = workload.model(), workload.evaluation_data()
@@ -71,7 +61,7 @@ def test_targets_are_standardised_by_the_training_molecules():
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
+def data(tmp_path):
     make_data(tmp_path / "qm9", 24, seed=0)
     return tmp_path / "qm9"
 

@@ -7,7 +7,6 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -30,21 +29,21 @@ Features = dict[str, tuple[bytes | int | list[int], str]]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("made") / "data"
     make_data(folder, 12, seed=5)
     return folder
 
 
 @pytest.fixture
-def data(made: Path, tmp_path: Path) -> Path:
+def data(made, tmp_path):
     for path in made.glob("*-of-*"):
         shutil.copy(path, tmp_path)
     return tmp_path
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[..., Path]:
+def write(tmp_path):
     def write(*examples: Features) -> Path:
         writer = TFRecordWriter(str(tmp_path / "train-00000-of-00001"))
         for example in examples:
@@ -203,7 +202,7 @@ def test_other_usual_names_of_splits_are_read(data, tmp_path, train, validation)
 
 
 @pytest.fixture
-def searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def searched(tmp_path, monkeypatch):
     found: list[Path] = []
     search = tfrecords.bounds
 

@@ -10,9 +10,7 @@ from pydantic import ValidationError
 from wattlaw.common.errors import BadInput
 from wattlaw_papers.workloads.weather import FOURCASTNET, Options
 from wattlaw_papers.workloads.weather.fourcastnet import FourCastNet
-from wattlaw_papers.workloads.weather.scores import (
-    relative_l2,
-)
+from wattlaw_papers.workloads.weather.scores import relative_l2
 from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather
 
 NET = {"channels": 3, "image_size": [16, 32], "embed_dim": 16, "depth": 1, "num_blocks": 2}
@@ -33,14 +31,6 @@ def test_the_model_has_the_parameters_of_its_entry():
     with torch.device("meta"):
         model = FourCastNet(Options()).model()
     assert sum(p.numel() for p in model.parameters()) == 72_920_832 == FOURCASTNET.parameters
-
-
-def test_defaults_are_the_papers_years_and_stages():
-    pretrain, finetune = Options(), Options(stage="finetune")
-    assert (pretrain.train_samples, pretrain.evaluation_samples) == (37 * 1460, 2 * 1460)
-    assert (pretrain.steps, pretrain.peak_lr) == (1, 5e-4)
-    assert (finetune.steps, finetune.peak_lr) == (2, 1e-4)
-    assert Options(stage="finetune", lr=0.5).peak_lr == 0.5
 
 
 @pytest.mark.parametrize(
@@ -133,10 +123,7 @@ def _saved(path, **changes):
     [
         (lambda path: None, "No such file"),
         (lambda path: path.write_text("words"), "not a checkpoint"),
-        (
-            lambda path: _saved(path, embed_dim=32),
-            r"pos_embed: .*\[1, 8, 32\].*\[1, 8, 16\]",
-        ),
+        (lambda path: _saved(path, embed_dim=32), r"pos_embed: .*\[1, 8, 32\].*\[1, 8, 16\]"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words):
@@ -149,7 +136,7 @@ def test_weights_that_do_not_fit_are_refused_in_one_line(tmp_path, write, words)
 
 
 @pytest.fixture(scope="module")
-def climate() -> Climate:
+def climate():
     return Climate(4, 32, 64, seed=3)
 
 

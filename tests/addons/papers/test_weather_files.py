@@ -23,14 +23,14 @@ PLAIN = ChannelStatistics(np.zeros((2, 1, 1), np.float32), np.ones((2, 1, 1), np
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("era5") / "data"
     make_data(folder, size=10, seed=0)
     return folder
 
 
 @pytest.fixture
-def folder(made: Path, tmp_path: Path) -> Path:
+def folder(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "data"))
 
 
@@ -163,10 +163,7 @@ def _cut(path: Path) -> None:
         (lambda p: rewrite(p, np.zeros(3), "data"), "has no dataset 'fields'; it has data"),
         (lambda p: rewrite(p, fields_of(p)[0]), "is 20x33x64 of float32; allowed: .*time, channel"),
         (lambda p: rewrite(p, fields_of(p)[:, :19]), "has 19 channels; allowed: at least 20"),
-        (
-            lambda p: rewrite(p, fields_of(p)[..., :63]),
-            "grid of 33x63; allowed: 32x64.*or 33x64",
-        ),
+        (lambda p: rewrite(p, fields_of(p)[..., :63]), "grid of 33x63; allowed: 32x64.*or 33x64"),
         (lambda p: rewrite(p, fields_of(p)[:1]), "has 1 times; allowed: at least 2"),
     ],
 )

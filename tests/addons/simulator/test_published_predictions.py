@@ -1,8 +1,6 @@
 """Simulated beside published values, and power limits beside public traces."""
 
 import importlib
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +15,7 @@ ROOT = paths.ROOT
 
 
 @pytest.fixture
-def benchmarks(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Any]:
+def benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     return importlib.import_module
 

@@ -236,17 +236,6 @@ def test_limits_are_in_the_record_as_enforced_and_those_out_of_range_skip_the_ru
             assert {one.device for one in record.limits} == set(record.facts.device_ids)
 
 
-def test_a_simulated_store_can_be_reported(store, tmp_path):
-    page = tmp_path / "report.html"
-    assert main(["report", str(store), "-o", str(page)]) == 0
-    text = page.read_text()
-    assert "<h1>" in text
-    assert "(simulated)</h1>" in text
-    captions = re.findall(r"<(?:fig)?caption>.*?</(?:fig)?caption>", text, re.DOTALL)
-    assert len(captions) > 10
-    assert [caption for caption in captions if "simulated" not in caption.lower()] == []
-
-
 def test_the_command_line_reports_and_repeats_failures(write_study, tmp_path):
     study, store = write_study(launch=MIT, sweeps=SWEEPS, repeats=2), tmp_path / "store"
     ended = wattlaw("run", study, "--store", store, "--fail-share", "0.5")

@@ -9,7 +9,6 @@ import signal
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pynvml
@@ -17,7 +16,7 @@ import pytest
 
 from conftest import wait_for
 from limiting import SET, stays
-from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, JOB, NODE, OTHER, SITE, THIRD, Node, nodes, stepd
+from sites import ASKS, BEFORE_W, CLOCKS, GRACE_S, JOB, NODE, OTHER, SITE, THIRD, nodes, stepd
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.measure.devices.sysfs import ROOT_VARIABLE
 from wattlaw.measure.limits.prolog_limits import verify_prolog_limits
@@ -252,7 +251,7 @@ def test_restore_handles_ended_jobs_and_all_also_running_ones(start):
 
 
 @pytest.fixture
-def scripts(start: Callable[..., Node], tmp_path: Path) -> tuple[Node, Path]:
+def scripts(start, tmp_path):
     """Give a node whose administrator has changed the folders of the scripts."""
     node = start(1)
     folder = tmp_path / "scripts"

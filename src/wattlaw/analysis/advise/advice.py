@@ -40,13 +40,14 @@ from wattlaw.analysis.metrics.comparable_runs import (
 )
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import source_of
 
 #: A setting that is best with a lower probability is a candidate, and not clearly best.
 CLEAR = 0.5
 #: Statuses of runs that have no results although they were started, or were to be.
-_WITHOUT_RESULT = ("failed", "interrupted", "skipped")
+_WITHOUT_RESULT = (OUT_OF_MEMORY, "failed", "interrupted", "skipped")
 _NO_ENERGY = "no comparable energy"
 _ELECTRICITY = Caution(
     "electricity-not-counted",

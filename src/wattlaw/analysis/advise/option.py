@@ -209,7 +209,7 @@ class Option(Result):
         holders = {name: self if name in _BESIDE else self.setting for name in COLUMNS}
         values = {name: getattr(holder, name) for name, holder in holders.items()}
         batch = values["local_batch"]
-        return values | {"local_batch": None if batch is None else int(batch)}
+        return values | {"local_batch": None if batch is None or batch % 1 else int(batch)}
 
     @property
     def label(self) -> str:
@@ -219,7 +219,8 @@ class Option(Result):
             parts[0] += f" on {plural(values['nodes'], 'node')}"
         parts += [limit_label(name, values[name]) for name in LIMITS if name in names]
         if self.global_batch is not None:
-            each = f" ({values['local_batch']} each)" if self.gpus > 1 else ""
+            has_local = self.gpus > 1 and values["local_batch"] is not None
+            each = f" ({values['local_batch']} each)" if has_local else ""
             parts.append(f"batch {self.global_batch}{each}")
         shown = [name for name in ("power_profile", "precision", "hardware") if name in names]
         return ", ".join([*parts, *(str(values[name]) for name in shown if values[name])])

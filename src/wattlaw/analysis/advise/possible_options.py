@@ -33,8 +33,9 @@ from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.analysis.metrics.variation import shared_deviations, variation
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import quantiles
-from wattlaw.analysis.predict.job import Job, job_of, setting_of_row
+from wattlaw.analysis.predict.job import Job, job_of
 from wattlaw.analysis.predict.predictions import MeasuredRange
+from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import Question

@@ -4,12 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
+import numpy as np
+import numpy.typing as npt
+
+from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
 from wattlaw.study.model import Study
+from wattlaw.study.network import Network
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 
 #: The standard error of a run's mean step time that suffices, as a share of the tolerance.
 _PRECISE = 0.25
@@ -83,13 +88,43 @@ def check_bounds(question: Question, study: Study, runs: Sequence[PlannedRun]) -
 def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
     """Return whether a setting may fit into memory, given those that did not.
 
-    Settings of the same precision with at least as many samples in a micro-batch of a GPU do not.
+    Settings of the same precision and layout with at least as many samples in a micro-batch do not,
+    unless more copies share the model's states.
     """
     samples = setting.micro_batch or 0.0
-    alike = [item for item in out_of_memory if item.precision == setting.precision]
+    alike = [
+        item
+        for item in out_of_memory
+        if item.precision == setting.precision and layout_of(item) == layout_of(setting)
+        and (item.sharding == "none" or item.dp >= setting.dp)
+    ]
     if setting in out_of_memory:
         return False
     return not any(item.micro_batch and samples >= item.micro_batch for item in alike)
+
+
+def layout_of(setting: Setting) -> tuple[object, ...]:
+    """Return the parallel layout, without the GPUs and micro-batches."""
+    return tuple(getattr(setting, name) for name in LAYOUT)
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What is known of the memory that layouts of a network need on GPUs of ``memory_gib``."""
+
+    network: Network
+    memory_gib: float
+    peaks: tuple[Peak, ...] = ()
+
+    def fits(self, settings: Sequence[Setting], seed: int = 0) -> npt.NDArray[np.bool_]:
+        """Return whether each setting fits, in draws: shape (draws, settings)."""
+        model = learn(self.peaks, seed)
+        fits = model.peaks_gib(settings, [self.network] * len(settings)) < self.memory_gib
+        ran = {item.setting: item.fitted for item in self.peaks}
+        for index, setting in enumerate(settings):
+            if setting in ran:
+                fits[:, index] = ran[setting]
+        return fits
 
 
 def is_long_enough(error: float, tolerance: float) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.analysis.decide.candidates import Candidate, layout_of
 from wattlaw.study.setting import Setting
 
 #: A run shows a setting with equal load on at most this many times as many GPUs, or as few.
@@ -67,7 +67,7 @@ def _shows(run: Setting, setting: Setting) -> bool:
 
 def _load(setting: Setting) -> tuple[object, ...]:
     axes = (getattr(setting, name) for name in _AXES)
-    return (*axes, setting.gradient_accumulation, setting.precision)
+    return (*axes, setting.gradient_accumulation, setting.precision, layout_of(setting))
 
 
 def _place(setting: Setting) -> object:

@@ -15,10 +15,12 @@ from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.run_overhead import Overheads
-from wattlaw.analysis.predict.job import Job, jobs_of, setting_of_row
+from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Floats
+from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
 from wattlaw.study.model import Study
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
@@ -26,8 +28,6 @@ from wattlaw.study.sources import TRAINING, origin_of
 
 #: Runs with equal values in these columns are runs of the study's job.
 _JOB = ("options", "train", "dataset_fraction", "run_length", "hardware", "power_profile")
-#: In the reasons of failures that larger micro-batches share.
-_MEMORY = "out of memory"
 #: A setting whose runs failed this often cannot run.
 _TRIES = 2
 UNKNOWN_QUALITY = Caution(
@@ -127,14 +127,11 @@ def read_evidence(
         (own["attempts"] > 0) | ~own["run_id"].isin(pending)
     )
     failed = own[(own["status"] == "failed") | is_skipped]
-    memory, tries = set(), Counter[Setting]()
-    for run_id, attempts, reason in failed[["run_id", "attempts", "reason"]].itertuples(
-        index=False
-    ):
+    tries = Counter[Setting]()
+    for run_id, attempts in failed[["run_id", "attempts"]].itertuples(index=False):
         # A run that was skipped before its start cannot run at all.
         tries[settings[run_id]] += attempts or _TRIES
-        if _MEMORY in (reason or ""):
-            memory.add(settings[run_id])
+    memory = {settings[run_id] for run_id in own.index[own["status"] == OUT_OF_MEMORY]}
     infeasible = {setting for setting, count in tries.items() if count >= _TRIES} - was_done
     question, untried, warnings = _answered(
         question, study, rows, epochs, candidates.values(), per_epoch, known=bool(len(own))
@@ -193,7 +190,7 @@ def _seconds(own: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, tuple[float, 
     windows = epochs[epochs["run_id"].isin(own.index)]
     sums = windows.groupby(["run_id", "phase", "host"], dropna=False)["duration_s"].sum()
     phases = sums.groupby(level=["run_id", "phase"]).max().unstack()
-    phases = phases.reindex(own.index[own["status"].isin(["done", "failed"])])
+    phases = phases.reindex(own.index[own["status"].isin(["done", "failed", OUT_OF_MEMORY])])
     trained = phases.reindex(columns=[*TRAINING]).max(axis=1).fillna(0.0)
     total = (own["finished_at"] - own["started_at"]).dt.total_seconds().fillna(0.0)
     # The clock of a simulated run is not that of the simulation.

@@ -1,6 +1,6 @@
 """The runs that come first, because no other runs have their information."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -16,6 +16,26 @@ _FEWEST, _FREE = 16, 0.001
 _WIDE = 8
 #: A repeat that has at most this share of the work of all runs is made for the noise that it shows.
 _CHEAP_REPEAT = 0.05
+#: The first layout has at least this chance to fit into memory.
+_LIKELY_TO_FIT = 0.5
+
+
+def first_layouts(
+    possible: Sequence[Candidate], seen: Sequence[Setting], chances: Mapping[Setting, float]
+) -> list[Candidate]:
+    """Return the layouts to try until one has run: the least model parallelism that may fit.
+
+    It is the usual rule: sharded states, and the largest micro-batch. ``chances`` are those to fit.
+    """
+
+    def rank(item: Candidate) -> tuple[float, ...]:
+        setting, chance = item.setting, chances[item.setting]
+        sharded = setting.sharding != "none"
+        unlikely = 0.0 if chance >= _LIKELY_TO_FIT else 1 - chance
+        size = setting.gpus, setting.model_gpus, setting.tp, -(setting.micro_batch or 0.0)
+        return (unlikely, *size, not sharded)
+
+    return [] if seen else sorted(possible, key=rank)
 
 
 def first_runs(possible: Sequence[Candidate], seen: Sequence[Setting]) -> list[Candidate]:

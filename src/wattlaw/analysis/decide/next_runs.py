@@ -5,10 +5,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.analysis.decide.candidates import Candidate, Memory, layout_of
 from wattlaw.analysis.decide.checks import Checks
-from wattlaw.analysis.decide.first_runs import first_runs
+from wattlaw.analysis.decide.first_runs import first_layouts, first_runs
 from wattlaw.analysis.decide.regret import Beside, missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
@@ -32,6 +33,8 @@ _EFFORT = 0.001
 #: were 2.9 times theirs (2.1 to 4.1, 90 %; benchmarks/decision_odds.py). The lower end counts, from
 #: as many measured settings on as those decisions had.
 _ODDS, _MEASURED = 2.0, 6
+#: A layout that fits into memory with a lower probability is neither run nor chosen.
+_LEAST_CHANCE = 0.05
 #: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
@@ -97,6 +100,7 @@ def plan(
     host: HostPower | None = None,
     beside: BesideTraining | None = None,
     settings: Collection[Setting] | None = None,
+    memory: Memory | None = None,
     is_modelled: Callable[[Setting], bool] = lambda _: True,
     hours_left: float | None = None,
     at_once: int = 1,
@@ -124,8 +128,16 @@ def plan(
     if settings is None:
         settings = [*(item.decided for item in candidates), *seen]
     choices = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
-    allowed = [item for item in candidates if question.allows(item.decided)]
-    first = first_runs(allowed or candidates, seen)
+    every = list(dict.fromkeys([*choices, *(item.setting for item in candidates)]))
+    fits = np.ones((1, len(every)), dtype=bool) if memory is None else memory.fits(every, seed)
+    chances = dict(zip(every, fits.mean(0).tolist(), strict=True))
+    choices = [setting for setting in choices if chances[setting] >= _LEAST_CHANCE]
+    candidates = [item for item in candidates if chances[item.setting] >= _LEAST_CHANCE]
+    allowed = [item for item in candidates if question.allows(item.decided)] or candidates
+    if len({layout_of(setting) for setting in every}) > 1:
+        first = first_layouts(allowed, seen, chances)
+    else:
+        first = first_runs(allowed, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
         return Plan(proposals=tuple(map(Proposal, first[:at_once])), stopped_because=reason)
@@ -133,16 +145,17 @@ def plan(
         return Plan(stopped_because=NOTHING_LEFT)
     belief = Belief.of(
         fit_with_repeats(observations, seed),
-        [*choices, *(item.setting for item in candidates)],
+        every,
         host,
         beside,
+        fits,
     )
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
     shares = (regret <= question.tolerance).mean(0)
     odds = _ODDS if len(set(seen)) >= _MEASURED else 1.0
     probabilities = odds * shares / (1 - shares + odds * shares)
-    hours = belief.gpu_hours(candidates)
+    hours = belief.gpu_hours(candidates, chances)
     able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
     steps = max((item.steps for item in candidates), default=0.0)
     spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
@@ -186,7 +199,7 @@ def plan(
     is_other = 1 - float(probabilities[best])
     costs = hours | {item: is_other * hours[item] for item in checks.of(choices[best]) or ()}
     ranked = sorted(
-        _ranked(belief, costs, np.minimum(unknown, 2 * question.tolerance), seed, spent),
+        _ranked(belief, costs, chances, np.minimum(unknown, 2 * question.tolerance), seed, spent),
         key=lambda item: item not in urgent,
     )
     chosen = _different([item for item in ranked if item in able], at_once)
@@ -214,11 +227,12 @@ class Belief:
     host_w: Floats  # of each setting
     beside_s: Floats  # of jobs, beside their training
     beside_j: Floats
+    fits: npt.NDArray[np.bool_]  # into memory
 
     @classmethod
     def of(
         cls, posterior: Fitted, settings: Sequence[Setting], host: HostPower | None = None,
-        beside: BesideTraining | None = None,
+        beside: BesideTraining | None = None, fits: npt.NDArray[np.bool_] | None = None,
     ) -> "Belief":  # fmt: skip
         """Return the draws, whose widths are those of the model times what surprises ask for."""
         distinct = list(dict.fromkeys(settings))
@@ -233,7 +247,10 @@ class Belief:
         beside_s, beside_j = np.zeros((2, 1, len(distinct)))
         if beside is not None:
             beside_s, beside_j = beside(distinct, len(times))
-        return cls(columns, times, time_noise, powers, power_noise, host_w, beside_s, beside_j)
+        fits = np.ones(times.shape, dtype=bool) if fits is None else np.resize(fits, times.shape)
+        return cls(
+            columns, times, time_noise, powers, power_noise, host_w, beside_s, beside_j, fits
+        )
 
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
         return regrets(question, choices, *self._of_a_sample(choices), self._beside(choices))
@@ -251,16 +268,21 @@ class Belief:
 
     def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
         at = [self.columns[setting] for setting in choices]
-        times = self.times[:, at] / np.array([item.samples for item in choices])
+        times = np.where(self.fits[:, at], self.times[:, at], np.inf)
+        times = times / np.array([item.samples for item in choices])
         if self.powers is None:
             return times, None
         gpus = np.array([item.gpus for item in choices])
         return times, times * (self.powers[:, at] * gpus + self.host_w[at])
 
-    def gpu_hours(self, candidates: Sequence[Candidate]) -> dict[Candidate, float]:
+    def gpu_hours(
+        self, candidates: Sequence[Candidate], chances: Mapping[Setting, float]
+    ) -> dict[Candidate, float]:
+        """Return the expected cost of runs; one that does not fit ends at its start."""
         steps_s = np.median(self.times, axis=0)
         return {
-            item: item.gpu_hours(float(steps_s[self.columns[item.setting]])) for item in candidates
+            item: item.gpu_hours(chances[item.setting] * float(steps_s[self.columns[item.setting]]))
+            for item in candidates
         }
 
     def outcomes(self, settings: Sequence[Setting]) -> Outcomes:
@@ -284,6 +306,7 @@ def _short(observations: Sequence[Observation]) -> set[Setting]:
 def _ranked(
     belief: Belief,
     hours: Mapping[Candidate, float],
+    chances: Mapping[Setting, float],
     unknown: Floats,
     seed: int,
     spent: float,
@@ -291,7 +314,8 @@ def _ranked(
     """Return the candidates by how much a GPU-hour shows about what is unknown, in each draw."""
     outcomes = belief.outcomes([item.setting for item in hours])
     costs = np.array(list(hours.values()))
-    rates = explained(unknown, outcomes, seed) / (costs + _EFFORT * costs.sum())
+    shares = explained(unknown, outcomes, seed) * [chances[item.setting] for item in hours]
+    rates = shares / (costs + _EFFORT * costs.sum())
     # Cheap runs first: what they show may make expensive ones unnecessary.
     levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
     levels[rates <= 0] = np.inf
@@ -306,7 +330,7 @@ def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:
     kinds: set[object] = set()
     for item in ranked:
         setting = item.setting
-        kind = (setting.gpus_per_node, setting.local_batch)
+        kind = (setting.gpus_per_node, setting.local_batch, layout_of(setting))
         if kind not in kinds and len(chosen) < count:
             kinds.add(kind)
             chosen.append(item)

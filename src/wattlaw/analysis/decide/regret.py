@@ -23,7 +23,7 @@ def regrets(
     """Return the regret of choosing each of some allowed settings, in each draw.
 
     It is the goal over that of the best setting, minus 1; and twice the share by which a constraint
-    is missed. GPU-hours replace an energy that is not known; an energy budget is then not checked.
+    is missed. A setting of infinite time does not fit into memory. GPU-hours replace an energy that is not known; an energy budget is then not checked.
     ``time_s`` and ``energy_j`` are of one sample, shape (draws, settings). ``beside`` is what a job
     takes beside its training, which its bounds include.
     """
@@ -37,8 +37,10 @@ def regrets(
     nearest = goal[np.arange(len(goal)), missing.argmin(1)]
     best = np.where(meets.any(1), best, nearest)[:, None]
     unavoidable = missing.min(1)[:, None]
-    regret: Floats = np.maximum(0.0, goal / best - 1)
-    return np.where(meets, regret, regret + _PENALTY * (missing - unavoidable))
+    with np.errstate(invalid="ignore"):
+        regret: Floats = np.maximum(0.0, goal / best - 1)
+        regret = np.where(meets, regret, regret + _PENALTY * (missing - unavoidable))
+    return np.where(np.isfinite(times), regret, _PENALTY)
 
 
 def missed(

@@ -65,7 +65,8 @@ class Prediction(Result):
     Values that need what was not measured or not given (power; the samples of an epoch) are None.
     ``p_faster`` is the probability that the time per sample is less than that of the baseline.
     ``extrapolates`` names the quantities that are outside of the measured range. ``energy_is`` says
-    what the energy counts; ``power_per_gpu_w`` is that of GPUs alone.
+    what the energy counts; ``power_per_gpu_w`` is that of GPUs alone. ``peak_memory_bytes`` is of
+    the fullest GPU, and ``fits`` the probability that it is within its memory.
     """
 
     workload: str | None
@@ -94,6 +95,9 @@ class Prediction(Result):
     seed: int
     source: str = "predicted"
     ci_level: float = LEVEL
+    peak_memory_bytes: float | None = None
+    peak_memory_bytes_ci: tuple[float, float] | None = None
+    fits: float | None = None
     #: Draws of the step time of a future run, for questions that intervals do not answer.
     step_time_draws_s: Floats | None = field(default=None, repr=False, compare=False)
     power_draws_w: Floats | None = field(default=None, repr=False, compare=False)

@@ -2,9 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from statistics import geometric_mean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,36 +15,36 @@ from wattlaw.analysis.metrics.comparable_runs import (
     ComparableRuns,
     comparable_runs,
 )
-from wattlaw.analysis.metrics.groups import group_numbers
-from wattlaw.analysis.metrics.result import Caution, Rows
-from wattlaw.analysis.predict import grid, reach
+from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.host_power import HostPower
-from wattlaw.analysis.predict.intervals import Components, Prediction
-from wattlaw.analysis.predict.observation import PARTS, Floats, Observation
+from wattlaw.analysis.predict.intervals import Components, Prediction, pair
+from wattlaw.analysis.predict.job_memory import Memory, memory_of
+from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import predict
-from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
+from wattlaw.analysis.predict.run_settings import layout_of, merged, observations_of
+from wattlaw.common.errors import NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.machine import cores_of
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
-    from wattlaw.analysis.advise.option import Option
     from wattlaw.hardware.cluster import Cluster
-
-
-#: With more runs, the repeats of a setting count as one observation: inference takes time.
-_MOST = 100
-#: Columns of ``metrics.run_metrics`` of each of ``PARTS``.
-_SHARES = ("communication_share", "rank_wait_share", "data_wait_share")
 
 
 SHARED_CORES = Caution(
     "cores-shared",
     "The workers have more threads than the machine has cores, which slows them by an amount that "
     "the model does not contain; measure this setting.",
+)
+
+
+MEMORY_ASSUMED = Caution(
+    "memory-assumed",
+    "No run shows how much memory it needs: what fits follows from the sizes of the network alone.",
 )
 
 
@@ -68,8 +67,11 @@ class Job:
     warnings: tuple[Caution, ...]
     board: reach.Ranges = field(default_factory=dict)
     worker: str = "GPU"  # what a "gpu" is called
+    #: The transformer that was trained, which other layouts need; None if it is not known.
+    network: Network | None = None
     #: Whether all runs are of a script that trains on one GPU alone, as far as they show.
     is_single: bool = False
+    memory: Memory | None = None  # that settings need, where it is known what of them needs it
 
     @property
     def default_counts(self) -> Sequence[int]:
@@ -113,15 +115,15 @@ class Job:
         if cluster is not None:
             priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
-            self.observations, settings, seed=seed, baseline=baseline or self.fastest,
+            self._seen_for(settings), settings, seed=seed, baseline=baseline or self.fastest,
             samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
             hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
         )  # fmt: skip
-        return [self._in_units(row) for row in rows]
+        return self._with_memory([self._in_units(row) for row in rows], seed)
 
     def amounts(self, settings: Sequence[Setting], seed: int = 0) -> tuple[Floats, Floats | None]:
         """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
-        posterior = fit(self.observations, seed=seed)
+        posterior = fit(self._seen_for(settings), seed=seed)
         steps, times, powers = posterior.runs(settings)
         samples = np.array([item.samples for item in settings])
         times = times if self._per_unit is None else times * (self._per_unit / samples)
@@ -147,7 +149,7 @@ class Job:
 
         After them, the standard deviations of the logarithms of a run's time and energy.
         """
-        posterior = fit(self.observations)
+        posterior = fit(self._seen_for(settings))
         times, noise, powers, power_noise = posterior.means(settings, draws)
         if self._per_unit is not None:
             times = times * np.array([self._per_unit / item.samples for item in settings])
@@ -160,6 +162,29 @@ class Job:
         if self.host is not None:
             watts = watts + self.host.draws(settings, len(times), posterior.seed)
         return times, times * watts, noise, np.hypot(noise, power_noise)
+
+    def _seen_for(self, settings: Sequence[Setting]) -> tuple[Observation, ...]:
+        """Return the observations, with the network if a setting has a layout that did not run."""
+        known = {layout_of(item) for item in self.settings}
+        if self.observations[0].network or known.issuperset(map(layout_of, settings)):
+            return self.observations
+        if self.network is None:
+            raise _needs_network(self.workload)
+        return tuple(replace(item, network=self.network) for item in self.observations)
+
+    def _with_memory(self, rows: list[Prediction], seed: int) -> list[Prediction]:
+        settings = [row.setting for row in rows]
+        if self.memory is None or any(item.micro_batch is None for item in settings):
+            return rows
+        bytes_by_row = self.memory.peaks_bytes(settings, seed).T
+        fits = self.memory.fits(settings, seed)
+        chances = [None] * len(rows) if fits is None else fits.mean(0).tolist()
+        assumed = () if self.memory.peaks else (MEMORY_ASSUMED,)
+        return [
+            replace(row, **pair("peak_memory_bytes", draws), fits=chance,
+                    warnings=(*row.warnings, *assumed))
+            for row, draws, chance in zip(rows, bytes_by_row, chances, strict=True)
+        ]  # fmt: skip
 
     @property
     def _per_unit(self) -> float | None:
@@ -188,82 +213,16 @@ class Job:
         return replace(row, **changes | missing)
 
 
-@dataclass(frozen=True)
-class Predictions(Rows[Prediction]):
-    """Predictions, one for each setting and kind of hardware.
-
-    ``baselines`` has the setting that ``p_faster`` compares with, for each kind of hardware.
-    """
-
-    rows: tuple[Prediction, ...]
-    baselines: tuple[tuple[str | None, Setting], ...]
-    warnings: tuple[Caution, ...]
-    worker: str = field(default="GPU", repr=False)  # what a "gpu" is called
-
-
-def predict_workload(
-    table: pd.DataFrame,
-    workload: str,
-    *,
-    baseline: Mapping[str, Any] | None = None,
-    epochs: float | None = None,
-    cluster: "Cluster | None" = None,
-    seed: int = 0,
-    far: bool = False,
-    boards: Mapping[str, reach.Ranges] | None = None,
-    recommended: "Option | None" = None,
-    **values: Any,
-) -> Predictions:
-    """Return the predictions of a workload, for each kind of hardware.
-
-    ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
-    (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
-    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
-    the range of limits of each kind of hardware; ``far`` allows any number of GPUs. Where a script
-    trains on one GPU alone, all its batches are shown; ``recommended`` is shown, too.
-    """
-    rows: list[Prediction] = []
-    baselines = []
-    warnings: dict[Caution, None] = {}
-    if cluster is not None and not values.get("gpus_per_node"):
-        values["gpus_per_node"] = cluster.node.gpus
-    for known in jobs_of(table, workload, values.get("gpus_per_node")):
-        job = replace(known, board=(boards or {}).get(str(known.hardware), {}))
-        measured = job.settings
-        asked = dict(values)
-        if job.is_single and not asked.get("gpus"):
-            asked["gpus"] = job.default_counts
-            if not (asked.get("local_batch") or asked.get("global_batch")):
-                asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
-        settings = grid.combinations(measured, job.node_gpus, **asked)
-        if recommended is not None and recommended.hardware == job.hardware:
-            chosen = replace(recommended.setting, power_profile=None, dataset_fraction=1.0)
-            if chosen not in settings:
-                settings = sorted([*settings, chosen], key=lambda item: item.gpus)
-        compared = job.fastest
-        if baseline is not None:
-            compared = grid.baseline(baseline, measured, job.node_gpus)
-        if not settings:
-            raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
-        for name, given in (("gpus", settings), ("baseline", [compared])):
-            for setting in given:
-                reach.check_limits(setting, measured, job.board)
-                if not far:
-                    reach.check_gpus(name, setting.gpus, measured)
-        baselines.append((job.hardware, compared))
-        rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
-        warnings |= dict.fromkeys(job.warnings)
-    warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
-    return Predictions(tuple(rows), tuple(baselines), tuple(warnings), job.worker)
-
-
-def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None) -> list[Job]:
+def jobs_of(
+    table: pd.DataFrame, workload: str, gpus_per_node: int | None = None,
+    stored: pd.DataFrame | None = None,
+) -> list[Job]:  # fmt: skip
     """Return the jobs of a workload in a table of ``run_metrics``, one for each kind of hardware.
 
     Runs that emulate the local batch of other GPUs count as what they are: few GPUs at a small
     batch. ``gpus_per_node`` is for imported runs without a number of nodes, whose placement is not
-    known without it. ``Refused`` if no run is done, workers do not cooperate, or the workload is
-    not data-parallel.
+    known without it. ``stored`` has all runs, for what fits into memory. ``Refused`` if no run is
+    done, workers do not cooperate, or runs have layouts and the network is not known.
     """
     # The time of a sample is comparable between shares of the data; that of an epoch is not.
     largest = table["dataset_fraction"].groupby(table["workload"]).transform("max")
@@ -275,24 +234,23 @@ def jobs_of(table: pd.DataFrame, workload: str, gpus_per_node: int | None = None
         text = f"{other[0]} parallelism of unknown sizes; predictions need tp, pp, cp and ep"
         raise NothingToRecommend(f"{workload}: {text}")
     return [
-        job_of(_with_one_profile(replace(comparable, rows=rows)), gpus_per_node)
+        job_of(_with_one_profile(replace(comparable, rows=rows)), gpus_per_node, stored)
         for _, rows in comparable.rows.groupby("hardware", dropna=False)
     ]
 
 
-def _network(rows: pd.DataFrame) -> Network | None:
-    """Return the network of runs whose layouts share the model or differ; None for other runs."""
+def _needs_layouts(rows: pd.DataFrame) -> bool:
+    """Return whether runs have layouts that share the model or differ."""
     layouts = [json.loads(text) for text in rows["layout"].dropna().unique()]
     share_model = any({"tp", "pp", "cp", "ep"} & layout.keys() for layout in layouts)
-    if not share_model and rows["layout"].nunique(dropna=False) <= 1:
-        return None
-    networks = rows["network"].unique()
-    if len(networks) != 1 or pd.isna(networks[0]):
-        raise NothingToRecommend(
-            f"{rows['workload'].iloc[0]}: the runs have parallel layouts; to predict them, state "
-            "the sizes of the network as model of the workload in the study"
-        )
-    return Network.model_validate_json(str(networks[0]))
+    return share_model or rows["layout"].nunique(dropna=False) > 1
+
+
+def _needs_network(workload: str) -> NothingToRecommend:
+    return NothingToRecommend(
+        f"{workload}: to predict parallel layouts, state the sizes of the network as model of the "
+        "workload in the study"
+    )
 
 
 def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
@@ -308,13 +266,17 @@ def _with_one_profile(comparable: ComparableRuns) -> ComparableRuns:
     return replace(comparable, rows=comparable.rows[own], warnings=warnings)
 
 
-def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
+def job_of(
+    comparable: ComparableRuns, gpus_per_node: int | None = None,
+    stored: pd.DataFrame | None = None,
+) -> Job:  # fmt: skip
     rows, warnings = comparable.rows, list(comparable.warnings)
-    if rows["local_batch"].notna().any() and rows["local_batch"].isna().any():
-        without = int(rows["local_batch"].isna().sum())
+    has_batch = rows[["local_batch", "global_batch"]].notna().any(axis=1)
+    if has_batch.any() and not has_batch.all():
+        without = int((~has_batch).sum())
         text = f"{without} runs without a known batch are excluded."
         warnings.append(Caution("batch-unknown", text))
-        rows = rows[rows["local_batch"].notna()]
+        rows = rows[has_batch]
     if are_imported_without_nodes(rows):
         nodes = None if gpus_per_node is None else np.ceil(rows["gpus"] / gpus_per_node)
         rows = rows.assign(nodes=nodes)
@@ -334,16 +296,20 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         rest_w = rest_w * np.nan
     if not _knows_gpus(comparable.energy_is, bool((rest_w > 0).any())):
         watts = rows["energy_j"] / (rows["time_s"] * rows["gpus"])
-    network = _network(rows)
-    observations = [
-        replace(item, network=network) for item in _observations(rows, watts, comparable.unit)
-    ]
+    networks, workload = rows["network"].unique(), str(rows["workload"].iloc[0])
+    is_known = len(networks) == 1 and pd.notna(networks[0])
+    network = Network.model_validate_json(str(networks[0])) if is_known else None
+    observations = observations_of(rows, watts, comparable.unit)
+    if _needs_layouts(rows):
+        if network is None:
+            raise _needs_network(workload)
+        observations = [replace(item, network=network) for item in observations]
     pairs = zip(observations, rest_w, strict=True)
     hosts = [(item.setting, rest) for item, rest in pairs if rest > 0]
     return Job(
-        workload=str(rows["workload"].iloc[0]),
+        workload=workload,
         hardware=None if pd.isna(hardware) else str(hardware),
-        observations=_merged(observations),
+        observations=merged(observations),
         unit=comparable.unit,
         samples_per_unit=known,
         node_gpus=None if placed.empty else math.ceil((placed["gpus"] / placed["nodes"]).max()),
@@ -353,8 +319,17 @@ def job_of(comparable: ComparableRuns, gpus_per_node: int | None = None) -> Job:
         host=HostPower.fit(*map(list, zip(*hosts, strict=True))) if hosts else None,
         warnings=tuple(warnings),
         worker=comparable.worker,
+        network=network,
         is_single=bool((rows["gpus"] == 1).all() and (rows["parallelism"] == "none").all()),
+        memory=None if stored is None else memory_of(_stored_of(stored, comparable.rows)),
     )
+
+
+def _stored_of(stored: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the runs of a job in a store, whatever their status; ``rows`` are done ones."""
+    alike = stored["workload"].isin(rows["workload"]) & stored["options"].isin(rows["options"])
+    hardware = stored["hardware"].isin(rows["hardware"]) | stored["hardware"].isna()
+    return stored[alike & hardware]
 
 
 def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
@@ -363,92 +338,3 @@ def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:
 
 def _scope(energy_is: str) -> list[str]:
     return energy_is.partition(",")[0].split("+")
-
-
-_SETTING = (
-    "gpus", "nodes", "local_batch", "precision", "power_limit_w", "clock_limit_mhz", "train",
-    "layout",
-)  # fmt: skip
-
-
-def _observations(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Observation]:
-    number = group_numbers(rows, _SETTING)
-    first = ~number.duplicated()
-    settings = {
-        code: setting_of_row(row, unit)
-        for code, row in zip(
-            number[first], rows.loc[first, list(_SETTING)].to_dict("records"), strict=True
-        )
-    }
-    of_runs = [settings[code] for code in number]
-    if unit == "step":
-        times_s = rows["step_time_s"]
-    else:
-        per_sample_s = rows["time_per_sample_s"]
-        unit_s = per_sample_s.where(per_sample_s.notna() & (per_sample_s != 0), rows["time_s"])
-        times_s = unit_s * [setting.samples for setting in of_runs]
-    is_of_epochs = (rows["basis"] == "epochs") & (unit == "epoch")
-    is_of_epochs &= rows["time_per_sample_s"].notna()
-    samples = rows["samples_per_epoch"].where(is_of_epochs)
-    if is_of_epochs.all() and samples.nunique() < 2:
-        samples[:] = np.nan  # epochs of one length do not tell their fixed time from their steps
-    columns = {
-        "step_time_s": times_s,
-        "power_per_gpu_w": watts,
-        "epoch_steps": samples / [setting.samples for setting in of_runs],
-        **{part: rows[share] * times_s for part, share in zip(PARTS, _SHARES, strict=True)},
-    }
-    # A rank that loads its samples itself does not wait for them.
-    columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
-    is_slow = rows["slow_log"] > 0  # healthy nodes wait there, so that the parts are others
-    columns |= {part: columns[part].mask(is_slow) for part in PARTS}
-    table = pd.DataFrame(columns | {"slow_log": rows["slow_log"]}, dtype=float).astype(object)
-    records: Any = table.where(table.notna(), None).to_dict("records")
-    short = rows["is_short"].astype(bool) if "is_short" in rows else [False] * len(rows)
-    return [
-        Observation(item, **values, is_short=bool(is_short))
-        for item, values, is_short in zip(of_runs, records, short, strict=True)
-    ]
-
-
-def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:
-    """Return the setting of a run or of runs that share it; with steps, the batch is unknown."""
-
-    def value(name: str) -> Any:
-        return row[name] if pd.notna(row[name]) else None
-
-    train = value("train")
-    parts = json.loads(train).get("gradient_accumulation", 1) if isinstance(train, str) else 1
-    nodes = value("nodes")
-    layout: dict[str, Any] = {"gradient_accumulation": int(parts)}
-    if (text := value("layout")) is not None:
-        layout |= json.loads(text)
-    return Setting(
-        int(row["gpus"]),
-        nodes=None if nodes is None else min(int(nodes), int(row["gpus"])),
-        local_batch=None if unit == "step" else value("local_batch"),
-        precision=value("precision"),
-        power_limit_w=value("power_limit_w"),
-        clock_limit_mhz=value("clock_limit_mhz"),
-        **layout,
-    )
-
-
-def _merged(observations: list[Observation]) -> tuple[Observation, ...]:
-    """Return the observations; of very many, one with the geometric means for each setting."""
-    if len(observations) <= _MOST:
-        return tuple(observations)
-    alike: dict[object, list[Observation]] = {}
-    for item in observations:
-        alike.setdefault((item.setting, item.epoch_steps, item.slow_log), []).append(item)
-
-    def mean(items: list[Observation], name: str) -> Any:
-        values = [getattr(item, name) for item in items]
-        if None in values:
-            return None
-        return geometric_mean(values) if min(values) > 0 else sum(values) / len(values)
-
-    means = ("step_time_s", "power_per_gpu_w", *PARTS)
-    return tuple(
-        replace(items[0], **{name: mean(items, name) for name in means}) for items in alike.values()
-    )

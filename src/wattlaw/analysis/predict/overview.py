@@ -43,12 +43,15 @@ class Overview:
         return [item for item in self.job.observations if _key(item.setting) in keys]
 
 
-def overviews(table: pd.DataFrame) -> tuple[Overview, ...]:
-    """Return the overview of each workload and kind of hardware that can be predicted."""
+def overviews(table: pd.DataFrame, stored: pd.DataFrame | None = None) -> tuple[Overview, ...]:
+    """Return the overview of each workload and kind of hardware that can be predicted.
+
+    ``stored`` has all runs, also those without a result.
+    """
     rows: list[Overview] = []
     for workload in sorted(table["workload"].dropna().unique()):
         try:
-            jobs = jobs_of(table, workload)
+            jobs = jobs_of(table, workload, stored=stored)
         except Refused:
             continue
         for job in jobs:

@@ -26,8 +26,7 @@ import numpy as np
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.parameters import LN, Prior, Transformation
-from wattlaw.analysis.predict.smc import sample
-from wattlaw.common.errors import BadInput
+from wattlaw.analysis.predict.smc import CHAINS, LENGTH, sample
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
@@ -120,15 +119,19 @@ class MemoryModel:
 
 def learn(peaks: Sequence[Peak], seed: int = 0) -> MemoryModel:
     """Return the memory model after the peaks of runs; without any, that of the priors."""
+    transformation, priors = Transformation(list(PRIORS.values())), len(PRIORS)
     if not peaks:
-        raise BadInput("peaks: given none; allowed: one run or more")
+        normals = np.random.default_rng(seed).standard_normal((CHAINS * LENGTH, priors))
+        return _model(transformation.values(normals))
     parallel = Parallel.of([p.setting for p in peaks], [p.network for p in peaks])
-    transformation = Transformation(list(PRIORS.values()))
     measured = np.array([np.nan if p.peak_gib is None else p.peak_gib for p in peaks])
     memory = np.array([p.memory_gib for p in peaks])
     fitted = np.array([p.fitted for p in peaks])
     target = partial(_log_likelihood, parallel, transformation, np.log(measured), memory, fitted)
-    columns = transformation.values(sample(target, len(PRIORS), seed))
+    return _model(transformation.values(sample(target, priors, seed)))
+
+
+def _model(columns: Floats) -> MemoryModel:
     return MemoryModel({name: columns[:, i : i + 1] for i, name in enumerate(PRIORS)})
 
 

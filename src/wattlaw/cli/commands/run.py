@@ -138,6 +138,8 @@ def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
 def _print_outcome(outcome: RunOutcome, console: Console) -> None:
     store, reason = outcome.store, outcome.interrupted_by
     text = f"{outcome.done} done, {outcome.failed} failed, {outcome.skipped} skipped"
+    if outcome.out_of_memory:
+        text += f", {outcome.out_of_memory} out of memory"
     if outcome.left:
         text += f", {outcome.left} left"
     if outcome.not_needed:

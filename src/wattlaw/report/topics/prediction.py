@@ -21,8 +21,9 @@ from wattlaw.study.labels import LIMIT_UNITS, layout_label, limit_label
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
     from wattlaw.analysis.predict.intervals import Prediction
-    from wattlaw.analysis.predict.job import Job, Predictions
+    from wattlaw.analysis.predict.job import Job
     from wattlaw.analysis.predict.overview import Check, Overview
+    from wattlaw.analysis.predict.workload_predictions import Predictions
     from wattlaw.report.charts import Spec
     from wattlaw.study.setting import Setting
 
@@ -76,6 +77,10 @@ def table(predictions: Predictions) -> tables.Table | None:
         value = getattr(row, name)
         return None if value is None else Quantity(value, *getattr(row, f"{name}_ci"))
 
+    memory = [
+        tables.Column("peak memory", lambda row: _peak_text(quantity(row, "peak_memory_bytes"))),
+        tables.Column("P(fits)", lambda row: fmt.percent(row.fits, 2)),
+    ]
     columns = [
         tables.number(f"{predictions.worker}s", attrgetter("setting.gpus")),
         *differing,
@@ -88,10 +93,15 @@ def table(predictions: Predictions) -> tables.Table | None:
             "energy per sample", lambda row: fmt.energy_text(quantity(row, "energy_per_sample_j"))
         ),
         tables.Column("P(faster)", lambda row: fmt.percent(row.p_faster, 2)),
+        *(memory if any(row.peak_memory_bytes is not None for row in rows) else ()),
         tables.text("bottleneck", attrgetter("bottleneck")),
     ]
     title = f"Predicted time of one {of}, with 90 % intervals"
     return tables.build("predictions", title, columns, rows)
+
+
+def _peak_text(value: Quantity | None) -> str:
+    return fmt.estimate_text(value, "GiB", 2**30)
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from wattlaw.running.instrumentation.steady_state import (
     StepSummary,
     summarise,
 )
+from wattlaw.study.out_of_memory import memory_that_ran_out
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
@@ -68,6 +69,11 @@ class StepObserver:
             return False
         processes = [self.progress.process()] if self.progress else self._recorded.read()
         return self.part.is_complete(processes)
+
+    def memory_error(self) -> str | None:
+        """Return the error for lack of memory that ended a process, if one did."""
+        errors = [process.error for process in self._recorded.read()]
+        return next((error for error in errors if memory_that_ran_out(error)), None)
 
     def wrong_ranks(self, launched: int) -> str | None:
         return wrong_ranks(self._recorded.read(), launched)

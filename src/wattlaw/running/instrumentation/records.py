@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from wattlaw.common.files import open_regular
+from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.steps import Floats, Mask
 
 _NAME = re.compile(r"steps\..+\.jsonl")
@@ -98,6 +99,7 @@ class ProcessSteps(TrainingFacts):
     local_world_size: int | None = None
     launched_rank: int | None = None  # of wattlaw, from which the process descends
     is_ended: bool = False
+    error: str | None = None  # that ended the script
     problems: tuple[str, ...] = ()
     evaluated: Mask | None = None
     data_wait_s: Floats | None = None
@@ -229,6 +231,10 @@ class _File:
             self._problem(f"{record['part']}: {record['error']}"[:400])
         elif kind == "end":
             self._is_ended = True
+            error = record.get("error")
+            self._facts["error"] = (
+                collapse_whitespace(error)[:300] if isinstance(error, str) else None
+            )
 
     def _take_facts(self, record: dict[str, Any]) -> None:
         for name in _TEXTS:

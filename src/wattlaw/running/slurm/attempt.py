@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import read_end
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.running.finish import failed
+from wattlaw.running.finish import failed_attempt
 from wattlaw.running.launcher import Ended, ResourcesBusy
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Account, Job, Unreachable
@@ -238,7 +238,8 @@ class SlurmAttempt:
         return None
 
     def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
-        record = failed(record, reason, interrupted=interrupted, finished_at=now())
+        end = {"interrupted": interrupted, "finished_at": now()}
+        record = failed_attempt(record, self._folder, reason).model_copy(update=end)
         try:
             self._folder.write(record)
         except OSError as error:  # the campaign reports the run in any case

@@ -21,7 +21,14 @@ from wattlaw.common import crash
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.common.files import read_text, write_text
 from wattlaw.common.isolation import isolate, isolated_python
-from wattlaw.running.finish import failed, failure_reason, finish, merged_windows, missing_windows
+from wattlaw.running.finish import (
+    failed,
+    failed_attempt,
+    failure_reason,
+    finish,
+    merged_windows,
+    missing_windows,
+)
 from wattlaw.running.node_setup import log_head
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.node import begun_path
@@ -218,7 +225,9 @@ class _Driver:
             why = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
             failure = failures.first_failure(live)
             return self._interrupt(record, live, f"{why}; {failure.reason}" if failure else why)
-        self._end(record, "failed", failure_reason(self._folder, record.attempts, code))
+        reason = failure_reason(self._folder, record.attempts, code)
+        ended = failed_attempt(record, self._folder, reason)
+        self._write(ended.model_copy(update={"finished_at": now()}))
         return 0
 
     def _node_codes(self, live: Path) -> dict[str, int]:

@@ -153,8 +153,9 @@ def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node)
     live = folder.live(record.attempts)
     # SIGTERM is a notice where Slurm sends it to announce the end.
     signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
+    kills = failures.oom_kills()
     failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
-    return _fail(live, *failures.reason_of_ranks(live, failed)) if failed else 0
+    return _fail(live, *failures.reason_of_ranks(live, failed, kills)) if failed else 0
 
 
 def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
@@ -178,6 +179,7 @@ def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node)
             return steps.are_complete() or others.check()
 
         failed, launcher_code, code = dict[int, int](), 0, 0
+        kills = failures.oom_kills()
         start_ns, start_s = time.time_ns(), time.perf_counter()
         try:
             if program in ("auto", "none"):
@@ -196,8 +198,10 @@ def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node)
             kind: failures.Kind = "exited"
             reason = f"{program} {failures.describe_exit(launcher_code)}"
             if failed:
-                kind, reason = failures.reason_of_ranks(live, failed)
-            if error := first_error(folder.log_path, record.attempts):
+                kind, reason = failures.reason_of_ranks(live, failed, kills)
+            elif failures.oom_kills() > kills:
+                reason = f"{reason}; a process was ended {failures.KILLED_FOR_MEMORY}"
+            if error := steps.memory_error() or first_error(folder.log_path, record.attempts):
                 kind = kind if kind == "killed" else failures.kind_of_error(error)
                 reason = f"{reason}: {error}"
             code = _fail(live, kind, reason)

@@ -88,6 +88,9 @@ class CommandSteps:
         self._marker.touch()
         return True
 
+    def memory_error(self) -> str | None:
+        return self._observer.memory_error()
+
     def wrong_ranks(self) -> str | None:
         if self._wrong_ranks is None:
             gpus = self._spec.setting.gpus

@@ -1,5 +1,6 @@
 """Why an attempt failed: files that ranks and node agents write, and the first failure of all."""
 
+import contextlib
 import errno
 import json
 import math
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from wattlaw.common.errors import one_line
 from wattlaw.common.files import read_text, write_text
 from wattlaw.running.training.environment import DISK_FULL
+from wattlaw.study.out_of_memory import memory_that_ran_out
 
 #: How a rank or a host's part ended, from the most to the least likely to be the first failure: a
 #: rank was killed, raised an error, exited without one, or lost the connection to another rank; the
@@ -33,6 +35,8 @@ _DISCONNECTED = re.compile(
 #: Exit codes of a rank that was killed or crashed. The agent ends the other ranks with SIGTERM.
 _KILLS = {-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS}
 _FULL = "the disk is full"
+#: What the reason of a kill ends with where the kernel counted one for lack of memory.
+KILLED_FOR_MEMORY = "by the kernel's out-of-memory killer"
 
 
 class Failure(BaseModel):
@@ -49,7 +53,7 @@ def reason_of(error: BaseException) -> str:
     full = disk_full_error(error)
     if full is not None:
         return f"{_FULL}: {one_line(full)[:300]}; free some space and start the run again"
-    if type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in text:
+    if memory_that_ran_out(text):
         return (
             "out of memory: the local batch does not fit; try a smaller one, "
             f"or train.gradient_accumulation, which keeps the global batch ({text[:300]})"
@@ -123,7 +127,23 @@ def cause(live: Path) -> str | None:
     return failure.reason if failure and failure.kind in ("killed", "error") else None
 
 
-def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
+def oom_kills() -> int:
+    """Return how many processes of this control group the kernel has killed for lack of memory;
+    without a group, of this machine."""
+    counts = []
+    with contextlib.suppress(OSError):
+        group = Path("/proc/self/cgroup").read_text(encoding="ascii").rpartition("::")[2].strip()
+        counts.append(Path(f"/sys/fs/cgroup{group}/memory.events"))
+    for path in (*counts, Path("/proc/vmstat")):
+        with contextlib.suppress(OSError):
+            if found := re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE):
+                return int(found[1])
+    return 0
+
+
+def reason_of_ranks(
+    live: Path, codes: Mapping[int, int], oom_kills_before: int | None = None
+) -> tuple[Kind, str]:
     """Return why a host's ranks failed, from their exit codes in the order of their failures.
 
     A kill comes first, because errors of other ranks are its consequences. The next candidate is
@@ -131,7 +151,10 @@ def reason_of_ranks(live: Path, codes: Mapping[int, int]) -> tuple[Kind, str]:
     """
     for rank, code in sorted(codes.items()):
         if code in _KILLS:
-            return "killed", f"rank {rank} {describe_exit(code)}"
+            reason = f"rank {rank} {describe_exit(code)}"
+            is_counted = oom_kills_before is not None and oom_kills() > oom_kills_before
+            is_for_memory = code == -signal.SIGKILL and is_counted
+            return "killed", f"{reason}, {KILLED_FOR_MEMORY}" if is_for_memory else reason
     error = _first_error(live)
     if error is not None and error.kind == "error":
         return error.kind, error.reason

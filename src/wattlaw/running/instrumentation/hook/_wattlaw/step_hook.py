@@ -81,6 +81,7 @@ class _Recorder:
         self.steps = self.next_index = 0  # of all optimizers
         self.next_flush_ns = self.next_facts = 0
         self.has_ended = self.has_optimizer = False
+        self.error: str | None = None
         self.gpus: list[Any] = []  # devices of the parameters of all optimizers
         self.parameters: dict[str, Any] = {}
         self.loaded = loaders.LoadedSamples()
@@ -274,7 +275,7 @@ class _Recorder:
             problems = len(self.problems)
             records += self.problems[:problems]
             if is_end:
-                records.append({"type": "end"})
+                records.append({"type": "end", "error": self.error})
             self.write(records)
             del self.problems[:problems]
         except Exception as error:
@@ -321,7 +322,8 @@ class _Recorder:
         return self.file
 
     def end(self) -> None:
-        is_used = self.steps or self.problems or self.has_optimizer
+        error = getattr(sys, "last_value", None)  # that ends the script; the interpreter sets it
+        is_used = self.steps or self.problems or self.has_optimizer or error is not None
         if self.has_ended or not is_used or not os.path.isabs(self.folder):
             return
         self.has_ended = True
@@ -336,8 +338,9 @@ class _Recorder:
             except BaseException as error:  # Ctrl-C, or a GPU that has failed
                 own.gpu = None
                 self.note("device", error)
-        if not self.next_index:
+        if self.has_optimizer and not self.next_index:
             self.note("steps", _NO_STEP)
+        self.error = None if error is None else f"{type(error).__name__}: {error}"[:300]
         self.flush(is_end=True)
         if self.file >= 0 and self.problems:  # the file could not be written, and perhaps can be
             lines = (f"\n{json.dumps(problem)}" for problem in [*self.problems])

@@ -1,0 +1,88 @@
+"""The predictions of a workload in a store, at the settings that a caller names."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from wattlaw.analysis.metrics.result import Caution, Rows
+from wattlaw.analysis.predict import grid, reach
+from wattlaw.analysis.predict.intervals import Prediction
+from wattlaw.analysis.predict.job import jobs_of
+from wattlaw.common.errors import BadInput
+from wattlaw.study.setting import Setting
+
+if TYPE_CHECKING:
+    from wattlaw.hardware.cluster import Cluster
+
+
+@dataclass(frozen=True)
+class Predictions(Rows[Prediction]):
+    """Predictions, one for each setting and kind of hardware.
+
+    ``baselines`` has the setting that ``p_faster`` compares with, for each kind of hardware.
+    """
+
+    rows: tuple[Prediction, ...]
+    baselines: tuple[tuple[str | None, Setting], ...]
+    warnings: tuple[Caution, ...]
+    worker: str = field(default="GPU", repr=False)  # what a "gpu" is called
+
+
+def predict_workload(
+    table: pd.DataFrame,
+    workload: str,
+    *,
+    baseline: Mapping[str, Any] | None = None,
+    epochs: float | None = None,
+    cluster: "Cluster | None" = None,
+    seed: int = 0,
+    far: bool = False,
+    boards: Mapping[str, reach.Ranges] | None = None,
+    recommended: tuple[str | None, Setting] | None = None,
+    stored: pd.DataFrame | None = None,
+    **values: Any,
+) -> Predictions:
+    """Return the predictions of a workload, for each kind of hardware.
+
+    ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
+    (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
+    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
+    the range of limits of each kind of hardware; ``far`` allows any number of GPUs. Where a script
+    trains on one GPU alone, all its batches are shown; ``recommended``, a setting and before it its
+    hardware, is shown, too. ``stored`` has all runs, for what fits into memory.
+    """
+    rows: list[Prediction] = []
+    baselines = []
+    warnings: dict[Caution, None] = {}
+    if cluster is not None and not values.get("gpus_per_node"):
+        values["gpus_per_node"] = cluster.node.gpus
+    for known in jobs_of(table, workload, values.get("gpus_per_node"), stored):
+        job = replace(known, board=(boards or {}).get(str(known.hardware), {}))
+        measured = job.settings
+        asked = dict(values)
+        if job.is_single and not asked.get("gpus"):
+            asked["gpus"] = job.default_counts
+            if not (asked.get("local_batch") or asked.get("global_batch")):
+                asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
+        settings = grid.combinations(measured, job.node_gpus, **asked)
+        if recommended is not None and recommended[0] == job.hardware:
+            chosen = replace(recommended[1], power_profile=None, dataset_fraction=1.0)
+            if chosen not in settings:
+                settings = sorted([*settings, chosen], key=lambda item: item.gpus)
+        compared = job.fastest
+        if baseline is not None:
+            compared = grid.baseline(baseline, measured, job.node_gpus)
+        if not settings:
+            raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
+        for name, given in (("gpus", settings), ("baseline", [compared])):
+            for setting in given:
+                reach.check_limits(setting, measured, job.board)
+                if not far:
+                    reach.check_gpus(name, setting.gpus, measured)
+        baselines.append((job.hardware, compared))
+        rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
+        warnings |= dict.fromkeys(job.warnings)
+    warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
+    return Predictions(tuple(rows), tuple(baselines), tuple(warnings), job.worker)
