@@ -11,6 +11,9 @@ import pytest
 from made_runs import made_record, made_spec
 from made_tables import LAYOUTS, NETWORK, frames, layouts, run_row, window_row
 from wattlaw.analysis.advise.advice import advise
+from wattlaw.analysis.advise.option import Quantity
+from wattlaw.analysis.advise.possible_options import read_options
+from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
@@ -214,6 +217,42 @@ def test_other_layouts_than_those_that_ran_need_the_network():
     assert predict_workload(table, "digits-cnn", gpus=[16], stored=runs).rows[0].fits is None
     with pytest.raises(NothingToRecommend, match="model"):
         predict_workload(table, "digits-cnn", gpus=[16], layout={"tp": [2]}, stored=runs)
+
+
+def layout_tables(**changes):
+    """Return runs of tp 1, 2 and 4 with micro-batches of 1 and 2 on 16 GPUs, one without memory."""
+    runs, windows = [], []
+    tried = ((1, 1, 1.0, 66), (2, 1, 1.2, 36), (2, 2, 1.1, 44), (4, 1, 1.5, 21), (1, 2, 1.0, None))
+    for tp, micro, seconds, peak_gib in tried:
+        name = f"t{tp}m{micro}"
+        setting = Setting.packed(16, 8, tp=tp, sharding="zero1", local_batch=4)
+        layout = setting.in_micro_batches(micro).layout
+        run = {"gpus": 16, "nodes": 2, "global_batch": 64, "local_batch": 4, "precision": "bf16",
+               "network": LARGE.model_dump_json(exclude_defaults=True), "hardware": BOARD,
+               "device_ids": ["GPU-1"], "layout": json.dumps(layout),
+               "parallelism": "tensor", **changes}  # fmt: skip
+        if peak_gib is None:
+            run |= {"status": "failed", "reason": "out of memory: rank 0"}
+        else:
+            run["peak_memory_bytes"] = peak_gib * 2**30
+            windows.append(window_row(name, 1, duration_s=10 * seconds, samples=640, steps=10))
+        runs.append(run_row(name, **run))
+    return frames(runs, windows)
+
+
+def test_advice_considers_layouts_between_those_that_ran_and_that_fit():
+    runs, windows = layout_tables()
+    table = run_metrics(runs, windows)
+    asked = Question("time", max_global_batch=64, max_gpus=16)
+    job = comparable_runs(table, "digits-cnn")
+    options = read_options(table, job, {("bf16", 64): Quantity(10.0)}, asked, None,
+                           any_batch=False, far=False, stored=runs)  # fmt: skip
+    found = {(item.setting.tp, item.setting.micro_batch): item for item in options.predicted}
+    assert set(found) == {(4, 2)}  # and not the one that was out of memory
+    assert found[4, 2].fits > 0.95
+    assert found[4, 2].to_dict()["tp"] == 4
+    assert "tp 4" in found[4, 2].label
+    assert found[4, 2].extrapolates == ()
 
 
 def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():

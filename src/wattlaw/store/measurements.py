@@ -169,7 +169,8 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
 
 def _memory_failure(row: Row, fields: FieldMap) -> str | None:
     """Return the reason of a run that has "OOM" in the place of its time."""
-    cells = (row.cells.get(fields.columns.get(name, "")) for name in (fields.time_field, THROUGHPUT))
+    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
+    cells = (row.cells.get(column) for column in columns)
     is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
     return OUT_OF_MEMORY if is_memory else None
 

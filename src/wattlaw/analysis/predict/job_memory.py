@@ -17,6 +17,9 @@ from wattlaw.hardware.library import find_gpu
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
+#: A setting that fits with a lower probability is not proposed to run; one below the second may
+#: well be out of memory.
+LEAST_FIT, SURE_FIT = 0.05, 0.9
 #: In the reason of a run whose GPU had too little memory.
 _OUT_OF_MEMORY = "out of memory"
 #: The device of runs without GPUs.

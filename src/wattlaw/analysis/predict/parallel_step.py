@@ -104,8 +104,9 @@ def step(values: Values, parallel: Parallel, rate: float, power_w: float | None)
     per_byte = flop_s * np.where(crosses, values["between"], values["inside"])
     sent = 2 * p.tokens * p.hidden * p.value_bytes / np.where(p.sequence_parallel, p.tp, 1.0)
     send_s = np.where(p.pp > 1, values["send"] + sent * per_byte, 0.0) * p.virtual_stages
-    gathered_s = _gathered(values, p, flop_s)
-    both_s = _norm(stage_s, gathered_s, values["gathered"])
+    both_s = stage_s
+    if (p.zero >= 3).any():
+        both_s = _norm(stage_s, _gathered(values, p, flop_s), values["gathered"])
     early_s = np.where((p.zero == 0) & (p.dp > 1) & crosses, values["early"], 0.0)
     each_s = both_s + send_s + early_s
     bubble_s = (p.pp - 1) / p.virtual_stages * each_s
