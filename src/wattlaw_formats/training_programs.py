@@ -48,9 +48,7 @@ class Program:
 
 
 #: ``name ..... value``, ``name: value``, ``"name": value`` and ``name=value``.
-_VALUE = re.compile(
-    r"(?<![\w.])(\w{2,60})['\"]?(?: ?\.{2,99} |: | ?= ?|  {1,60})['\"]?([\w.+-]+)"
-)
+_VALUE = re.compile(r"(?<![\w.])(\w{2,60})['\"]?(?: ?\.{2,99} |: | ?= ?|  {1,60})['\"]?([\w.+-]+)")
 
 
 def _all(*patterns: str) -> tuple[re.Pattern[str], ...]:

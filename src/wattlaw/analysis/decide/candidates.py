@@ -95,7 +95,8 @@ def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
     alike = [
         item
         for item in out_of_memory
-        if item.precision == setting.precision and layout_of(item) == layout_of(setting)
+        if item.precision == setting.precision
+        and layout_of(item) == layout_of(setting)
         and (item.sharding == "none" or item.dp >= setting.dp)
     ]
     if setting in out_of_memory:

@@ -101,10 +101,10 @@ def layout_cells(
     for row in job.predict([*wanted][:_MOST]) if network is not None and wanted else ():
         if row.step_time_s is None or row.step_time_s_ci is None:
             continue
-        fits, (low_s, high_s) = getattr(row, "fits", None), row.step_time_s_ci
-        status = "unlikely" if fits is not None and fits < LEAST_FIT else "predicted"
+        low_s, high_s = row.step_time_s_ci
+        status = "unlikely" if row.fits is not None and row.fits < LEAST_FIT else "predicted"
         speed = {"per_s": work / row.step_time_s, "per_s_ci": (work / high_s, work / low_s)}
-        add(row.setting, status, **speed, fits=fits)
+        add(row.setting, status, **speed, fits=row.fits)
     cells = _cut([_best(of, chosen) for of in found.values()])
     unit = "samples" if network is None else "tokens"
     return LayoutCells(job, chosen, unit, rows, columns, cells)
