@@ -359,7 +359,7 @@ FORMS = {  # the same three rows as people and programs write them
     "empty rows and columns": "n,t,w,,\n1,1234.5,a,,\n,,,,\n2,0.85,b,,\n4,1234,a b,,,\n",
     "totals": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\nAverage,823,\nTotal:,2469,\n",
     "comments": "# my table\nn,t,w\n1,1234.5,a\n# a remark\n2,0.85,b\n4,1234,a b\n",
-    "failed runs": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n8,OOM,b\n",
+    "failed runs": "n,t,w\n1,1234.5,a\n2,0.85,b\n4,1234,a b\n8,crash,b\n",
 }
 
 
@@ -381,6 +381,13 @@ def test_tables_of_people_are_read_with_one_meaning(tmp_path, form, encoding):
     lines = sum(bool(line.strip()) for line in FORMS[form].splitlines())
     left_out = sum(each.count for each in read.files[0].left_out)
     assert left_out + 3 + 1 + (form == "a row of units") == lines
+
+
+def test_a_row_out_of_memory_is_a_run_without_a_time(tmp_path):
+    (tmp_path / "t.csv").write_text("n,t,w\n1,9,a\n8,OOM,a\n")
+    *_, run = read_import(tmp_path / "t.csv", map=MAP + ",workload=w").runs
+    record, windows = run.record, run.windows
+    assert (record.spec.setting.gpus, record.state, windows) == (8, "out of memory", [])
 
 
 NUMBERS = {  # a cell of GPUs, samples, or a time: what it is, or why it is none

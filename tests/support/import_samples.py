@@ -361,5 +361,5 @@ SAMPLES = (
     Sample("mlperf-power", "node_0.txt", mlperf_power),
     Sample("windows", "windows.csv", windows),
     Sample("log", "train.log", log, {"pattern": r"epoch (?P<epoch>\d+) done"}),
-    Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=3),
+    Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=4),
 )

@@ -127,9 +127,16 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
     order = (
-        "done", OUT_OF_MEMORY, "failed", "skipped", "interrupted", "running", "queued", "planned",
+        "done",
+        OUT_OF_MEMORY,
+        "failed",
+        "skipped",
+        "interrupted",
+        "running",
+        "queued",
+        "planned",
         "damaged",
-    )  # fmt: skip
+    )
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 

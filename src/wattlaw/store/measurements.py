@@ -6,7 +6,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -29,6 +29,7 @@ from wattlaw.store.fields import (
 )
 from wattlaw.store.rows import Row, Rows, read_rows
 from wattlaw.store.units import UnclearNumber, decimal_marks, finite_number, is_unit, read_number
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY, memory_that_ran_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -40,8 +41,7 @@ _SUMMARIES = frozenset({
 })  # fmt: skip
 _NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
 _FAILED = frozenset({
-    "oom", "out of memory", "fail", "failed", "error", "crash", "crashed", "timeout", "dnf",
-    "did not finish",
+    "fail", "failed", "error", "crash", "crashed", "timeout", "dnf", "did not finish",
 })  # fmt: skip
 
 
@@ -163,8 +163,16 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
     for name in (fields.time_field, THROUGHPUT):
         time = row.cells.get(fields.columns.get(name, ""))
         if isinstance(time, str) and time.strip().lower() in _FAILED:
-            return "a run without a result, such as OOM"
+            return "a run that failed"
     return None
+
+
+def _memory_failure(row: Row, fields: FieldMap) -> str | None:
+    """Return the reason of a run that has "OOM" in the place of its time."""
+    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
+    cells = (row.cells.get(column) for column in columns)
+    is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
+    return OUT_OF_MEMORY if is_memory else None
 
 
 def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
@@ -180,7 +188,7 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
-    fault = failure = None
+    fault, failure = None, _memory_failure(row, fields)
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)
@@ -188,8 +196,9 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
         for name in ("gpus", "workload", "repeat"):
             if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
-        result = values(of_setting=False)
-        failure = _failure_of(result.pop("status", "ok"))
+        if failure is None:
+            result = values(of_setting=False)
+            failure = _failure_of(result.pop("status", "ok"))
         if failure is None:
             _complete(result, setting, fields)
     except InvalidCell as error:
@@ -204,7 +213,7 @@ def _failure_of(status: str) -> str | None:
     if re.search(r"\boom\b|out of memory|outofmemory", text) is None:
         return f"failed elsewhere: {status}"
     is_sure = re.search(r"\bor\b|/", text) is None
-    return "out of memory" if is_sure else f"out of memory, or another failure ({status})"
+    return OUT_OF_MEMORY if is_sure else f"{OUT_OF_MEMORY}, or another failure ({status})"
 
 
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:
@@ -245,14 +254,20 @@ def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields:
     return float(time_s)
 
 
-def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
+def read_table(
+    path: Path,
+    numbers: Sequence[str],
+    others: Sequence[str] = (),
+    required: Collection[str] | None = None,
+) -> "pd.DataFrame":
     """Return some columns of a user's table as a frame. Missing values of ``numbers`` are NaN; one
-    of ``others`` whose texts are all numbers becomes numeric. Raises ``BadInput`` as
+    of ``others`` whose texts are all numbers becomes numeric. Columns that are not ``required``
+    (None: all are) may be absent, and are then missing in each row. Raises ``BadInput`` as
     ``rows.read_rows`` does, if a column is missing, or if a cell is not a number or not a label."""
     import pandas as pd
 
     table = read_rows(path, {*numbers, *others})
-    for name in (*numbers, *others):
+    for name in (*numbers, *others) if required is None else required:
         if name not in table.columns:
             raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}

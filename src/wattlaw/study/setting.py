@@ -225,6 +225,11 @@ class Setting:
         return self.gpus * (self.local_batch or 1.0)
 
 
+def layout_of(setting: Setting) -> tuple[Any, ...]:
+    """Return the parallel layout, without GPUs and micro-batches."""
+    return tuple(getattr(setting, name) for name in LAYOUT)
+
+
 _set = object.__setattr__
 _DEFAULTS = {item.name: item.default for item in fields(Setting) if item.compare}
 

@@ -13,7 +13,7 @@ from wattlaw.analysis.decide.first_runs import first_layouts, first_runs
 from wattlaw.analysis.decide.regret import Beside, missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
+from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained, improvements
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.observation import Floats, Observation
@@ -134,7 +134,8 @@ def plan(
     choices = [setting for setting in choices if chances[setting] >= _LEAST_CHANCE]
     candidates = [item for item in candidates if chances[item.setting] >= _LEAST_CHANCE]
     allowed = [item for item in candidates if question.allows(item.decided)] or candidates
-    if len({layout_of(setting) for setting in every}) > 1:
+    has_layouts = len({layout_of(setting) for setting in every}) > 1
+    if has_layouts:
         first = first_layouts(allowed, seen, chances)
     else:
         first = first_runs(allowed, seen)
@@ -153,7 +154,7 @@ def plan(
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
     shares = (regret <= question.tolerance).mean(0)
-    odds = _ODDS if len(set(seen)) >= _MEASURED else 1.0
+    odds = _ODDS if len(set(seen)) >= _MEASURED and not has_layouts else 1.0
     probabilities = odds * shares / (1 - shares + odds * shares)
     hours = belief.gpu_hours(candidates, chances)
     able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
@@ -198,10 +199,16 @@ def plan(
     # The check of the leading setting is made anyway if that stays, so that it costs the rest.
     is_other = 1 - float(probabilities[best])
     costs = hours | {item: is_other * hours[item] for item in checks.of(choices[best]) or ()}
-    ranked = sorted(
-        _ranked(belief, costs, chances, np.minimum(unknown, 2 * question.tolerance), seed, spent),
-        key=lambda item: item not in urgent,
-    )
+    unknown = np.minimum(unknown, 2 * question.tolerance)
+    outcomes = belief.outcomes([item.setting for item in costs])
+    if has_layouts:
+        columns = {setting: regret[:, at] for at, setting in enumerate(choices)}
+        no_choice = np.full(len(regret), np.inf)
+        others = [columns.get(item.decided, no_choice) for item in costs]
+        shares = improvements(unknown, np.column_stack(others))
+    else:
+        shares = explained(unknown, outcomes, seed)
+    ranked = sorted(_ranked(costs, shares, outcomes, spent), key=lambda item: item not in urgent)
     chosen = _different([item for item in ranked if item in able], at_once)
     after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
     now = float(means[best])
@@ -304,17 +311,10 @@ def _short(observations: Sequence[Observation]) -> set[Setting]:
 
 
 def _ranked(
-    belief: Belief,
-    hours: Mapping[Candidate, float],
-    chances: Mapping[Setting, float],
-    unknown: Floats,
-    seed: int,
-    spent: float,
+    hours: Mapping[Candidate, float], shares: Floats, outcomes: Outcomes, spent: float
 ) -> list[Candidate]:
-    """Return the candidates by how much a GPU-hour shows about what is unknown, in each draw."""
-    outcomes = belief.outcomes([item.setting for item in hours])
+    """Return the candidates by the share of what is unknown that a GPU-hour of each shows."""
     costs = np.array(list(hours.values()))
-    shares = explained(unknown, outcomes, seed) * [chances[item.setting] for item in hours]
     rates = shares / (costs + _EFFORT * costs.sum())
     # Cheap runs first: what they show may make expensive ones unnecessary.
     levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))

@@ -9,7 +9,7 @@ from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT, Setting, layout_of
 
 #: A power limit and a clock limit.
 Limit = tuple[float | None, ...]
@@ -166,9 +166,15 @@ def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -
     return Setting(gpus, nodes=nodes, **values)
 
 
-def local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
-    """Return batches of a GPU: the measured local and global ones, and doublings between them."""
+def local_batches(measured: Sequence[Setting], gpus: int) -> list[float | None]:
+    """Return batches of a GPU: the measured local and global ones, and doublings between them.
+
+    GPUs that share a copy of the model may have a part of a sample; then, only global ones.
+    """
     batches: dict[float | None, None] = {}
+    if any(item.model_gpus > 1 for item in measured):
+        whole = dict.fromkeys(item.global_batch for item in measured)
+        return [batch and batch / gpus for batch in whole]
     for item in measured:
         for batch in (item.local_batch, item.global_batch and item.global_batch / gpus):
             if batch is None or (batch >= 1 and batch == int(batch)):
@@ -179,6 +185,24 @@ def local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
         while (between := 2 * between) < high:
             batches[between] = None
     return list(batches)
+
+
+def variants(measured: Sequence[Setting], most: int) -> list[dict[str, Any]]:
+    """Return what settings that did not run may have of precision, layout and micro-batches.
+
+    That is what ran; where layouts differ, also each combination of their values, unless these are
+    more than ``most``.
+    """
+    if len(set(map(layout_of, measured))) == 1 and measured[0].model_gpus == 1:
+        pairs = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)
+        same = {name: getattr(measured[0], name) for name in LAYOUT}
+        return [same | {"precision": one, "gradient_accumulation": parts} for one, parts in pairs]
+    names = ("precision", *LAYOUT, "micro_batch")
+    values = [dict.fromkeys(getattr(item, name) for item in measured) for name in names]
+    rows = dict.fromkeys(tuple(getattr(item, name) for name in names) for item in measured)
+    if math.prod(map(len, values)) <= most:
+        rows |= dict.fromkeys(product(*values))
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def halfway_limits(limits: Sequence[Limit]) -> Iterator[Limit]:

@@ -11,7 +11,7 @@ import pandas as pd
 
 from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.predict.observation import PARTS, Observation
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import Setting
 
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
@@ -86,11 +86,6 @@ def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:
         clock_limit_mhz=value("clock_limit_mhz"),
         **layout,
     )
-
-
-def layout_of(setting: Setting) -> tuple[Any, ...]:
-    """Return the parallel layout, without GPUs and micro-batches."""
-    return tuple(getattr(setting, name) for name in LAYOUT)
 
 
 def merged(observations: list[Observation]) -> tuple[Observation, ...]:
