@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pandas as pd
@@ -30,6 +30,8 @@ from wattlaw.analysis.metrics.metrics import (
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
 from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
+from wattlaw.analysis.predict.run_settings import setting_of_row
+from wattlaw.analysis.predict.layout_cells import LayoutCells, layout_cells
 from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
@@ -40,6 +42,8 @@ from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
+#: In the reasons of runs that did not fit.
+_NO_MEMORY = "out of memory"
 _COSTS = ("co2_kg", "cost", "counted")
 
 
@@ -98,6 +102,25 @@ class Findings:
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
         return overviews(self.runs, self.stored)
+
+    @cached_property
+    def layouts(self) -> tuple[LayoutCells, ...]:
+        """The cells of jobs whose runs have several layouts, at the recommended setting."""
+        stored = self.stored
+        failed = stored[
+            (stored["status"] != "done") & stored["reason"].str.contains(_NO_MEMORY, na=False)
+        ]
+        best = {item.workload: item.recommended for item in self.advice if item.recommended}
+        shown = []
+        for job in (item.job for item in self.predictions):
+            own = failed[failed["workload"] == job.workload]
+            own = own[(own["hardware"] == job.hardware) | own["hardware"].isna()]
+            option, chosen = best.get(job.workload), None
+            if option is not None and option.hardware == job.hardware:
+                chosen = replace(option.setting, power_profile=None, dataset_fraction=1.0)
+            too_large = [setting_of_row(row, job.unit) for row in own.to_dict("records")]
+            shown.append(layout_cells(job, chosen, too_large))
+        return tuple(filter(None, shown))
 
     @property
     def advice(self) -> tuple[Advice, ...]:

@@ -246,9 +246,11 @@ def jobs_of(
 
 def _needs_layouts(rows: pd.DataFrame) -> bool:
     """Return whether runs have layouts that share the model or differ."""
-    layouts = [json.loads(text) for text in rows["layout"].dropna().unique()]
+    texts = rows["layout"].dropna().unique()
+    layouts = [{**json.loads(text), "gradient_accumulation": 1} for text in texts]
+    layouts += [{"gradient_accumulation": 1}] * bool(rows["layout"].isna().any())
     share_model = any({"tp", "pp", "cp", "ep"} & layout.keys() for layout in layouts)
-    return share_model or rows["layout"].nunique(dropna=False) > 1
+    return share_model or any(layout != layouts[0] for layout in layouts)
 
 
 def _needs_network(workload: str) -> NothingToRecommend:

@@ -188,7 +188,7 @@ def fit(
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
     if observations[0].network is not None:
-        return fit_layouts(tuple(observations), seed)
+        return fit_layouts(tuple(observations), seed, priors)
     return _fit(tuple(observations), seed, priors)
 
 
@@ -231,6 +231,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     table = np.column_stack([normals[name] for name in known])
     columns = parameters.Transformation(list(known.values())).values(table)
     values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
+    values["storage"] = beyond.shown_storage(values, layout)
     return Posterior(
         observations, reference, values, normals,
         tuple(name for name in parameters.GROUPS if name not in active), priors.source, seed,

@@ -29,7 +29,7 @@ _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision", "sharding", "checkpointing")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
-    "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
+    "launched_rank", "parameters", "gradient_bytes", "gpu_memory_bytes", "peak_memory_bytes",
     "peak_resident_bytes", "dataset_samples", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
     "data_rank", "micro_batch", "accumulation", "pieces", "tokens", "token_samples",
     "threads_per_worker",
@@ -64,6 +64,7 @@ class TrainingFacts:
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
     dataset_samples: int | None = None  # of an epoch of all ranks
+    gpu_memory_bytes: int | None = None
     peak_memory_bytes: int | None = None  # of a GPU
     peak_resident_bytes: int | None = None  # of the process
     threads_per_worker: int | None = None  # processor threads, by torch

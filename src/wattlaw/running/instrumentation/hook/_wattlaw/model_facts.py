@@ -105,9 +105,15 @@ def software() -> dict[str, str]:
 
 
 def peak_memory(gpus: list[Any]) -> dict[str, int]:
-    """Return what was allocated on a GPU, and the resident memory of this process on Linux."""
-    peaks = [getattr(sys.modules["torch"], gpu.type).max_memory_allocated(gpu) for gpu in gpus]
-    found = {"peak_memory_bytes": max(peaks)} if peaks else {}
+    """Return what was allocated on a GPU, the memory of a GPU, and the resident memory of this
+    process on Linux."""
+    found = {}
+    if gpus:
+        kinds = [getattr(sys.modules["torch"], gpu.type) for gpu in gpus]
+        pairs = [*zip(kinds, gpus, strict=True)]
+        found["peak_memory_bytes"] = max(kind.max_memory_allocated(gpu) for kind, gpu in pairs)
+        sizes = [kind.get_device_properties(gpu).total_memory for kind, gpu in pairs]
+        found["gpu_memory_bytes"] = min(sizes)
     try:
         with open("/proc/self/status", "rb") as file:
             lines = [line.split() for line in file if line.startswith(b"VmHWM:")]
