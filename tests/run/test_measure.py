@@ -338,6 +338,8 @@ def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_
     assert found["parameters"] == parameters
     (run,) = Store(tmp_path).pandas("runs").to_dict("records")
     assert {name: run[name] for name in layout} == layout
+    versions = json.loads(run["software"])
+    assert ("torch" in versions, "accelerate" in versions) == (True, network is not None)
     if network is not None:
         assert run["network"] == network.model_dump_json(exclude_defaults=True)
     assert run["peak_memory_bytes"] == found["peak_resident_bytes"] > 50e6

@@ -1,4 +1,4 @@
-"""A tiny Llama on tokens with FSDP by two ranks: by accelerate, or with --trainer by its Trainer."""
+"""A tiny Llama on tokens with FSDP by two ranks: accelerate or, with --trainer, the Trainer."""
 
 import sys
 import tempfile
@@ -32,7 +32,8 @@ if "--trainer" in sys.argv:
         arguments = TrainingArguments(
             folder, num_train_epochs=1, per_device_train_batch_size=4,
             gradient_accumulation_steps=2, report_to=[], save_strategy="no", use_cpu=True,
-            disable_tqdm=True, fsdp=True, fsdp_config={"version": 2, "reshard_after_forward": True, **wraps},
+            disable_tqdm=True, fsdp=True,
+            fsdp_config={"version": 2, "reshard_after_forward": True, **wraps},
         )  # fmt: skip
         shard_on_cpu()
         Trainer(model, arguments, train_dataset=rows).train()
