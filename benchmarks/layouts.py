@@ -145,6 +145,9 @@ def explained(table: pd.DataFrame, jobs: int, seeds: int, *, chosen: bool) -> No
             gains[setting] = (alike.transform("max") - speed).where(alike.transform("size") > 1)
         is_job = (best - speed > np.log(1.25)) & (gains.max(axis=1) > np.log(1.15))
         of_half = rows.index[is_job & (half if chosen else ~half)]
+        own = gains.loc[of_half]
+        usual = own.ge(0.9 * own.max(axis=1), axis=0).mean().sort_values()
+        print(f"{source}: always {usual.index[-1]} is right for {100 * usual.iloc[-1]:.0f} %")
         for held_out in ("pairs", "series"):
             found: list[Answer] = []
             for seed in range(seeds):

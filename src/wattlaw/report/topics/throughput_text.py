@@ -10,9 +10,12 @@ from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
 _NAMES = {
-    "micro_batch": "micro-batches of", "tp": "tensor parallel", "pp": "pipeline stages",
-    "cp": "context parallel", "virtual_stages": "virtual stages",
-}  # fmt: skip
+    "micro_batch": "micro-batches of",
+    "tp": "tensor parallel",
+    "pp": "pipeline stages",
+    "cp": "context parallel",
+    "virtual_stages": "virtual stages",
+}
 
 
 def headline(item: Placement) -> str:
