@@ -170,6 +170,8 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
         else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
             device_ids = visible_gpu_ids()[: ranks.local_world]
     versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    if ranks.gpu is not None and torch.version.cuda:
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return Facts(
         hosts=(ranks.host,),
         hardware=hardware,
