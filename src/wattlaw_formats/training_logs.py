@@ -243,19 +243,23 @@ def _windows(
     before = table.shift()
     is_next = (table["first"] == before["step"]) & (table["warmup"] == before["warmup"])
     is_next &= late_s <= _SLACK_S + _SLACK * table["duration_s"]
+    table["energy_j"] = table["energy"] * table["steps"] * (gpus or math.nan)
+    blocks = table.groupby((~is_next).cumsum()).agg(
+        first=("first", "first"), steps=("steps", "sum"), duration_s=("duration_s", "sum"),
+        warmup=("warmup", "first"), t_s=("t_s", "first"), first_s=("duration_s", "first"),
+        energy_j=("energy_j", "sum"), known=("energy_j", "count"), lines=("row", "size"),
+    )  # fmt: skip
     windows = []
-    for _, block in table.groupby((~is_next).cumsum()):
-        steps, duration_s = int(block["steps"].sum()), float(block["duration_s"].sum())
+    for block in blocks.to_dict("records"):
+        steps, duration_s, energy_j = int(block["steps"]), block["duration_s"], block["energy_j"]
         row: dict[str, Any] = {
-            "phase": "steps", "from_step": int(block["first"].iloc[0]), "steps": steps,
-            "duration_s": duration_s, "warmup": bool(block["warmup"].iloc[0]),
+            "phase": "steps", "from_step": int(block["first"]), "steps": steps,
+            "duration_s": duration_s, "warmup": bool(block["warmup"]),
             "samples": None if batch is None else batch * steps,
         }  # fmt: skip
-        start_s = block["t_s"].iloc[0] - block["duration_s"].iloc[0]
-        if start_s > 0:
+        if (start_s := block["t_s"] - block["first_s"]) > 0:
             row["start_ns"] = round(start_s * 1e9)
-        energy_j = float((block["energy"] * block["steps"]).sum(skipna=False)) * (gpus or math.nan)
-        if energy_j > 0:
+        if energy_j > 0 and block["known"] == block["lines"]:
             row |= checked_energy({"gpu_energy_j": energy_j}, "counter", NOT_CHECKED)
             row["gpu_power_mean_w"] = energy_j / duration_s / (gpus or 1)
         windows.append(row)
