@@ -21,7 +21,7 @@ class Program:
 
     name: str
     hints: tuple[str, ...]  # in logs of this program, and in no others
-    words: tuple[str, ...]  # in lines of steps
+    word: str  # in lines of steps
     step: re.Pattern[str]
     timing: Timing
     launch: re.Pattern[str]  # a line that begins a training
@@ -48,9 +48,7 @@ class Program:
 
 
 #: ``name ..... value``, ``name: value``, ``"name": value`` and ``name=value``.
-_VALUE = re.compile(
-    r"(?<![\w.])(\w{2,60})['\"]?(?: ?\.{2,99} |: | ?= ?|  {1,60})['\"]?([\w.+-]+)"
-)
+_VALUE = re.compile(r"(?<![\w.])(\w{2,60})['\"]?(?: ?\.{2,99} |: | ?= ?|  {1,60})['\"]?([\w.+-]+)")
 
 
 def _all(*patterns: str) -> tuple[re.Pattern[str], ...]:
@@ -61,7 +59,7 @@ _NUMBER = r"[\d.]+(?:e[+-]?\d+)?"
 MEGATRON = Program(
     name="Megatron-LM",
     hints=("elapsed time per iteration (ms):", "tensor_model_parallel_size ...."),
-    words=("elapsed time per iteration",),
+    word="elapsed time per iteration",
     step=re.compile(
         r"iteration\s{1,20}(?P<step>\d+)/\s{0,20}(?P<total>\d+|infinity) \|.*?"
         r"elapsed time per iteration \(ms\): (?P<value>[\d.]+) \|"
@@ -97,7 +95,7 @@ MEGATRON = Program(
 TORCHTITAN = Program(
     name="torchtitan",
     hints=("[titan] ", "GiB(", "Building device mesh with parallelism:"),
-    words=("tps: ",),
+    word="tps: ",
     step=re.compile(
         r"(?<!validate )step:\s{1,20}(?P<step>\d+)  .*?memory:\s{1,9}[\d.]+GiB\([\d.]+%\)  "
         r"(?:tps|wps): (?P<value>[\d,]+)(?=  )"
@@ -124,7 +122,7 @@ TORCHTITAN = Program(
 NANOTRON = Program(
     name="nanotron",
     hints=("elapsed_time_per_iteration_ms: ", "|DP=0|PP=0|TP=0"),
-    words=("elapsed_time_per_iteration_ms",),
+    word="elapsed_time_per_iteration_ms",
     step=re.compile(
         r"iteration: (?P<step>\d+) / (?P<total>\d+) \|.*?elapsed_time_per_iteration_ms: "
         r"(?P<value>[\d.]+[KM]?) \|(?:.*? global_batch_size: (?P<batch>[\d.]+[KM]?) \|)?"
@@ -151,7 +149,7 @@ NANOTRON = Program(
 DEEPSPEED = Program(
     name="DeepSpeed",
     hints=("RunningAvgSamplesPerSec=", "DeepSpeed info: version="),
-    words=("RunningAvgSamplesPerSec", "SamplesPerSec="),
+    word="RunningAvgSamplesPerSec",
     step=re.compile(
         rf"global_step=(?P<step>\d+), RunningAvgSamplesPerSec=(?P<value>{_NUMBER}),"
     ),
@@ -173,7 +171,7 @@ DEEPSPEED = Program(
 NEMO = Program(
     name="NeMo",
     hints=("train_step_timing in s",),
-    words=("train_step_timing in s",),
+    word="train_step_timing in s",
     step=re.compile(
         r"Training epoch \d+, iteration \d+/(?P<total>\d+) \|"
         r"(?:.*? global_batch_size: (?P<batch>\d+) \|)?.*? global_step: (?P<step>\d+) \|"

@@ -91,6 +91,38 @@ def test_a_layout_that_was_only_seen_is_no_setting():
     assert json.loads(row_of(record, "done")["layout"])["sharding"] == "fsdp"
 
 
+def cells_of(chosen: Setting | None = None, too_large: Sequence[Setting] = ()) -> dict:
+    job = jobs_of(table(), "digits-cnn")[0]
+    found = layout_cells(job, chosen, too_large)
+    assert found.unit == "tokens"
+    return {(*cell.row, *cell.column): cell for cell in found.cells}
+
+
+def test_cells_are_measured_predicted_too_large_or_not_possible():
+    on = {"nodes": 1, "local_batch": 4, "sharding": "zero1"}
+    too_large = Setting(8, tp=8, gradient_accumulation=8, **on)
+    cells = cells_of(too_large=[too_large])
+    assert {key: cell.status for key, cell in cells.items()} == {
+        (1, 1): "measured", (1, 2): "measured", (2, 1): "measured", (2, 2): "measured",
+        (4, 1): "measured", (4, 2): "predicted", (8, 1): "out of memory", (8, 2): "not possible",
+    }  # fmt: skip
+    assert cells[1, 1].per_s == pytest.approx(32 * 256 / 8 / 1.0)
+    low, high = cells[4, 2].per_s_ci
+    assert low < cells[4, 2].per_s < high < cells[1, 1].per_s
+    assert "8 x 2" in cells[8, 2].reason
+    # Another micro-batch makes columns.
+    chosen = Setting(8, tp=2, pp=2, gradient_accumulation=8, **on)
+    cells = cells_of(chosen)
+    assert (cells[2, 2, 2].setting, cells[2, 2, 2].status) == (chosen, "predicted")
+    assert cells[2, 2, 4].status == "measured"
+
+
+def test_a_job_with_one_layout_has_no_cells():
+    observations = jobs_of(table(), "digits-cnn")[0].observations[:1]
+    job = replace(jobs_of(table(), "digits-cnn")[0], observations=observations)
+    assert layout_cells(job) is None
+
+
 #: 8 billion parameters, of which 16 GPUs of 80 GB share the states; micro-batches of 1 to 8.
 LARGE = Network(layers=32, hidden=4096, heads=32, ffn=14336, vocabulary=32000, sequence=4096)
 BOARD = "NVIDIA H100 80GB HBM3"
@@ -236,35 +268,3 @@ def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():
     row = row_of(made_record("r", spec, facts=Facts()), "done")
     assert (row["global_batch"], row["local_batch"]) == (4, None)
     assert setting_of_row(row, "sample").local_batch == 0.5
-
-
-def cells_of(chosen: Setting | None = None, too_large: Sequence[Setting] = ()) -> dict:
-    job = jobs_of(table(), "digits-cnn")[0]
-    found = layout_cells(job, chosen, too_large)
-    assert found.unit == "tokens"
-    return {(*cell.row, *cell.column): cell for cell in found.cells}
-
-
-def test_cells_are_measured_predicted_too_large_or_not_possible():
-    on = {"nodes": 1, "local_batch": 4, "sharding": "zero1"}
-    too_large = Setting(8, tp=8, gradient_accumulation=8, **on)
-    cells = cells_of(too_large=[too_large])
-    assert {key: cell.status for key, cell in cells.items()} == {
-        (1, 1): "measured", (1, 2): "measured", (2, 1): "measured", (2, 2): "measured",
-        (4, 1): "measured", (4, 2): "predicted", (8, 1): "out of memory", (8, 2): "not possible",
-    }  # fmt: skip
-    assert cells[1, 1].per_s == pytest.approx(32 * 256 / 8 / 1.0)
-    low, high = cells[4, 2].per_s_ci
-    assert low < cells[4, 2].per_s < high < cells[1, 1].per_s
-    assert "8 x 2" in cells[8, 2].reason
-    # Another micro-batch makes columns.
-    chosen = Setting(8, tp=2, pp=2, gradient_accumulation=8, **on)
-    cells = cells_of(chosen)
-    assert (cells[2, 2, 2].setting, cells[2, 2, 2].status) == (chosen, "predicted")
-    assert cells[2, 2, 4].status == "measured"
-
-
-def test_a_job_with_one_layout_has_no_cells():
-    observations = jobs_of(table(), "digits-cnn")[0].observations[:1]
-    job = replace(jobs_of(table(), "digits-cnn")[0], observations=observations)
-    assert layout_cells(job) is None

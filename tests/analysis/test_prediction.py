@@ -205,6 +205,16 @@ class TestPredictions:
             [strong] = predict([*few, *runs((most, grown_s))], [packed(4 * most, batch=8.0)])
             assert strong.step_time_s_ci[1] < 3 * grown_s
 
+    def test_a_run_of_few_steps_counts_as_far_as_its_own_error_allows(self):
+        slow = Observation(packed(4), 0.35)
+        sure, short = (
+            fit([*runs((1, 0.20), (2, 0.21), (3, 0.21)), replace(slow, time_error=error)])
+            for error in (0.0, 0.3)
+        )
+        sure_s, short_s = (np.median(fitted.runs([packed(4)])[1]) for fitted in (sure, short))
+        assert (short_s < 0.25, sure_s > 0.3) == (True, True)
+        assert short.misfit < 0.5 * sure.misfit
+
     def test_without_an_observation_it_is_refused(self):
         with pytest.raises(BadInput, match="observations"):
             predict([], [packed(1)])

@@ -14,7 +14,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import layout_label, limit_label
 from wattlaw.study.launching import time_limit
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT, LAYOUT_NAMES, Setting
 
 #: Columns of an option in its JSON; workload, options and training loop are the job's.
 COLUMNS = (
@@ -213,12 +213,17 @@ class Option(Result):
         return values | {"local_batch": None if batch is None or batch % 1 else int(batch)}
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Return what tells it from other options, the layout too."""
+        return self.columns | {name: getattr(self.setting, name) for name in LAYOUT_NAMES}
+
+    @property
     def label(self) -> str:
         """``16 GPUs on 4 nodes, tp 2, 200 W, batch 1024 (64 each)``: batch and what is shown."""
         values, names, parts = self.columns, self.shown, [plural(self.gpus, self.worker)]
         if "nodes" in names and values["nodes"] is not None and self.gpus > 1:
             parts[0] += f" on {plural(values['nodes'], 'node')}"
-        parts += [layout_label(self.setting)] if "layout" in names else []
+        parts += [layout_label(self.setting, among_others=True)] if "layout" in names else []
         parts += [limit_label(name, values[name]) for name in LIMITS if name in names]
         if self.global_batch is not None:
             has_local = self.gpus > 1 and values["local_batch"] is not None

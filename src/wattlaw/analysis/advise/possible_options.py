@@ -42,7 +42,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.plan import unfit
 from wattlaw.study.question import Question
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT_NAMES, Setting
 from wattlaw.study.sources import source_of
 
 #: Runs that differ in these columns inform different models.
@@ -293,10 +293,11 @@ def options_of_runs(
 
 def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
     """Return the number of the option that has the columns of a baseline."""
-    if unknown := set(baseline) - {*COLUMNS}:
-        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(COLUMNS)}")
+    names = (*COLUMNS, *LAYOUT_NAMES)
+    if unknown := set(baseline) - {*names}:
+        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(names)}")
     text = ",".join(f"{name}={value}" for name, value in baseline.items())
-    rows = [item.columns for item in options]
+    rows = [item.identity for item in options]
     matching = _matching(options, baseline)
     if not matching:
         ran = {name: {str(row[name]) for row in rows} for name in baseline}
@@ -305,7 +306,7 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
         raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
     if len(matching) > 1:
         first, second = (rows[at] for at in matching[:2])
-        differing = [f"{name}={first[name]} or {second[name]}" for name in COLUMNS
+        differing = [f"{name}={first[name]} or {second[name]}" for name in names
                      if first[name] != second[name]] or ["the energy or the job"]  # fmt: skip
         raise BadInput(
             f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
@@ -317,13 +318,16 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
 def _matching(options: Sequence[Option], baseline: Mapping[str, Any]) -> list[int]:
     """Return the numbers of the options with the columns of a baseline.
 
-    A limit that is not named means no limit, if settings with the same names differ in it.
+    A limit that is not named means no limit, if settings with the same names differ in it. Without
+    a layout, a data-parallel one is preferred.
     """
-    rows = {at: item.columns for at, item in enumerate(options)}
+    rows = {at: item.identity for at, item in enumerate(options)}
     matching = [at for at, row in rows.items() if baseline.items() <= row.items()]
     limits = [name for name in POWER_SETTINGS if name not in baseline]
-    free = [at for at in matching if all(rows[at][name] is None for name in limits)]
-    return free or matching
+    free = [at for at in matching if all(rows[at][name] is None for name in limits)] or matching
+    shared = [at for at in free if options[at].setting.layout]
+    has_layout = not baseline.keys().isdisjoint(LAYOUT_NAMES)
+    return free if has_layout or len(shared) == len(free) else sorted({*free} - {*shared})
 
 
 def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator[Setting]:

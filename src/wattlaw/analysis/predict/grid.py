@@ -9,12 +9,12 @@ from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
-from wattlaw.study.setting import LAYOUT, Setting, layout_of
+from wattlaw.study.setting import LAYOUT, LAYOUT_NAMES, Setting, layout_of
 
 #: A power limit and a clock limit.
 Limit = tuple[float | None, ...]
 #: Settings that a baseline may name.
-BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS)
+BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS, *LAYOUT_NAMES)
 #: Without GPU counts, predictions go up to this multiple of the largest measured one.
 _REACH = 4
 
@@ -101,7 +101,9 @@ def combinations(
         micro = shared.get("micro_batch")
         sizes = {name: value for name, value in shared.items() if name != "micro_batch"}
         values["gradient_accumulation"] = 1 if micro else usual["gradient_accumulation"]
-        with suppress(BadInput) if layout else nullcontext():
+        # Not every GPU count can have the layout of most settings.
+        is_tried = layout or (sizes and not gpus)
+        with suppress(BadInput) if is_tried else nullcontext():
             setting = placed(count, on, gpus_per_node or node_gpus, **values, **sizes)
             setting = setting.in_micro_batches(micro) if micro else setting
             if (setting.micro_batch or 0) % 1:
@@ -116,8 +118,8 @@ def _layouts(
     measured: Sequence[Setting], given: Mapping[str, Sequence[Any]]
 ) -> list[dict[str, Any]]:
     """Return the layout of most settings, with all combinations of what is given."""
-    if unknown := given.keys() - {*LAYOUT, "micro_batch"}:
-        allowed = ", ".join((*LAYOUT, "micro_batch"))
+    if unknown := given.keys() - {*LAYOUT_NAMES}:
+        allowed = ", ".join(LAYOUT_NAMES)
         raise BadInput(f"layout: unknown name {min(unknown)!r}; allowed: {allowed}")
     seen = [tuple((name, getattr(item, name)) for name in LAYOUT) for item in measured]
     defaults = Setting(1)
@@ -139,7 +141,8 @@ def baseline(
     if values.get("gpus") is None:
         raise BadInput("baseline: gpus is missing; allowed: such as gpus=4,global_batch=256")
     lists = {name: [value] for name, value in values.items() if value is not None}
-    [setting] = combinations(measured, node_gpus, **lists)  # type: ignore[arg-type]
+    layout = {name: lists.pop(name) for name in LAYOUT_NAMES if name in lists}
+    [setting] = combinations(measured, node_gpus, layout=layout, **lists)  # type: ignore[arg-type]
     return setting
 
 
@@ -197,7 +200,7 @@ def variants(measured: Sequence[Setting], most: int) -> list[dict[str, Any]]:
         pairs = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)
         same = {name: getattr(measured[0], name) for name in LAYOUT}
         return [same | {"precision": one, "gradient_accumulation": parts} for one, parts in pairs]
-    names = ("precision", *LAYOUT, "micro_batch")
+    names = ("precision", *LAYOUT_NAMES)
     values = [dict.fromkeys(getattr(item, name) for item in measured) for name in names]
     rows = dict.fromkeys(tuple(getattr(item, name) for name in names) for item in measured)
     if math.prod(map(len, values)) <= most:

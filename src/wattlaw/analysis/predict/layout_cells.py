@@ -15,7 +15,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 from wattlaw.study.network import Network
 from wattlaw.study.plan import unfit
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT_NAMES, Setting
 
 #: A layout with a lower probability to fit into the memory of a GPU is not proposed to run.
 LEAST_FIT = 0.05
@@ -101,10 +101,10 @@ def layout_cells(
     for row in job.predict([*wanted][:_MOST]) if network is not None and wanted else ():
         if row.step_time_s is None or row.step_time_s_ci is None:
             continue
-        fits, (low_s, high_s) = getattr(row, "fits", None), row.step_time_s_ci
-        status = "unlikely" if fits is not None and fits < LEAST_FIT else "predicted"
+        low_s, high_s = row.step_time_s_ci
+        status = "unlikely" if row.fits is not None and row.fits < LEAST_FIT else "predicted"
         speed = {"per_s": work / row.step_time_s, "per_s_ci": (work / high_s, work / low_s)}
-        add(row.setting, status, **speed, fits=fits)
+        add(row.setting, status, **speed, fits=row.fits)
     cells = _cut([_best(of, chosen) for of in found.values()])
     unit = "samples" if network is None else "tokens"
     return LayoutCells(job, chosen, unit, rows, columns, cells)
@@ -117,7 +117,7 @@ def _is_alike(setting: Setting, chosen: Setting) -> bool:
 def _axes(settings: Sequence[Setting]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return the names of the rows and of the columns: what differs, the sizes first."""
     counts = {name: len({getattr(item, name) for item in settings})
-              for name in (*LAYOUT, "micro_batch")}  # fmt: skip
+              for name in LAYOUT_NAMES}  # fmt: skip
     varied = [name for name, count in counts.items() if count > 1]
     sizes = [name for name in _SIZES if name in varied]
     others = [name for name in varied if name not in (*_SIZES, "micro_batch")]

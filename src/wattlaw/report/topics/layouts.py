@@ -54,8 +54,7 @@ def sentences(findings: Findings) -> Iterator[str]:
         own = next((cell for cell in table.cells if cell.setting == table.chosen), None)
         text = ""
         if own is not None and own.per_s:
-            sizes = layout_label(table.chosen) or f"micro-batch {table.chosen.micro_batch:g}"
-            text = f"{sizes} processes {_speed(own.per_s, own.per_s_ci)} {_unit(table)}; "
+            text = f"{layout_label(table.chosen, among_others=True)} processes {_speed(own.per_s, own.per_s_ci)} {_unit(table)}; "
         yield (
             f"{table.job.workload} on {fmt.plural(table.chosen.gpus, table.job.worker)}: {text}"
             f"of {len(table.cells)} cells, {', '.join(parts)}."
@@ -132,10 +131,9 @@ def _frame(findings: Findings, table: LayoutCells) -> pd.DataFrame:
         fits = "" if cell.fits is None else f"chance to fit {fmt.percent(cell.fits, 2)}"
         below, about = "", [kind if kind == name else f"{kind}, {name}"]
         if cell.setting is not None:
-            micro_batch = f"{cell.setting.micro_batch:g}"
-            about.append(layout_label(cell.setting) or f"micro-batch {micro_batch}")
+            about.append(layout_label(cell.setting, among_others=True))
             if per_s and "micro_batch" not in (*table.rows, *table.columns):
-                below = f"mb {micro_batch}"
+                below = f"mb {cell.setting.micro_batch:g}"
         if per_s:
             below = _interval(ends) or below
             about.append(f"{_speed(per_s, ends)} {_unit(table)}")
