@@ -46,6 +46,14 @@ def misread_file(name: str) -> Path:
     return path
 
 
+def layouts_file() -> Path:
+    """Return the public measurements of parallel layouts; skip if they are absent."""
+    path = _folder() / "parallel_layouts.csv"
+    if not path.exists():
+        pytest.skip("no parallel_layouts.csv; see docs/benchmarks.md")
+    return path
+
+
 def _folder() -> Path:
     default = Path(__file__).parents[2] / "../shared/data"
     return Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default)
