@@ -13,7 +13,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import layout_label, threads_label
+from wattlaw.study.labels import threads_label
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
@@ -173,7 +173,7 @@ def _named(advice: Advice) -> str:
     if name is None:
         that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         name = f"the fastest {base.source} setting{that}"
-    other = _differing(base, option)
+    other = base.label_beyond(option)
     other += ["predicted"] if other and base.is_predicted else []
     return f"{name} ({', '.join(other)})" if other else name
 
@@ -345,18 +345,9 @@ def _tie(advice: Advice, tie: Tie) -> str:
 def _difference(advice: Advice, option: Option) -> str:
     gpus, *others = option.label.split(", ")
     if advice.recommended is not None:
-        others = [part for part in _differing(option, advice.recommended) if part != gpus]
+        others = [part for part in option.label_beyond(advice.recommended) if part != gpus]
     text = ", ".join([gpus, *others])
     return f"{text} (predicted)" if option.is_predicted else text
-
-
-def _differing(option: Option, other: Option) -> list[str]:
-    """Return the parts of an option's label that another one lacks; of layouts, all or none."""
-    known = other.label.split(", ")
-    layout = layout_label(option.setting, among_others=True).split(", ")
-    if set(layout) != set(layout_label(other.setting, among_others=True).split(", ")):
-        known = [part for part in known if part not in layout]
-    return [part for part in option.label.split(", ") if part not in known]
 
 
 def basis(advice: Advice) -> Iterator[str]:
