@@ -24,6 +24,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
 from wattlaw.study.network import Network
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -132,7 +133,7 @@ def memory_runs(**changes):
     rows = []
     for micro, peak_gib in ((1, 33), (2, 45), (4, 69), (8, None)):
         setting = Setting.packed(16, 8, tp=2, sharding="zero1", local_batch=micro / 2)
-        status = {} if peak_gib else {"status": "failed", "reason": "out of memory: rank 3"}
+        status = {} if peak_gib else {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         size = None if peak_gib is None else peak_gib * 2**30
         row = {"gpus": 16, "nodes": 2, "global_batch": micro * 8, "local_batch": None,
                "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
@@ -158,6 +159,13 @@ def test_peaks_and_failures_of_runs_say_what_fits():
     assert low < 57 * 2**30 < high
     assert middle == pytest.approx(57 * 2**30, rel=0.1)
     assert memory.fits([with_micro_batch(8, tp=8)]).mean() > 0.9
+
+
+def test_the_memory_that_runs_report_counts_before_that_of_the_board():
+    small, large = (memory_of(memory_runs(gpu_memory_bytes=gib * 2**30)) for gib in (40, 200))
+    assert (small.memory_gib, large.memory_gib) == (40, 200)
+    asked = [with_micro_batch(6)]
+    assert small.fits(asked).mean() < 0.01 < large.fits(asked).mean()
 
 
 def test_without_a_known_board_peaks_are_predicted_and_no_chance_to_fit():
@@ -232,7 +240,7 @@ def layout_tables(**changes):
                "device_ids": ["GPU-1"], "layout": json.dumps(layout),
                "parallelism": "tensor", **changes}  # fmt: skip
         if peak_gib is None:
-            run |= {"status": "failed", "reason": "out of memory: rank 0"}
+            run |= {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         else:
             run["peak_memory_bytes"] = peak_gib * 2**30
             windows.append(window_row(name, 1, duration_s=10 * seconds, samples=640, steps=10))

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import program_logs
 import real_runs
 from wattlaw.common.delimited import encoding_of
 
@@ -342,6 +343,7 @@ SAMPLES = (
     Sample("perun", "app.hdf5", perun, count_rows=None),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
+    Sample("training-log", "megatron.log", lambda: program_logs.megatron().encode()),
     Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=None),
     Sample("wandb", "run-1.wandb", real_runs.wandb_log, TWO, count_rows=None),
     Sample("wandb", "history.csv", history_csv, TWO),

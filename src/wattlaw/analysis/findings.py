@@ -30,7 +30,6 @@ from wattlaw.analysis.metrics.metrics import (
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
 from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
-from wattlaw.analysis.predict.job_memory import ran_out_of_memory
 from wattlaw.analysis.predict.layout_cells import LayoutCells, layout_cells
 from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.analysis.predict.run_settings import setting_of_row
@@ -40,6 +39,7 @@ from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
@@ -105,7 +105,7 @@ class Findings:
     @cached_property
     def layouts(self) -> tuple[LayoutCells, ...]:
         """The cells of jobs whose runs have several layouts, at the recommended setting."""
-        failed = self.stored[ran_out_of_memory(self.stored)]
+        failed = self.stored[self.stored["status"] == OUT_OF_MEMORY]
         best = {item.workload: item.recommended for item in self.advice if item.recommended}
         shown = []
         for job in (item.job for item in self.predictions):

@@ -9,8 +9,9 @@ import re
 import resource
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 
 import psutil
 
@@ -29,6 +30,18 @@ def end_with_parent(parent_pid: int) -> None:
 def adopt_orphans(adopts: bool) -> None:
     """Make this process, or init, the parent of descendants whose parents end (prctl(2))."""
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(adopts))
+
+
+@contextlib.contextmanager
+def handling(
+    numbers: Iterable[int], handler: Callable[[int, FrameType | None], object]
+) -> Iterator[None]:
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, earlier in before.items():
+            signal.signal(number, earlier)
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from types import FrameType
 from typing import Any, NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
+from wattlaw.common.processes import handling
 from wattlaw.running.finish import failed, failed_attempt, finalize_run, finish
 from wattlaw.running.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.store.record import RunRecord, now
@@ -539,9 +540,5 @@ def stopping(store: Store) -> Iterator[Stop]:
     signals = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         signals.append(signal.SIGHUP)
-    before = {number: signal.signal(number, record) for number in signals}
-    try:
+    with handling(signals, record):
         yield stop
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

@@ -172,13 +172,8 @@ class LocalLauncher(Launcher):
 
     def missing(self, study: Study) -> list[str]:
         any_of_ours = any(map(catalogue.is_registered, study.workloads))
-        found = list(self._torch.no_kernels) if any_of_ours else []
-        for workload in study.workloads:
-            try:
-                catalogue.check_installed(workload)
-            except NotAvailable as error:
-                found.append(str(error))
-        return found
+        kernels = self._torch.no_kernels if any_of_ours else ()
+        return [*kernels, *catalogue.missing_packages(study)]
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """A slot is a board: runs on MIG instances of one would each record all its energy."""

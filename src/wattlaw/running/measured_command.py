@@ -17,6 +17,7 @@ from pydantic import JsonValue
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.isolation import user_environment
+from wattlaw.common.processes import handling
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.measure.devices.inventory import visible_devices
 from wattlaw.measure.limits.guard import LimitLease
@@ -243,29 +244,24 @@ def _run(command: Sequence[str], environment: Mapping[str, str], observer: StepO
             processes.kill()  # the second Ctrl-C
 
     handled = [n for n in _FORWARDED if signal.getsignal(n) is not signal.SIG_IGN]
-    before = {n: signal.signal(n, forward) for n in handled}
-    try:
-        with processes:
-            try:
-                process = subprocess.Popen(list(command), env=environment, stdout=output)
-            except OSError as error:
-                print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
-                return _Ended(_CANNOT_RUN, time.perf_counter())
-            processes.started(process)
-            for number in early:  # the terminal has not sent it to the command
-                forward(number, None)
-            early.clear()
-            has_steps = False
-            if observer.progress is not None or observer.part.is_limited:
-                has_steps = _watch(process, observer, processes)
-            code = 0 if has_steps else process.wait()
-            processes.wait_for_end()
-            at_s = time.perf_counter()
-            why = f"got {signal.Signals(stops[0][0]).name}" if stops else "reached its steps"
-            note = processes.end_note(why)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with handling(handled, forward), processes:
+        try:
+            process = subprocess.Popen(list(command), env=environment, stdout=output)
+        except OSError as error:
+            print(f"wattlaw: {command[0]}: cannot be run: {error.strerror}", file=sys.stderr)
+            return _Ended(_CANNOT_RUN, time.perf_counter())
+        processes.started(process)
+        for number in early:  # the terminal has not sent it to the command
+            forward(number, None)
+        early.clear()
+        has_steps = False
+        if observer.progress is not None or observer.part.is_limited:
+            has_steps = _watch(process, observer, processes)
+        code = 0 if has_steps else process.wait()
+        processes.wait_for_end()
+        at_s = time.perf_counter()
+        why = f"got {signal.Signals(stops[0][0]).name}" if stops else "reached its steps"
+        note = processes.end_note(why)
     if note is not None:
         print(f"wattlaw: {escape_invisible(note)}", file=sys.stderr)
     return _Ended(code, at_s, bool(stops), () if note is None else (note,))

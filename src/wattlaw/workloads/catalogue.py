@@ -136,6 +136,16 @@ def _imported(name: str) -> Any:
     return EntryPoint("", name, "").load()
 
 
+def missing_packages(study: Study) -> list[str]:
+    found = []
+    for workload in study.workloads:
+        try:
+            check_installed(workload)
+        except NotAvailable as error:
+            found.append(str(error))
+    return found
+
+
 def check_installed(spec: WorkloadSpec) -> None:
     """``NotAvailable``: packages of a workload, or the launcher of a command, are missing."""
     if spec.command is not None:

@@ -115,7 +115,7 @@ class Job:
         if cluster is not None:
             priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
-            self._seen_for(settings), settings, seed=seed, baseline=baseline or self.fastest,
+            self.seen_for(settings), settings, seed=seed, baseline=baseline or self.fastest,
             samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
             hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
         )  # fmt: skip
@@ -123,7 +123,7 @@ class Job:
 
     def amounts(self, settings: Sequence[Setting], seed: int = 0) -> tuple[Floats, Floats | None]:
         """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
-        posterior = fit(self._seen_for(settings), seed=seed)
+        posterior = fit(self.seen_for(settings), seed=seed)
         steps, times, powers = posterior.runs(settings)
         samples = np.array([item.samples for item in settings])
         times = times if self._per_unit is None else times * (self._per_unit / samples)
@@ -149,7 +149,7 @@ class Job:
 
         After them, the standard deviations of the logarithms of a run's time and energy.
         """
-        posterior = fit(self._seen_for(settings))
+        posterior = fit(self.seen_for(settings))
         times, noise, powers, power_noise = posterior.means(settings, draws)
         if self._per_unit is not None:
             times = times * np.array([self._per_unit / item.samples for item in settings])
@@ -163,7 +163,7 @@ class Job:
             watts = watts + self.host.draws(settings, len(times), posterior.seed)
         return times, times * watts, noise, np.hypot(noise, power_noise)
 
-    def _seen_for(self, settings: Sequence[Setting]) -> tuple[Observation, ...]:
+    def seen_for(self, settings: Sequence[Setting]) -> tuple[Observation, ...]:
         """Return the observations, with the network if a setting has a layout that did not run."""
         known = {layout_of(item) for item in self.settings}
         if self.observations[0].network or known.issuperset(map(layout_of, settings)):
@@ -246,9 +246,11 @@ def jobs_of(
 
 def _needs_layouts(rows: pd.DataFrame) -> bool:
     """Return whether runs have layouts that share the model or differ."""
-    layouts = [json.loads(text) for text in rows["layout"].dropna().unique()]
+    texts = rows["layout"].dropna().unique()
+    layouts = [{**json.loads(text), "gradient_accumulation": 1} for text in texts]
+    layouts += [{"gradient_accumulation": 1}] * bool(rows["layout"].isna().any())
     share_model = any({"tp", "pp", "cp", "ep"} & layout.keys() for layout in layouts)
-    return share_model or rows["layout"].nunique(dropna=False) > 1
+    return share_model or any(layout != layouts[0] for layout in layouts)
 
 
 def _needs_network(workload: str) -> NothingToRecommend:

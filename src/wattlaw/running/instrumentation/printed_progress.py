@@ -13,6 +13,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput
+from wattlaw.common.processes import handling
 from wattlaw.running.instrumentation.records import ProcessSteps
 from wattlaw.study.command import LogProgress
 
@@ -168,10 +169,9 @@ def _time_limit(limit_s: float) -> Iterator[None]:
     def stop(_number: int, _frame: object) -> None:
         raise _TooSlow
 
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, limit_s)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+    with handling([signal.SIGALRM], stop):
+        signal.setitimer(signal.ITIMER_REAL, limit_s)
+        try:
+            yield
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)

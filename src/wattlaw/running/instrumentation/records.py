@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from wattlaw.study.network import Network
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
-_MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS = 2**62, 10_000, 20
+_MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS, _MAX_PACKAGES = 2**62, 10_000, 20, 30
 #: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
 #: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
 #: so that a damaged one loses less.
@@ -28,7 +29,7 @@ _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision", "sharding", "checkpointing")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
-    "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
+    "launched_rank", "parameters", "gradient_bytes", "gpu_memory_bytes", "peak_memory_bytes",
     "peak_resident_bytes", "dataset_samples", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
     "data_rank", "micro_batch", "accumulation", "pieces", "tokens", "token_samples",
     "threads_per_worker",
@@ -63,6 +64,7 @@ class TrainingFacts:
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
     dataset_samples: int | None = None  # of an epoch of all ranks
+    gpu_memory_bytes: int | None = None
     peak_memory_bytes: int | None = None  # of a GPU
     peak_resident_bytes: int | None = None  # of the process
     threads_per_worker: int | None = None  # processor threads, by torch
@@ -76,6 +78,7 @@ class TrainingFacts:
     checkpointing: str | None = None
     micro_batch: int | None = None  # samples of a copy of the model at once
     tokens_per_sample: float | None = None
+    software: Mapping[str, str] = field(default_factory=dict)  # versions of what was imported
     network: str | None = None  # sizes of the transformer, JSON of ``study.network.Network``
 
 
@@ -245,6 +248,9 @@ class _File:
                 self._facts[name] = value[:200]
         if isinstance(config := record.get("config"), dict):
             self._facts["config"] = config
+        if isinstance(software := record.get("software"), dict):
+            named = [*software.items()][:_MAX_PACKAGES]
+            self._facts["software"] = {name[:40]: str(version)[:60] for name, version in named}
         for name in _NUMBERS:
             if record.get(name) is not None:
                 number = _integer(record[name])

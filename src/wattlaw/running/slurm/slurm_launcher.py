@@ -139,15 +139,10 @@ class SlurmLauncher(Launcher):
 
     def missing(self, study: Study) -> list[str]:
         """Return what the jobs lack if they run this Python, in the environment that it has now."""
-        slurm, found = study.launch.slurm, list[str]()
+        slurm = study.launch.slurm
         if slurm.setup or slurm.python not in (None, sys.executable):
-            return found
-        for workload in study.workloads:
-            try:
-                catalogue.check_installed(workload)
-            except NotAvailable as error:
-                found.append(f"{error} ({sys.executable})")
-        return found
+            return []
+        return [f"{text} ({sys.executable})" for text in catalogue.missing_packages(study)]
 
     @cached_property
     def _boards(self) -> list[Board]:

@@ -12,9 +12,10 @@ import socket
 import subprocess
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+from wattlaw.common.processes import handling
 from wattlaw.running.training.environment import HOST
 
 SIGNALS = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT})
@@ -99,7 +100,8 @@ def _run(
 ) -> dict[int, int]:
     processes: list[subprocess.Popen[bytes]] = []
     failed, grace_s = dict[int, int](), _FAILED_GRACE_S
-    with _received_signals(signals) as received:
+    received: list[int] = []
+    with handling(signals, lambda number, _: received.append(number)):
         try:
             processes.extend(
                 subprocess.Popen(line, env=environment, start_new_session=True)
@@ -146,17 +148,6 @@ def _environment(ranks: int, node: Node) -> dict[str, str]:
         "TORCHELASTIC_USE_AGENT_STORE": "False",
         "TORCH_NCCL_ASYNC_ERROR_HANDLING": handling,
     }
-
-
-@contextlib.contextmanager
-def _received_signals(signals: Collection[int]) -> Iterator[list[int]]:
-    received: list[int] = []
-    before = {n: signal.signal(n, lambda number, _: received.append(number)) for n in signals}
-    try:
-        yield received
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _end(processes: Sequence["subprocess.Popen[bytes]"], number: int, grace_s: float) -> None:

@@ -77,7 +77,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
 
         from wattlaw.common import registry
         from wattlaw.running.training import flops
-        from wattlaw.running.training.layout_checks import check_layout
         from wattlaw.running.training.loop import Training
         from wattlaw.running.training.ranks import process_group
         from wattlaw.running.training.shared_models import is_shared, new_model
@@ -88,7 +87,6 @@ def _train(folder: RunFolder, attempt: int) -> None:
     if record is None:
         raise BadInput(f"{folder.record_path}: not there")
     live, spec = folder.live(attempt), record.spec
-    check_layout(spec)
     os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
     metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
@@ -159,9 +157,10 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
     elif setting.sharding != "none":
         kind = "fsdp"
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    hardware, device_ids = machine.hardware(), ["host"]
+    hardware, device_ids, gpu_memory_bytes = machine.hardware(), ["host"], None
     if ranks.gpu is not None:
         hardware = ranks.gpu.get_device_name(ranks.device)
+        gpu_memory_bytes = ranks.gpu.get_device_properties(ranks.device).total_memory
         instances = os.environ.get(MIG_INSTANCES)
         if instances is not None:
             device_ids = instances.split(",")[: ranks.local_world]
@@ -171,12 +170,15 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
         else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
             device_ids = visible_gpu_ids()[: ranks.local_world]
     versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    if ranks.gpu is not None and torch.version.cuda:
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return Facts(
         hosts=(ranks.host,),
         hardware=hardware,
         device_ids=tuple(device_ids),
         parameters=sum(parameter.numel() for parameter in trained),
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        gpu_memory_bytes=gpu_memory_bytes,
         threads_per_worker=torch.get_num_threads(),
         world_size=ranks.world,
         backend=torch.distributed.get_backend(),
