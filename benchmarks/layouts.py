@@ -10,12 +10,15 @@ Megatron-DeepSpeed on A100 (vtrain), and memory of torchtitan and InternLM, repo
 import argparse
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from prediction_data import FOLDER
+from wattlaw.analysis.advise.known_runs import comparable_rows, setting_of
+from wattlaw.analysis.advise.known_throughput import nearest_runs, values_of
+from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.peak_memory import Peak, learn
@@ -116,11 +119,86 @@ def memory(rows: Sequence[tuple[Setting, Any]], seeds: int) -> None:
                   f"of which fitted {100 * fitted[called].mean():.0f} %")  # fmt: skip
 
 
+_KEYS = ("model", "gpus", "global_batch", "tp", "pp", "micro_batch", "zero_or_fsdp")
+_SETTINGS = {"tp": "tp", "pp": "pp", "micro_batch": "micro_batch", "zero_or_fsdp": "sharding"}
+
+
+def explained(table: pd.DataFrame, jobs: int, seeds: int, *, chosen: bool) -> None:
+    """Of jobs at least 20 % below the best, whether the setting is named whose change alone brings
+    most in the measured rows, or one that brings at least 90 % of that.
+
+    Held out are the job with all rows that differ in one setting only (``pairs``), or all of its
+    model and number of GPUs (``series``).
+    """
+    for source in ("nanotron-ultrascale-playbook", "vtrain_single"):
+        rows = table[(table["source"] == source) & (table["tokens_per_s_per_gpu"] > 0)]
+        models = sorted(rows["model"].unique())
+        half = (
+            rows["gpus"].isin([8, 32, 128]) if len(models) == 1 else rows["model"].isin(models[::2])
+        )
+        texts = rows[list(_KEYS)].fillna("").astype(str)
+        speed = np.log(rows["tokens_per_s_per_gpu"])
+        best = speed.groupby([texts[name] for name in _KEYS[:3]]).transform("max")
+        gains = pd.DataFrame(index=rows.index)
+        for name, setting in _SETTINGS.items():
+            alike = speed.groupby([texts[key] for key in _KEYS if key != name])
+            gains[setting] = (alike.transform("max") - speed).where(alike.transform("size") > 1)
+        is_job = (best - speed > np.log(1.25)) & (gains.max(axis=1) > np.log(1.15))
+        of_half = rows.index[is_job & (half if chosen else ~half)]
+        for held_out in ("pairs", "series"):
+            found: list[Answer] = []
+            for seed in range(seeds):
+                for index in np.random.default_rng(seed).permutation(of_half)[:jobs]:
+                    differing = (texts != texts.loc[index]).sum(axis=1)
+                    same = (texts[["model", "gpus"]] == texts.loc[index, ["model", "gpus"]]).all(
+                        axis=1
+                    )
+                    out = rows.index[differing <= 1 if held_out == "pairs" else same]
+                    found.append(_answer(table.loc[index], table.drop(index=out), gains.loc[index]))
+            found = [item for item in found if item.right is not None]
+            right = np.array([bool(item.right) for item in found])
+            named = np.array([item.named for item in found])
+            print(f"{source:30s} {held_out:7s} jobs {right.size:4d}  likeliest right "
+                  f"{100 * right.mean():.0f} %; named {100 * named.mean():.0f} %, of which right "
+                  f"{100 * right[named].mean():.0f} %", flush=True)  # fmt: skip
+
+
+class Answer(NamedTuple):
+    right: bool | None  # None: the table has no row that differs in this setting only
+    named: bool
+
+
+def _answer(row: Any, table: pd.DataFrame, gains: pd.Series) -> Answer:
+    if "3B" in row["model"]:
+        network = _3B
+    else:
+        layers, hidden, heads = map(int, re.findall(r"\d+", row["model"]))
+        network = Network(layers=layers, hidden=hidden, heads=heads, vocabulary=51200,
+                          sequence=1024, gated=False, tied=True)  # fmt: skip
+    rate = row["tokens_per_s_per_gpu"] * network.flops_per_token
+    setting = setting_of(row)
+    job = Measured(setting, network, network.parameters, rate, "")
+    known, _ = comparable_rows(job, row["hardware"], table)
+    learned = nearest_runs(known, setting.gpus)
+    causes = LayoutEffects(learned).causes(job, values_of(known))
+    if not causes:
+        return Answer(right=False, named=False)
+    first = causes[0]
+    gain = gains.get(first.setting, np.nan)
+    right = None if np.isnan(gain) else bool(gain >= 0.9 * gains.max())
+    return Answer(right, first.is_clear)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
-    seeds = parser.parse_args().seeds
+    parser.add_argument("--explain", choices=["chosen", "others"], help="known measurements alone")
+    given = parser.parse_args()
+    seeds = given.seeds
     table = pd.read_csv(FOLDER / "parallel_layouts.csv")
+    if given.explain:
+        explained(table, 60, seeds, chosen=given.explain == "chosen")
+        return
     one_node(list(vtrain(table)), seeds)
     rows = list(nanotron(table))
     more_nodes(rows, seeds)

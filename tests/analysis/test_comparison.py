@@ -177,6 +177,19 @@ def test_the_source_of_each_side_is_stated(launchers, sources, code):
     assert (plain["a"]["source"], plain["b"]["source"]) == sources
 
 
+@pytest.mark.parametrize(
+    ("version", "expected"), [("2.6.0", {"releases-differ"}), ("2.5.1", set())]
+)
+def test_releases_of_what_trains_are_named_where_they_differ(version, expected):
+    sides = [
+        metrics(A, software=json.dumps({"torch": torch, "numpy": numpy}))
+        for torch, numpy in (("2.5.1", "1"), (version, "2"))
+    ]
+    comparison = compare(*sides)
+    assert codes(comparison) == expected
+    assert all("torch (2.5.1, 2.6.0)" in item.text for item in comparison.warnings)
+
+
 def test_simulated_runs_do_not_mix_with_measured_runs_of_a_side():
     mixed = pd.concat([metrics(A), metrics(B, launcher="simulated", prefix="b")])
     comparison = compare(mixed, metrics(B))

@@ -1,6 +1,7 @@
 """Layouts of runs in a store: groups of their own, and predictions where the network is known."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -8,37 +9,28 @@ import pandas as pd
 import pytest
 
 from made_runs import made_record, made_spec
-from made_tables import frames, run_row, window_row
+from made_tables import LAYOUTS, NETWORK, frames, layouts, run_row, window_row
 from wattlaw.analysis.advise.advice import advise
+from wattlaw.analysis.advise.option import Quantity
+from wattlaw.analysis.advise.possible_options import read_options
+from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
+from wattlaw.analysis.predict.layout_cells import layout_cells
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
 from wattlaw.study.network import Network
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
-NETWORK = Network(layers=8, hidden=512, heads=8, vocabulary=1000, sequence=256)
-#: tp, pp, micro-batch, seconds of a step of 32 samples on 8 GPUs.
-MEASURED = ((1, 1, 4, 1.0), (2, 1, 4, 1.15), (4, 1, 4, 1.5), (1, 2, 4, 1.2), (2, 2, 4, 1.3))
 
-
-def table(network: str | None = NETWORK.model_dump_json(exclude_defaults=True)):
-    runs, windows = [], []
-    for number, (tp, pp, micro, seconds) in enumerate(MEASURED):
-        name = f"r{number}"
-        parts = 32 // (8 // (tp * pp) * micro)
-        layout = Setting(8, tp=tp, pp=pp, sharding="zero1", gradient_accumulation=parts).layout
-        runs.append(
-            run_row(name, gpus=8, global_batch=32, local_batch=4, network=network,
-                    parallelism="tensor", layout=json.dumps(layout))
-        )  # fmt: skip
-        windows.append(window_row(name, 1, duration_s=10 * seconds, samples=320, steps=10))
-    return run_metrics(*frames(runs, windows))
+def table(network: str | None = NETWORK):
+    return run_metrics(*layouts(network))
 
 
 def test_every_layout_is_a_group_of_its_own_with_a_name():
@@ -86,7 +78,7 @@ def test_advice_compares_layouts_that_ran_also_where_none_can_be_predicted():
     assert (best.tp, best.pp, best.sharding) == (1, 1, "zero1")
     assert not advice.recommended.is_at(replace(best, sharding="none"))
     assert len(advice.rests_on.settings) == 1
-    assert advice.rests_on.settings["measured"] == len(MEASURED)
+    assert advice.rests_on.settings["measured"] == len(LAYOUTS)
 
 
 def test_a_layout_that_was_only_seen_is_no_setting():
@@ -99,6 +91,38 @@ def test_a_layout_that_was_only_seen_is_no_setting():
     assert json.loads(row_of(record, "done")["layout"])["sharding"] == "fsdp"
 
 
+def cells_of(chosen: Setting | None = None, too_large: Sequence[Setting] = ()) -> dict:
+    job = jobs_of(table(), "digits-cnn")[0]
+    found = layout_cells(job, chosen, too_large)
+    assert found.unit == "tokens"
+    return {(*cell.row, *cell.column): cell for cell in found.cells}
+
+
+def test_cells_are_measured_predicted_too_large_or_not_possible():
+    on = {"nodes": 1, "local_batch": 4, "sharding": "zero1"}
+    too_large = Setting(8, tp=8, gradient_accumulation=8, **on)
+    cells = cells_of(too_large=[too_large])
+    assert {key: cell.status for key, cell in cells.items()} == {
+        (1, 1): "measured", (1, 2): "measured", (2, 1): "measured", (2, 2): "measured",
+        (4, 1): "measured", (4, 2): "predicted", (8, 1): "out of memory", (8, 2): "not possible",
+    }  # fmt: skip
+    assert cells[1, 1].per_s == pytest.approx(32 * 256 / 8 / 1.0)
+    low, high = cells[4, 2].per_s_ci
+    assert low < cells[4, 2].per_s < high < cells[1, 1].per_s
+    assert "8 x 2" in cells[8, 2].reason
+    # Another micro-batch makes columns.
+    chosen = Setting(8, tp=2, pp=2, gradient_accumulation=8, **on)
+    cells = cells_of(chosen)
+    assert (cells[2, 2, 2].setting, cells[2, 2, 2].status) == (chosen, "predicted")
+    assert cells[2, 2, 4].status == "measured"
+
+
+def test_a_job_with_one_layout_has_no_cells():
+    observations = jobs_of(table(), "digits-cnn")[0].observations[:1]
+    job = replace(jobs_of(table(), "digits-cnn")[0], observations=observations)
+    assert layout_cells(job) is None
+
+
 #: 8 billion parameters, of which 16 GPUs of 80 GB share the states; micro-batches of 1 to 8.
 LARGE = Network(layers=32, hidden=4096, heads=32, ffn=14336, vocabulary=32000, sequence=4096)
 BOARD = "NVIDIA H100 80GB HBM3"
@@ -109,7 +133,7 @@ def memory_runs(**changes):
     rows = []
     for micro, peak_gib in ((1, 33), (2, 45), (4, 69), (8, None)):
         setting = Setting.packed(16, 8, tp=2, sharding="zero1", local_batch=micro / 2)
-        status = {} if peak_gib else {"status": "failed", "reason": "out of memory: rank 3"}
+        status = {} if peak_gib else {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         size = None if peak_gib is None else peak_gib * 2**30
         row = {"gpus": 16, "nodes": 2, "global_batch": micro * 8, "local_batch": None,
                "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
@@ -135,6 +159,13 @@ def test_peaks_and_failures_of_runs_say_what_fits():
     assert low < 57 * 2**30 < high
     assert middle == pytest.approx(57 * 2**30, rel=0.1)
     assert memory.fits([with_micro_batch(8, tp=8)]).mean() > 0.9
+
+
+def test_the_memory_that_runs_report_counts_before_that_of_the_board():
+    small, large = (memory_of(memory_runs(gpu_memory_bytes=gib * 2**30)) for gib in (40, 200))
+    assert (small.memory_gib, large.memory_gib) == (40, 200)
+    asked = [with_micro_batch(6)]
+    assert small.fits(asked).mean() < 0.01 < large.fits(asked).mean()
 
 
 def test_without_a_known_board_peaks_are_predicted_and_no_chance_to_fit():
@@ -194,6 +225,42 @@ def test_other_layouts_than_those_that_ran_need_the_network():
     assert predict_workload(table, "digits-cnn", gpus=[16], stored=runs).rows[0].fits is None
     with pytest.raises(NothingToRecommend, match="model"):
         predict_workload(table, "digits-cnn", gpus=[16], layout={"tp": [2]}, stored=runs)
+
+
+def layout_tables(**changes):
+    """Return runs of tp 1, 2 and 4 with micro-batches of 1 and 2 on 16 GPUs, one without memory."""
+    runs, windows = [], []
+    tried = ((1, 1, 1.0, 66), (2, 1, 1.2, 36), (2, 2, 1.1, 44), (4, 1, 1.5, 21), (1, 2, 1.0, None))
+    for tp, micro, seconds, peak_gib in tried:
+        name = f"t{tp}m{micro}"
+        setting = Setting.packed(16, 8, tp=tp, sharding="zero1", local_batch=4)
+        layout = setting.in_micro_batches(micro).layout
+        run = {"gpus": 16, "nodes": 2, "global_batch": 64, "local_batch": 4, "precision": "bf16",
+               "network": LARGE.model_dump_json(exclude_defaults=True), "hardware": BOARD,
+               "device_ids": ["GPU-1"], "layout": json.dumps(layout),
+               "parallelism": "tensor", **changes}  # fmt: skip
+        if peak_gib is None:
+            run |= {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
+        else:
+            run["peak_memory_bytes"] = peak_gib * 2**30
+            windows.append(window_row(name, 1, duration_s=10 * seconds, samples=640, steps=10))
+        runs.append(run_row(name, **run))
+    return frames(runs, windows)
+
+
+def test_advice_considers_layouts_between_those_that_ran_and_that_fit():
+    runs, windows = layout_tables()
+    table = run_metrics(runs, windows)
+    asked = Question("time", max_global_batch=64, max_gpus=16)
+    job = comparable_runs(table, "digits-cnn")
+    options = read_options(table, job, {("bf16", 64): Quantity(10.0)}, asked, None,
+                           any_batch=False, far=False, stored=runs)  # fmt: skip
+    found = {(item.setting.tp, item.setting.micro_batch): item for item in options.predicted}
+    assert set(found) == {(4, 2)}  # and not the one that was out of memory
+    assert found[4, 2].fits > 0.95
+    assert found[4, 2].to_dict()["tp"] == 4
+    assert "tp 4" in found[4, 2].label
+    assert found[4, 2].extrapolates == ()
 
 
 def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():

@@ -1,16 +1,19 @@
 """Time and memory of layouts: what follows from their arithmetic, and public measurements."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.parallel_step import LIMITS, POWER, Scale, step
 from wattlaw.analysis.predict.parallel_step import PRIORS as STEP
-from wattlaw.analysis.predict.parallel_step import step
 from wattlaw.analysis.predict.parameters import Transformation
 from wattlaw.analysis.predict.peak_memory import PRIORS as MEMORY
 from wattlaw.analysis.predict.peak_memory import Peak, learn, peak_gib
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.analysis.predict.predictions import predict
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
@@ -31,7 +34,7 @@ def layout(gpus, micro=1, parts=8, **sizes):
 
 def seconds(*settings):
     parallel = Parallel.of(settings, [NETWORK] * len(settings))
-    return step(middle(STEP), parallel, 2e14, None).step_s[0]
+    return step(middle(STEP), parallel, Scale(2e14)).step_s[0]
 
 
 def gib(*settings):
@@ -40,7 +43,7 @@ def gib(*settings):
 
 def test_a_pipeline_has_a_bubble_that_more_micro_batches_hide():
     few, many = layout(8, parts=8, pp=8), layout(8, parts=64, pp=8)
-    parts = step(middle(STEP), Parallel.of([few, many], [NETWORK] * 2), 2e14, None)
+    parts = step(middle(STEP), Parallel.of([few, many], [NETWORK] * 2), Scale(2e14))
     share = parts.waiting_s[0] / parts.step_s[0]
     assert share[0] == pytest.approx(7 / 15, rel=0.05)  # (pp - 1) / (k + pp - 1)
     assert share[1] == pytest.approx(7 / 71, rel=0.05)
@@ -85,6 +88,38 @@ def test_out_of_memory_teaches_what_does_not_fit():
     assert chance[3] < 0.1
     others = [layout(8, micro=size, tp=4) for size in (1, 16)]
     assert np.diff(learn(runs).chance(others, [NETWORK] * 2, room))[0] < -0.5
+
+
+def limited(setting, power_limit_w):
+    return replace(setting, power_limit_w=power_limit_w)
+
+
+def test_a_power_limit_slows_computing_and_not_the_bubble():
+    values = middle(STEP | POWER | LIMITS)
+    settings = [layout(8, tp=2, micro=2), layout(8, pp=8, micro=2)]
+    wanted = [limited(item, watts) for item in settings for watts in (None, 400.0)]
+    steps = step(values, Parallel.of(wanted, [NETWORK] * 4), Scale(2e14, 700.0))
+    time_s, watts = steps.step_s[0], steps.power_w[0]
+    assert time_s[1] / time_s[0] > 1.1
+    assert watts[1] < 400 < watts[0]
+    assert watts[2] < watts[0]  # a pipeline waits
+    assert time_s[1] * watts[1] < time_s[0] * watts[0]  # the limit saves energy
+
+
+def test_limits_and_layouts_of_runs_predict_power_and_energy_of_others():
+    values, sizes = middle(STEP | POWER | LIMITS), ((1, 1), (2, 1), (4, 1), (2, 2), (1, 4))
+    layouts = [layout(8, tp=tp, pp=pp, micro=2) for tp, pp in sizes]
+    measured = [limited(item, watts) for item in layouts for watts in (None, 500.0, 300.0)]
+    asked = [limited(layout(8, tp=tp, pp=pp, micro=2), 400.0) for tp, pp in ((8, 1), (4, 2))]
+    truth = step(values, Parallel.of([*measured, *asked], [NETWORK] * 17), Scale(2e14, 700.0))
+    times, powers = truth.step_s[0], truth.power_w[0]
+    rows = zip(measured, times, powers, strict=False)
+    predicted = predict([Observation(*row, network=NETWORK) for row in rows], asked)
+    for row, time_s, watts in zip(predicted, times[15:], powers[15:], strict=True):
+        joules = time_s * watts * 8 / row.setting.samples
+        assert row.power_per_gpu_w == pytest.approx(watts, rel=0.1)
+        assert row.energy_per_sample_j_ci[0] < joules < row.energy_per_sample_j_ci[1]
+        assert row.energy_per_sample_j == pytest.approx(joules, rel=0.2)
 
 
 def test_a_fit_predicts_other_layouts_of_its_own_world():

@@ -172,9 +172,9 @@ class TestPredictions:
             Setting(4, 2, local_batch=16.0, gradient_accumulation=2),
         ]
         known = [
-            (0.278178, 0.232464, 0.362737, 228.6347),
+            (0.276039, 0.231589, 0.364586, 228.6454),
             (0.488568, 0.416662, 0.556475, 161.3702),
-            (0.327896, 0.247445, 0.672208, 220.9086),
+            (0.318422, 0.245325, 0.659556, 221.1245),
             (0.179632, 0.115985, 0.288874, 208.6602),
         ]
         found = [
@@ -204,6 +204,16 @@ class TestPredictions:
             # Storage takes no longer for as many samples.
             [strong] = predict([*few, *runs((most, grown_s))], [packed(4 * most, batch=8.0)])
             assert strong.step_time_s_ci[1] < 3 * grown_s
+
+    def test_a_run_of_few_steps_counts_as_far_as_its_own_error_allows(self):
+        slow = Observation(packed(4), 0.35)
+        sure, short = (
+            fit([*runs((1, 0.20), (2, 0.21), (3, 0.21)), replace(slow, time_error=error)])
+            for error in (0.0, 0.3)
+        )
+        sure_s, short_s = (np.median(fitted.runs([packed(4)])[1]) for fitted in (sure, short))
+        assert (short_s < 0.25, sure_s > 0.3) == (True, True)
+        assert short.misfit < 0.5 * sure.misfit
 
     def test_without_an_observation_it_is_refused(self):
         with pytest.raises(BadInput, match="observations"):

@@ -62,7 +62,7 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     assert main(line) == 0
     shown = capsys.readouterr().out
     assert "GPU-hours" in shown
-    Store(store).keep_study("test", study)  # as ``wattlaw run`` does
+    Store(store).keep_study("test", study.read_text())  # as ``wattlaw run`` does
     assert main([*line[:2], "--table", str(study.with_name("table.csv"))]) == 0
     assert capsys.readouterr().out == shown
     assert main(["next", str(tmp_path)]) == 2

@@ -20,7 +20,7 @@ import vl_convert
 import made_studies
 import paths
 from drawn import size, texts
-from made_tables import frames, run_row, study, window_row
+from made_tables import frames, layouts, run_row, study, window_row
 from wattlaw.analysis.decide.decision import CourseRow, Decision
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.report.charts import x_axis
@@ -54,6 +54,8 @@ def made(kind: str) -> Findings:
         return analyse(runs, epochs, decisions=[decision(EVIL, 8, minimize=EVIL)])
     if kind == "crowded":
         return analyse(*_crowd(), decisions=[decision(f"{LONG}{i}", 60) for i in range(5)])
+    if kind == "layouts":
+        return analyse(*layouts())
     if kind == "mit":
         models = {name: made_studies.MIT[name] for name in ("resnet50", "schnet")}
         tables = made_studies.mit(models=models, counts=(2, 16, 128), repeats=2)
@@ -94,7 +96,7 @@ def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:
     return frames(runs, epochs)
 
 
-KINDS = ("small", "hostile", "crowded", "mit", "kit")
+KINDS = ("small", "hostile", "crowded", "layouts", "mit", "kit")
 
 
 @cache
@@ -174,7 +176,7 @@ def test_every_figure_is_readable(kind):
                 if color.get("legend") and color.get("type") == "nominal":
                     assert {*color["scale"]["domain"]} <= words, name
         assert figure.title and figure.caption.endswith(".")
-        without_energy = {"small": {"pareto": "Settings by time"}}.get(kind, {})
+        without_energy = {"pareto": "Settings by time"} if kind in ("small", "layouts") else {}
         assert chart["title"]["text"] == without_energy.get(figure.name, figure.title)
         notes = " ".join(chart["title"]["subtitle"])
         assert notes == "" or re.fullmatch(r"[A-Z0-9].*[.…]", notes), (name, notes)

@@ -38,6 +38,16 @@ def told_of(path: Path, **changes: Any) -> list[str]:
     return [*skipped_text(known.skipped.values(), len(study)), *known.warnings]
 
 
+@pytest.mark.parametrize(("tp", "is_wide"), [(2, False), (4, False), (8, True)])
+def test_layers_that_several_nodes_share_are_a_warning(tmp_path, tp, is_wide):
+    sweep = {"gpus": [8], "local_batch": [8], "tp": [tp]}
+    launch = {"kind": "slurm", "gpus_per_node": 4}
+    command = ["python", "t.py", "{tp}", "{local_batch}"]
+    workloads = [{"name": "mine", "command": command}]
+    told = told_of(write(tmp_path, sweeps=[sweep], launch=launch, workloads=workloads))
+    assert [text for text in told if "tp 8 with 4 GPUs" in text] == told[: int(is_wide)]
+
+
 def test_uneven_nodes_are_skipped_in_a_dry_run(tmp_path, capsys):
     path = write(
         tmp_path,

@@ -32,6 +32,9 @@ class Cuda:
         self.asked.append(("peak", str(device)))
         return 1000 * (torch.device(device).index + 1)
 
+    def get_device_properties(self, device: object) -> SimpleNamespace:
+        return SimpleNamespace(total_memory=50_000)
+
     def Event(self, *, enable_timing: bool) -> SimpleNamespace:  # noqa: N802 - torch's name
         assert enable_timing
         self.made += 1
@@ -105,6 +108,7 @@ def test_steps_are_timed_where_the_parameters_are(tmp_path, cuda, recorder, grou
         recorder.step(optimizer)
     process = recorded(recorder, tmp_path)
     assert (process.steps, process.peak_memory_bytes, process.problems) == (4, peak, ())
+    assert process.gpu_memory_bytes == (peak and 50_000)
     if timed is None:
         assert cuda.asked == []
     else:

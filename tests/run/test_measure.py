@@ -18,6 +18,7 @@ from trees import AcpiMeters
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.store.store import Store
+from wattlaw.study.network import Network
 
 
 def measured(store: Path, *line: object, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -302,21 +303,41 @@ def test_a_script_that_is_out_of_memory_is_stored_as_that_with_its_steps(tmp_pat
     assert (run["status"], run["out_of_memory"], run["parameters"]) == ("out of memory", "host", 2)
 
 
-def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_once(tmp_path):
-    """fully_shard over two copies, each of which two ranks share by parallelize_module."""
-    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4")
-    script = (SCRIPTS / "sharded.py", "--tp", "2", "--accumulate", "2", "--recompute")
-    found, done = told_of(tmp_path, "--", sys.executable, *line, *script)
+LLAMA = Network(layers=2, hidden=32, heads=4, kv_heads=2, head_size=8, ffn=96, vocabulary=64,
+                sequence=24)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("ranks", "script", "own", "samples", "parameters", "network"),
+    [
+        # fully_shard over two copies, each of which two ranks share by parallelize_module.
+        (4, "sharded.py --tp 2 --accumulate 2 --recompute",
+         {"tp": 2, "checkpointing": "full", "micro_batch": 2, "tokens_per_sample": 12.0,
+          "parallelism": "tensor"}, 96, 2 * 16 * 64 + 64 + 16, None),
+        (2, "fsdp_language.py", {}, 192, LLAMA.parameters, LLAMA),
+        (2, "fsdp_language.py --trainer", {}, 192, LLAMA.parameters, LLAMA),
+    ],
+    ids=["torch", "accelerate", "transformers"],
+)  # fmt: skip
+def test_the_layout_of_an_unmodified_script_is_seen_and_its_samples_are_counted_once(
+    tmp_path, ranks, script, own, samples, parameters, network
+):
+    line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks)
+    name, *options = script.split()
+    found, done = told_of(tmp_path, "--", sys.executable, *line, SCRIPTS / name, *options)
     assert done.returncode == 0, done.stderr
     layout = {
-        "tp": 2, "pp": 1, "cp": 1, "ep": 1, "dp": 2, "virtual_stages": 1, "sharding": "fsdp",
-        "checkpointing": "full", "gradient_accumulation": 2, "micro_batch": 2,
-        "tokens_per_sample": 12.0, "parallelism": "tensor", "world_size": 4,
+        "tp": 1, "pp": 1, "cp": 1, "ep": 1, "dp": 2, "virtual_stages": 1, "sharding": "fsdp",
+        "gradient_accumulation": 2, "micro_batch": 4, "tokens_per_sample": 24.0,
+        "parallelism": "fsdp", "world_size": ranks, **own,
     }  # fmt: skip
     assert {name: found[name] for name in layout} == layout
-    assert (found["steps"], found["samples_seen"]) == (12, 96)
-    assert found["parameters"] == 2 * 16 * 64 + 64 + 16
+    assert (found["steps"], found["samples_seen"]) == (12, samples)
+    assert found["parameters"] == parameters
     (run,) = Store(tmp_path).pandas("runs").to_dict("records")
     assert {name: run[name] for name in layout} == layout
+    versions = json.loads(run["software"])
+    assert ("torch" in versions, "accelerate" in versions) == (True, network is not None)
+    if network is not None:
+        assert run["network"] == network.model_dump_json(exclude_defaults=True)
     assert run["peak_memory_bytes"] == found["peak_resident_bytes"] > 50e6
-    assert "dp 2 x tp 2" in done.stderr

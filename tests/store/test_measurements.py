@@ -8,6 +8,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.store.fields import Field
 from wattlaw.store.measurements import read_measurements
 from wattlaw.store.units import finite_number
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 
 def a_table(path: Path, *lines: str) -> Path:
@@ -26,14 +27,14 @@ def test_columns_that_are_named_as_fields_are_values_in_their_units(tmp_path):
             "8,,1 s,,,,bert",
         )
     )
-    (first, last), left_out = table.rows, dict(table.left_out)
+    (first, memory, last), left_out = table.rows, dict(table.left_out)
     assert first.setting == {"gpus": 2, "local_batch": 16, "options.lr": "0.1", "workload": "bert"}
     assert first.result == pytest.approx(
         {"step_time_s": 0.25, "power_w": 600, "sm_util": 0.97, "gpu_energy_j": 150}
     )
     assert (last.line, last.result) == (5, {"step_time_s": 1.0})
-    assert left_out.keys() == {3, 4}
-    (memory,) = table.out_of_memory
+    assert left_out.keys() == {3}
+    assert memory.failure == OUT_OF_MEMORY
     assert memory.setting == {"gpus": 4, "local_batch": 16, "workload": "bert"}
     assert table.checked().time_field == "step_time_s"
 

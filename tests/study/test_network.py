@@ -1,9 +1,12 @@
 """Parameters of networks against the counts that their publishers state."""
 
+import json
+
 import pytest
 
 from wattlaw.common.errors import BadInput
 from wattlaw.study.network import Network
+from wattlaw.study.plan import read_study, standalone_text
 
 _LLAMA = {
     "model_type": "llama", "num_hidden_layers": 32, "hidden_size": 4096,
@@ -16,9 +19,16 @@ PUBLISHED = {
     "gpt2-xl": ({"model_type": "gpt2", "n_layer": 48, "n_embd": 1600, "n_head": 25,
                  "vocab_size": 50257, "n_positions": 1024}, 1_557_611_200),
     "llama-2-7b": (_LLAMA | {"intermediate_size": 11008}, 6_738_415_616),
-    "llama-2-70b": (_LLAMA | {"num_hidden_layers": 80, "hidden_size": 8192,
-                              "num_attention_heads": 64, "num_key_value_heads": 8,
-                              "intermediate_size": 28672}, 68_976_648_192),
+    "gemma-7b": (_LLAMA | {"model_type": "gemma", "num_hidden_layers": 28, "hidden_size": 3072,
+                           "num_attention_heads": 16, "head_dim": 256,
+                           "intermediate_size": 24576, "vocab_size": 256000}, 8_537_680_896),
+    "phi-2": (_LLAMA | {"model_type": "phi", "hidden_size": 2560, "intermediate_size": 10240,
+                        "vocab_size": 51200}, 2_779_683_840),
+    "qwen1.5-moe": (_LLAMA | {"model_type": "qwen2_moe", "num_hidden_layers": 24,
+                              "hidden_size": 2048, "num_attention_heads": 16,
+                              "moe_intermediate_size": 1408, "num_experts": 60,
+                              "num_experts_per_tok": 4, "vocab_size": 151936,
+                              "shared_expert_intermediate_size": 5632}, 14_315_784_192),
     "llama-3-8b": (_LLAMA | {"num_key_value_heads": 8, "intermediate_size": 14336,
                              "vocab_size": 128256}, 8_030_261_248),
     "mistral-7b": (_LLAMA | {"num_key_value_heads": 8, "intermediate_size": 14336},
@@ -75,7 +85,35 @@ def test_only_the_experts_of_a_token_work():
 
 
 @pytest.mark.parametrize("change", [{"hidden_size": None}, {"n_head": 7, "hidden_size": "x"},
-                                    {"num_attention_heads": 3}])  # fmt: skip
+                                    {"num_attention_heads": 3}, {"model_type": "t5"},
+                                    {"decoder_sparse_step": 2}])  # fmt: skip
 def test_a_config_that_is_no_transformer_is_refused(change):
     with pytest.raises(BadInput):
         Network.of_config(_LLAMA | change)
+
+
+@pytest.mark.parametrize(
+    ("content", "named", "message"),
+    [
+        (json.dumps(_LLAMA), "c.json", None),
+        (json.dumps(_LLAMA), {"config": "c.json", "sequence": 512}, None),
+        (json.dumps(_LLAMA | {"hidden_size": None}), "c.json", "c.json: hidden_size: missing"),
+        ("{", "c.json", "c.json: not JSON"),
+        (" " * 2**21, "c.json", "c.json: cannot be read"),
+        ("{}", "d.json", "d.json: cannot be read"),
+    ],
+)
+def test_a_study_names_a_config_beside_it(write_study, tmp_path, content, named, message):
+    (tmp_path / "c.json").write_text(content)
+    path = write_study(workloads=[{"name": "t", "command": ["true"], "model": named}])
+    if message is not None:
+        with pytest.raises(BadInput, match=f"workloads\\[0\\].model: .*{message}"):
+            read_study(path)
+        return
+    study = read_study(path)
+    copy = tmp_path / "elsewhere" / "study.yaml"
+    copy.parent.mkdir()
+    copy.write_text(standalone_text(path, study))
+    assert read_study(copy) == study
+    sequence = named["sequence"] if isinstance(named, dict) else 4096
+    assert study.workloads[0].model == Network.of_config(_LLAMA, sequence)

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+import program_logs
 import real_runs
 from wattlaw.common.delimited import encoding_of
 
@@ -342,6 +343,7 @@ SAMPLES = (
     Sample("perun", "app.hdf5", perun, count_rows=None),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
     Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
+    Sample("training-log", "megatron.log", lambda: program_logs.megatron().encode()),
     Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=None),
     Sample("wandb", "run-1.wandb", real_runs.wandb_log, TWO, count_rows=None),
     Sample("wandb", "history.csv", history_csv, TWO),
@@ -359,5 +361,5 @@ SAMPLES = (
     Sample("mlperf-power", "node_0.txt", mlperf_power),
     Sample("windows", "windows.csv", windows),
     Sample("log", "train.log", log, {"pattern": r"epoch (?P<epoch>\d+) done"}),
-    Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=3),
+    Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=4),
 )

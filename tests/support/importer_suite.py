@@ -20,6 +20,7 @@ from wattlaw.importing.importer import Options
 from wattlaw.store.field_map import parse_constants
 from wattlaw.store.schema import EPOCHS, TELEMETRY, find_faults
 from wattlaw.store.store import Store
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 #: Formats that mark the windows of a time series, and formats without a window of their own.
 MARKS, SERIES = {"windows", "log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-smi", "mlperf-power"}
@@ -123,7 +124,8 @@ class ImporterSuite:
             assert table.schema == schema
             assert not find_faults(table)
         for row in store.arrow("runs").to_pylist():
-            assert (row["launcher"], row["status"]) == ("imported", "done")
+            assert row["launcher"] == "imported"
+            assert row["status"] == ("done" if row["reason"] is None else OUT_OF_MEMORY)
             assert row["notes"][0].startswith("imported from ")
             assert row["gpus"] >= 1
         windows = store.arrow("epochs").to_pylist()

@@ -41,6 +41,7 @@ def write_store(path: Path, runs: pd.DataFrame, epochs: pd.DataFrame, *, samples
 def record(row: dict[Any, Any]) -> RunRecord:
     known = {n: v for n, v in row.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
     setting = {name: known[name] for name in SETTING if name in known}
+    setting |= json.loads(known.get("layout", "{}"))
     for name in ("gpus", "global_batch", "local_batch"):
         setting[name] = int(setting[name])
     spec = RunSpec(
@@ -67,6 +68,7 @@ def record(row: dict[Any, Any]) -> RunRecord:
             metric=known.get("metric_name"),
             parallelism=known.get("parallelism"),
             software=json.loads(known.get("software", "{}")),
+            network=known.get("network"),
             parameters=int(known["parameters"]) if "parameters" in known else None,
         ),
     )

@@ -1,10 +1,20 @@
 """Synthetic tables of a store, for tests of analyses and reports."""
 
+import json
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
 from wattlaw.store.schema import EPOCHS, RUNS
+from wattlaw.study.network import Network
+from wattlaw.study.setting import Setting
+
+NETWORK = Network(layers=8, hidden=512, heads=8, vocabulary=1000, sequence=256).model_dump_json(
+    exclude_defaults=True
+)
+#: tp, pp, micro-batch, seconds of a step of 32 samples on 8 GPUs.
+LAYOUTS = ((1, 1, 4, 1.0), (2, 1, 4, 1.15), (4, 1, 4, 1.5), (1, 2, 4, 1.2), (2, 2, 4, 1.3))
 
 
 def run_row(run_id: str, **changes: object) -> dict[str, object]:
@@ -63,3 +73,20 @@ def study(
                                    metric=0.9 + epoch / 50 - batch / 4000)
                     )  # fmt: skip
     return frames(runs, epochs)
+
+
+def layouts(network: str | None = NETWORK) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return runs of ``LAYOUTS``, and one of tp 8 that was out of memory."""
+    runs, windows = [], []
+    for number, (tp, pp, micro, seconds) in enumerate((*LAYOUTS, (8, 1, 4, 0))):
+        name = f"r{number}"
+        parts = 32 // (8 // (tp * pp) * micro)
+        layout = Setting(8, tp=tp, pp=pp, sharding="zero1", gradient_accumulation=parts).layout
+        failed = {} if seconds else {"status": "failed", "reason": "out of memory: 80 GiB"}
+        runs.append(
+            run_row(name, gpus=8, global_batch=32, local_batch=4, network=network,
+                    parallelism="tensor", layout=json.dumps(layout), **failed)
+        )  # fmt: skip
+        if seconds:
+            windows.append(window_row(name, 1, duration_s=10 * seconds, samples=320, steps=10))
+    return frames(runs, windows)

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import pandas as pd
@@ -30,13 +30,16 @@ from wattlaw.analysis.metrics.metrics import (
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
 from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
+from wattlaw.analysis.predict.layout_cells import LayoutCells, layout_cells
 from wattlaw.analysis.predict.overview import Overview, overviews
+from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
@@ -98,6 +101,22 @@ class Findings:
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
         return overviews(self.runs, self.stored)
+
+    @cached_property
+    def layouts(self) -> tuple[LayoutCells, ...]:
+        """The cells of jobs whose runs have several layouts, at the recommended setting."""
+        failed = self.stored[self.stored["status"] == OUT_OF_MEMORY]
+        best = {item.workload: item.recommended for item in self.advice if item.recommended}
+        shown = []
+        for job in (item.job for item in self.predictions):
+            own = failed[failed["workload"] == job.workload]
+            own = own[(own["hardware"] == job.hardware) | own["hardware"].isna()]
+            option, chosen = best.get(job.workload), None
+            if option is not None and option.hardware == job.hardware:
+                chosen = replace(option.setting, power_profile=None, dataset_fraction=1.0)
+            too_large = [setting_of_row(row, job.unit) for row in own.to_dict("records")]
+            shown.append(layout_cells(job, chosen, too_large))
+        return tuple(filter(None, shown))
 
     @property
     def advice(self) -> tuple[Advice, ...]:

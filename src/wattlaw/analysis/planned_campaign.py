@@ -1,7 +1,7 @@
 """The scaling of a workload to a number of nodes, from runs and predictions, and a campaign."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,9 +20,10 @@ from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import number
+from wattlaw.common.formatting import number, plural
+from wattlaw.study.labels import layout_label
 from wattlaw.study.question import Question
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT_NAMES, Setting, layout_of
 
 #: How a training's length can be given.
 BUDGETS = ("epochs", "steps", "samples", "tokens")
@@ -137,7 +138,7 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
     Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
-    most runs; the other kind of scaling is added where at least two counts ran. ``Refused`` if no
+    most runs, and of several layouts the recommended one is planned; the other kind of scaling is added where at least two counts ran. ``Refused`` if no
     run is done or can be predicted, or the time of a training is not known; ``BadInput`` if the
     runs do not name their nodes.
     """
@@ -148,8 +149,17 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
             "for nodes"
         )
     comparable = comparable_runs(findings.runs, workload)
-    series = _settings(job, campaign.nodes)
+    advised = (item.recommended for item in findings.advice if item.workload == workload)
+    best = next(filter(None, advised), None)
+    layout: dict[str, list[Any]] = {}
+    if len({layout_of(item) for item in job.settings}) > 1:
+        chosen = job.fastest if best is None else best.setting
+        layout = {name: [getattr(chosen, name)] for name in LAYOUT_NAMES}
+    series = _settings(job, campaign.nodes, layout)
     planned = next(iter(series.values()))[-1]
+    if layout and planned.gpus < campaign.nodes * job.node_gpus:
+        text = f"{layout_label(planned)} cannot be used on {plural(campaign.nodes, 'node')}"
+        raise Refused(f"{workload}: {text}; give another number of nodes")
     amounts, _ = needed_epochs(comparable, findings.epochs, Question(epochs=campaign.epochs))
     amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
     rows = comparable.rows
@@ -159,7 +169,7 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     options = options_of_runs(replace(comparable, rows=rows), dict.fromkeys(amounts, amount))
     scalings: list[Scaling] = []
     for kind, settings in series.items():
-        ran = dict(_of_runs(options, settings))
+        ran = dict(_of_runs(options, settings, (*_MATCHED, *layout)))
         if len(ran) >= min(2, 1 + len(scalings)):
             curve = sorted(_predicted(job, settings, amount), key=lambda point: point.setting.gpus)
             points = [ran.get(point.setting, point) for point in curve]
@@ -206,7 +216,7 @@ def _quality(rows: pd.DataFrame, setting: Setting) -> str:
     return f"shown to hold up to global batch {max(known)}" if known else "not known at this batch"
 
 
-def _settings(job: Job, nodes: int) -> dict[str, list[Setting]]:
+def _settings(job: Job, nodes: int, layout: Mapping[str, list[Any]]) -> dict[str, list[Setting]]:
     """Return the counts that ran and doublings of nodes, up to ``nodes``, by the kind of scaling.
 
     The kind that most runs have comes first, unless its global batch cannot be divided by the
@@ -228,7 +238,7 @@ def _settings(job: Job, nodes: int) -> dict[str, list[Setting]]:
         allowed = [n for n in sorted(counts) if not (is_strong and batches[0] % n)]
         if allowed and (batches or name in usual):
             series[_KINDS[name]] = grid.combinations(
-                job.settings, job.node_gpus, allowed, **{name: batches}
+                job.settings, job.node_gpus, allowed, layout=layout, **{name: batches}
             )
     return dict(sorted(series.items(), key=lambda item: item[1][-1].gpus != most))
 
@@ -238,12 +248,12 @@ _MATCHED = ("gpus", "nodes", "local_batch", "precision", *LIMITS)
 
 
 def _of_runs(
-    options: Sequence[Option], settings: Sequence[Setting]
+    options: Sequence[Option], settings: Sequence[Setting], names: Sequence[str]
 ) -> Iterator[tuple[Setting, Point]]:
-    columns = [(item.columns, item) for item in reversed(options)]
-    ran = {tuple(values[name] for name in _MATCHED): item for values, item in columns}
+    columns = [(item.identity, item) for item in reversed(options)]
+    ran = {tuple(values[name] for name in names): item for values, item in columns}
     for setting in settings:
-        if item := ran.get(tuple(getattr(setting, name) for name in _MATCHED)):
+        if item := ran.get(tuple(getattr(setting, name) for name in names)):
             values = item.source, item.repeats, item.train_time_s, item.train_energy_j
             yield setting, Point(setting, *values)
 

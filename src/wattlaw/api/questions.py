@@ -9,9 +9,9 @@ from wattlaw.analysis.predict.grid import BASELINE
 from wattlaw.common.errors import BadInput
 from wattlaw.common.reference.electricity import RegionalAverage, electricity_price, grid_intensity
 from wattlaw.common.text import quote
-from wattlaw.study.base_model import POWER_PROFILES
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.question import KEYS, PRICES, Question
+from wattlaw.study.setting import CHOICES
 
 #: The currency of a price without one.
 _UNNAMED_CURRENCY = "currency units"
@@ -103,7 +103,7 @@ def read_baseline(value: str | Mapping[str, Any] | None) -> Mapping[str, Any] | 
     values: dict[str, Any] = {}
     for part in value.split(","):
         name, _, text_of_number = (word.strip() for word in part.partition("="))
-        if name == "power_profile" and text_of_number in POWER_PROFILES and name not in values:
+        if name not in values and text_of_number in CHOICES.get(name, ()):
             values[name] = text_of_number
             continue
         try:

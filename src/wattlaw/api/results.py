@@ -5,11 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
+from wattlaw.analysis.advise.known_runs import NUMBERS, REQUIRED, TEXTS
+from wattlaw.analysis.advise.known_throughput import OBSERVED, Placements, place
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
@@ -18,6 +20,7 @@ from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
+from wattlaw.store.measurements import read_table
 from wattlaw.study.question import asks
 
 if TYPE_CHECKING:
@@ -266,14 +269,30 @@ class Results(StoreReports):
             boards[str(label)] = accepted_limits(gpu, known)
         return boards
 
+    @overload
     def compare(
         self,
         other: "Results | str | PathLike[str] | None" = None,
         *,
         by: str | None = None,
         energy_scope: str | None = None,
-    ) -> Comparison:
+    ) -> Comparison: ...
+
+    @overload
+    def compare(self, *, reference: str | PathLike[str]) -> Placements: ...
+
+    def compare(
+        self,
+        other: "Results | str | PathLike[str] | None" = None,
+        *,
+        by: str | None = None,
+        energy_scope: str | None = None,
+        reference: str | PathLike[str] | None = None,
+    ) -> Comparison | Placements:
         """Return the differences of other results to these, at the settings of both.
+
+        With ``reference``, return instead how the fastest setting of each workload and hardware
+        compares with known measurements.
 
         Parameters
         ----------
@@ -283,11 +302,16 @@ class Results(StoreReports):
             ``git_commit``, without ``other``: compare the last two commits of these results.
         energy_scope
             As in ``advise``.
+        reference
+            A table of measurements with the columns of ``docs/report.md``, without ``other``: a
+            ``.csv``, ``.jsonl`` or ``.parquet`` file.
 
         Raises
         ------
         wattlaw.common.errors.Refused
-            No setting has runs on both sides.
+            No setting has runs on both sides, or the runs do not say what network they train.
+        wattlaw.common.errors.BadInput
+            The arguments exclude each other, or the table cannot be read.
 
         Examples
         --------
@@ -295,6 +319,13 @@ class Results(StoreReports):
         >>> comparison.pooled["time"].ratio
         1.0
         """
+        if reference is not None:
+            if any(given is not None for given in (other, by, energy_scope)):
+                raise BadInput("reference: given with another store, by or energy_scope; allowed: "
+                               "one store alone")  # fmt: skip
+            path = path_of("reference", reference)
+            known = read_table(path, NUMBERS, TEXTS, REQUIRED)
+            return place(self.metrics, self.runs[[*OBSERVED]], known)
         of_a = self._metrics_in(energy_scope)
         if other is not None and not isinstance(other, Results):
             other = Results((path_of("other", other),), self.strict)

@@ -23,7 +23,7 @@ from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
-from wattlaw.study.plan import PlannedRun
+from wattlaw.study.plan import PlannedRun, standalone_text
 from wattlaw.study.setting import RECORDED
 
 if TYPE_CHECKING:
@@ -400,7 +400,7 @@ def run(
         raise NotAvailable("; ".join(missing))
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
-    results.keep_study(plan.study.name, study.path)
+    results.keep_study(plan.study.name, standalone_text(study.path, plan.study))
     decide = plan.study.decide
     if progress is None or callable(progress):
         write = progress or work.notebook_line() or (lambda _: None)

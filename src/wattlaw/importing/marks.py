@@ -147,7 +147,7 @@ class LogImporter:
             text = line[:_MAX_SEARCHED]
             match, has_word = pattern.search(text), bool(_EVALUATION.search(text))
             groups = match.groupdict() if match else {}
-            t_ns = _time_ns(text, options.timezone) if match else None
+            t_ns = time_ns_of_line(text, options.timezone) if match else None
             step, epoch = (
                 count(_THOUSANDS.sub("", groups.get(name) or "")) for name in ("step", "epoch")
             )
@@ -195,7 +195,7 @@ def _later(source: Source, found: Sequence[_Point]) -> list[_Point]:
     return points
 
 
-def _time_ns(line: str, zone: tzinfo) -> int | None:
+def time_ns_of_line(line: str, zone: tzinfo) -> int | None:
     if match := _TIME.search(line):
         of_line = {"UTC": "Z", "GMT": "Z", None: ""}.get(match[3], match[3])
         return moment_ns(f"{match[1]}{of_line}", zone)

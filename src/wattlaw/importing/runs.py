@@ -180,8 +180,10 @@ def _layout_that_ran(spec: RunSpec, values: Mapping[str, Any]) -> dict[str, Any]
     setting, parts = spec.setting, spec.setting.gradient_accumulation
     parts = max(parts, spec.train.gradient_accumulation)
     ran = {name: getattr(setting, name) for name in LAYOUT[:-1] if name in values}
-    if not values.keys().isdisjoint({*LAYOUT, *MICRO_BATCHES}):
-        ran |= {"dp": setting.dp, "gradient_accumulation": parts}
+    if ran or "sequence_parallel" in values:
+        ran["dp"] = setting.dp
+    if not values.keys().isdisjoint(MICRO_BATCHES):
+        ran["gradient_accumulation"] = parts
         micro = replace(setting, gradient_accumulation=parts).micro_batch
         is_whole = micro is not None and micro == int(micro)
         ran["micro_batch"] = int(micro or 0) if is_whole else values.get("micro_batch")

@@ -197,7 +197,9 @@ def reference_line(value: float, channel: str = "y") -> Spec:
     return layer(table, "rule", {channel: field(channel)}, **style)
 
 
-def panel(layers: Iterable[Spec], title: str, width: int, height: int, subtitle: str = "") -> Spec:
+def panel(
+    layers: Iterable[Spec], title: str, width: int | Spec, height: int | Spec, subtitle: str = ""
+) -> Spec:
     shown: Spec = {
         "text": title, "anchor": "start", "fontSize": FONT_SIZE, "offset": 7, "color": INK,
         "frame": "group", **({"subtitle": subtitle} if subtitle else {}),

@@ -36,6 +36,7 @@ from wattlaw.report.topics import (
     data_quality,
     decision_course,
     energy,
+    layouts,
     measured,
     prediction,
     scaling,
@@ -55,6 +56,11 @@ def _advice(content: Content) -> Parts:
     several = len(findings.advice) > 1
     yield from (table, *content.pictures, changing) if several else (changing, *content.pictures)
     yield None if several else table
+
+
+def _layouts(content: Content) -> Parts:
+    yield from layouts.sentences(content.findings)
+    yield from content.pictures
 
 
 def _scaling(content: Content) -> Parts:
@@ -191,6 +197,15 @@ SECTIONS: dict[str, Section] = {
             ),
         ),
     ),
+    "layouts": Section(
+        "Parallel layouts", _layouts, needs_runs=True,
+        figures=(
+            Figure(
+                "layouts", "Throughput by parallel layout", layouts.figure,
+                "A cell shows the fastest of the settings that share its sizes.",
+            ),
+        ),
+    ),
     "scaling": Section(
         "Scaling", _scaling, methods=_METHODS["scaling"], needs_runs=True,
         figures=(
@@ -316,6 +331,8 @@ SECTIONS: dict[str, Section] = {
 }  # fmt: skip
 #: Sections at the end of the default page, after those of add-ons.
 _LAST = ("data", "methods", "environment")
+#: Sections that are never folded at first.
+_STATES: dict[str, State] = {"advice": "screen", "layouts": "open"}
 
 
 def all_sections() -> dict[str, Section]:
@@ -368,7 +385,7 @@ def sections(content: Content) -> tuple[PageSection, ...]:
         own = {figure.name for figure in section.figures}
         pictures = tuple(picture for picture in content.pictures if picture.name in own)
         parts = section.build(replace(content, pictures=pictures))
-        state: State = "screen" if name == "advice" else folded
+        state = _STATES.get(name, folded)
         on_page = PageSection.of(name, section.title, state, parts)
         sentences, blocks = [*on_page.sentences], on_page.blocks
         if blocks and not sentences and state != "screen":

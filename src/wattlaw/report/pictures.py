@@ -36,14 +36,17 @@ KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
 MAX_SVG_BYTES = 400_000
 #: Figures that are also drawn for a phone, and the width of a panel there in pixels.
-_FOR_PHONES, _PHONE_WIDTH = ("pareto", "scaling"), 265
+_FOR_PHONES, _PHONE_WIDTH = ("pareto", "layouts", "scaling"), 265
+#: The width of a cell there.
+_PHONE_STEP = 50
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 _DIGITS = re.compile(r"(\.\d\d)\d+")
 _TAG = re.compile("<[^>]*>")
-#: A point with its description, and what else an SVG says to screen readers.
+#: A point or cell with its description, and what else an SVG says to screen readers.
 _MARK = re.compile(
-    r'<path aria-label="([^"]*)" role="graphics-symbol" aria-roledescription="point"([^>]*?)/>'
+    r'<path aria-label="([^"]*)" role="graphics-symbol" '
+    r'aria-roledescription="(?:point|rect mark)"([^>]*?)/>'
 )
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"(?=[^<>]*>)')
 #: Dragging moves a panel's axes and the wheel with the shift key zooms; else the page scrolls.
@@ -135,7 +138,8 @@ class Picture:
             return ""
         panels = deepcopy(self.in_page["concat"])
         for panel in panels:
-            panel["width"] = _PHONE_WIDTH
+            has_cells = isinstance(panel["width"], dict)
+            panel["width"] = {"step": _PHONE_STEP} if has_cells else _PHONE_WIDTH
             for channel in (part for each in panel["layer"] for part in each["encoding"].values()):
                 if isinstance(channel, dict) and channel.get("legend"):
                     channel["legend"]["columns"] = 2

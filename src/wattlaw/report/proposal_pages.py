@@ -24,6 +24,7 @@ from wattlaw.report.pictures import Picture, write_figures
 from wattlaw.report.rendering import environment
 from wattlaw.report.sections import PageSection
 from wattlaw.report.topics.measured import worker_noun
+from wattlaw.study.labels import layout_label
 from wattlaw.study.setting import Setting
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
@@ -40,7 +41,7 @@ def text(proposal: Proposal, name: str) -> str:
         **vars(proposal), "planned": proposal.planned, "points": proposal.points, "ran": ran,
         "base": proposal.scalings[0].base, "facts": proposal.findings.facts, "fmt": fmt,
         "misfit": max(scaling.misfit for scaling in proposal.scalings),
-        "label": proposal.findings.sources_label,
+        "label": proposal.findings.sources_label, "layout": layout_label(proposal.planned.setting),
         "advised": _advised(proposal),
         "noun": worker_noun(proposal.findings), "node_hours": _node_hours(proposal),
         "counts": [fmt.plural(count, f"{source} run") for source, count in runs_by_source.items()],

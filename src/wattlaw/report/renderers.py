@@ -7,11 +7,19 @@ import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.comparison import Comparison
+from wattlaw.analysis.advise.known_throughput import Placements
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
 from wattlaw.analysis.predict.workload_predictions import Predictions
 from wattlaw.report.tables import Table, as_html
-from wattlaw.report.topics import advice_text, comparison_table, prediction, scaling, verdict
+from wattlaw.report.topics import (
+    advice_text,
+    comparison_table,
+    prediction,
+    scaling,
+    throughput_text,
+    verdict,
+)
 from wattlaw.study.labels import group_label
 
 
@@ -68,6 +76,25 @@ def _comparison_page(result: Comparison, path: Path) -> None:
     from wattlaw.report.comparison_page import write_comparison
 
     write_comparison(result, path)
+
+
+@shown.register
+def _placements(result: Placements) -> str:
+    lines: list[str] = []
+    for item in result:
+        lines += [throughput_text.headline(item), *throughput_text.sentences(item)]
+    return "\n".join(lines)
+
+
+@shown_in_notebook.register
+def _placements_html(result: Placements) -> str:
+    return "".join(
+        _html(
+            throughput_text.table(item),
+            [throughput_text.headline(item), *throughput_text.sentences(item)],
+        )
+        for item in result
+    )
 
 
 def _fit_lines(result: Fits) -> list[str]:

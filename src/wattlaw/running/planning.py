@@ -80,6 +80,13 @@ def plan_study(
         raise BadInput(f"{path}: {error}") from None
 
 
+def _wide_layers(specs: Iterable[RunSpec]) -> list[str]:
+    placed = {(spec.setting.tp, spec.setting.gpus // spec.nodes) for spec in specs}
+    wide = [f"tp {tp} with {gpus} GPUs of a node" for tp, gpus in sorted(placed) if gpus % tp]
+    text = "tensor parallelism between nodes exchanges data in every layer; most networks slow it"
+    return [f"{', '.join(wide)}: {text}"] if wide else []
+
+
 class Forecast(NamedTuple):
     """What is known of runs before they start.
 
@@ -105,7 +112,8 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     for repeats in by_setting.values():
         if (reason := examined.unsupported_reason(repeats[0].spec)) is not None:
             skipped |= {run.run_id: reason for run in repeats}
-    warnings = [*command_warnings(study, planned.runs), *examined.warnings(specs)]
+    warnings = [*_wide_layers(specs), *command_warnings(study, planned.runs)]
+    warnings += examined.warnings(specs)
     return Forecast(skipped, warnings, [*examined.missing(study)], examined.is_of_machine)
 
 
@@ -127,9 +135,16 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
     order = (
-        "done", OUT_OF_MEMORY, "failed", "skipped", "interrupted", "running", "queued", "planned",
+        "done",
+        OUT_OF_MEMORY,
+        "failed",
+        "skipped",
+        "interrupted",
+        "running",
+        "queued",
+        "planned",
         "damaged",
-    )  # fmt: skip
+    )
     count = Counter(statuses)
     return {status: count[status] for status in order if count[status]}
 

@@ -145,7 +145,8 @@ class Recording:
         time.sleep(_AFTER_S)
         self._sampler.stop()
         self._windows.close()
-        software, hardware = machine.software(_PACKAGES), machine.hardware()
+        software = machine.software(_PACKAGES) | self.facts.software
+        hardware = machine.hardware()
         known = {"hosts": (self.host,), "hardware": hardware, "software": software}
         facts = self.facts.model_copy(update=known)
         write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())

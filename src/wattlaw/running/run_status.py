@@ -15,7 +15,7 @@ from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
-from wattlaw.study.labels import group_label
+from wattlaw.study.labels import group_label, run_layout
 from wattlaw.study.not_as_declared import batch_texts
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
@@ -23,8 +23,12 @@ _TIMEOUT_S, _POLL_S = 60.0, 1.0
 _QUEUE_S = 10.0
 #: The columns of a run that say how its GPUs are limited.
 LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
+#: Those of the layout that its processes made.
+_SEEN = ("tp", "pp", "cp", "ep", "sharding", "gradient_accumulation")
 #: The columns of a run that its title has.
-TITLE_COLUMNS = ("workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *LIMITS)
+TITLE_COLUMNS = (
+    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "layout", *_SEEN, *LIMITS,
+)  # fmt: skip
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 #: The jobs of a store by run id, and the errors of queues that cannot be read.
 _Queued = tuple[dict[str, Job], list[str]]
@@ -57,8 +61,8 @@ def run_title(run_id: str, values: Mapping[str, Any]) -> str:
     size = f" on {gpus} x {local_batch}" if local_batch else ""
     size += f", {nodes} nodes" if nodes > 1 else ""
     size += f", emulates {values['emulated_gpus']} GPUs" if values["emulated_gpus"] else ""
-    label = group_label({name: values[name] for name in LIMITS})
-    size += f", {label}" if label else ""
+    for label in (run_layout(values), group_label({name: values[name] for name in LIMITS})):
+        size += f", {label}" if label else ""
     return f"{values['workload']}{size} (repeat {values['repeat']}, {run_id})"
 
 

@@ -6,7 +6,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -169,7 +169,8 @@ def _why_left_out(row: Row, fields: FieldMap) -> str | None:
 
 def _memory_failure(row: Row, fields: FieldMap) -> str | None:
     """Return the reason of a run that has "OOM" in the place of its time."""
-    cells = (row.cells.get(fields.columns.get(name, "")) for name in (fields.time_field, THROUGHPUT))
+    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
+    cells = (row.cells.get(column) for column in columns)
     is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
     return OUT_OF_MEMORY if is_memory else None
 
@@ -253,14 +254,20 @@ def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields:
     return float(time_s)
 
 
-def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
+def read_table(
+    path: Path,
+    numbers: Sequence[str],
+    others: Sequence[str] = (),
+    required: Collection[str] | None = None,
+) -> "pd.DataFrame":
     """Return some columns of a user's table as a frame. Missing values of ``numbers`` are NaN; one
-    of ``others`` whose texts are all numbers becomes numeric. Raises ``BadInput`` as
+    of ``others`` whose texts are all numbers becomes numeric. Columns that are not ``required``
+    (None: all are) may be absent, and are then missing in each row. Raises ``BadInput`` as
     ``rows.read_rows`` does, if a column is missing, or if a cell is not a number or not a label."""
     import pandas as pd
 
     table = read_rows(path, {*numbers, *others})
-    for name in (*numbers, *others):
+    for name in (*numbers, *others) if required is None else required:
         if name not in table.columns:
             raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}

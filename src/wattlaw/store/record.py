@@ -111,6 +111,7 @@ class Facts(_FiniteModel):
     micro_batch: Count | None = None
     tokens_per_sample: float | None = None
     network: str | None = None  # sizes of the transformer, JSON of ``study.network.Network``
+    gpu_memory_bytes: Count | None = None
     peak_memory_bytes: Count | None = None  # the largest of a rank, see ``columns.csv``
 
 

@@ -87,8 +87,15 @@ _OF_EACH_RUN = (
 )  # fmt: skip
 _OBJECTS = ("options", "train", "software")
 _STATUSES = (
-    "planned", "running", "interrupted", "done", "damaged", "failed", "skipped", OUT_OF_MEMORY,
-)  # fmt: skip
+    "planned",
+    "running",
+    "interrupted",
+    "done",
+    "damaged",
+    "failed",
+    "skipped",
+    OUT_OF_MEMORY,
+)
 
 
 def check_runs(runs: pa.Table) -> None:

@@ -91,12 +91,12 @@ class Store:
         except OSError as error:
             raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
 
-    def keep_study(self, name: str, file: Path) -> None:
-        """Copy a study file into the store, for archives: runs have their own specification."""
+    def keep_study(self, name: str, text: str) -> None:
+        """Keep a study file in the store, for archives: runs have their own specification."""
         with contextlib.suppress(OSError):  # a run does not need the copy
             (self.path / "studies").mkdir(exist_ok=True)
             with replacing(self.path / "studies" / f"{name}.yaml", durable=False) as copy:
-                copy.write_bytes(read_bytes(file))
+                copy.write_text(text, encoding="utf-8")
 
     def cancel(self) -> None:
         if self._cancelled.exists() and not self._cancelled.is_file():

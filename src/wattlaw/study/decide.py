@@ -8,7 +8,16 @@ from pydantic_core import PydanticCustomError
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
-from wattlaw.study.base_model import MAX_COUNT, Count, LocatedError, Model, Positive, field
+from wattlaw.study.base_model import (
+    MAX_COUNT,
+    SHARDINGS,
+    Count,
+    LocatedError,
+    Model,
+    Positive,
+    Sharding,
+    field,
+)
 from wattlaw.study.question import KEYS, Key
 
 _LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
@@ -45,6 +54,12 @@ class Baseline(Model):
     gpus: Count = field(..., "a whole number >= 1")
     nodes: Count | None = field(None, "a whole number >= 1, or null")
     global_batch: Count | None = field(None, "a whole number >= 1, or null")
+    tp: Count | None = field(None, "a whole number >= 1, or null")
+    pp: Count | None = field(None, "a whole number >= 1, or null")
+    cp: Count | None = field(None, "a whole number >= 1, or null")
+    ep: Count | None = field(None, "a whole number >= 1, or null")
+    micro_batch: Count | None = field(None, "a whole number >= 1, or null")
+    sharding: Sharding | None = field(None, f"one of: {', '.join(SHARDINGS)}, or null")
     power_limit_w: Positive | None = field(None, "watts (> 0), or null")
     clock_limit_mhz: Positive | None = field(None, "MHz (> 0), or null")
 

@@ -119,6 +119,27 @@ def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]
         raise BadInput(f"{_place(path, root, location)}: {first}{more}") from None
 
 
+def with_values(text: str, values: dict[Location, Any]) -> str:
+    """Return a valid YAML text with other values at some places; the rest keeps its form."""
+    root = yaml.compose(text, Loader=_Loader)
+    nodes = [(_node_at(root, location), value) for location, value in values.items() if root]
+    for node, value in sorted(nodes, key=lambda item: -item[0].start_mark.index):
+        start, end = node.start_mark.index, node.end_mark.index
+        end = start + len(text[start:end].rstrip())
+        text = f"{text[:start]}{json.dumps(value)}{text[end:]}"
+    return text
+
+
+def _node_at(root: yaml.Node, location: Location) -> yaml.Node:
+    node = root
+    for part in location:
+        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
+            node = node.value[part]
+        elif isinstance(node, yaml.MappingNode):
+            node = next((item for key, item in node.value if key.value == part), node)
+    return node
+
+
 def _fault(at: Any, problem: str) -> yaml.MarkedYAMLError:
     return yaml.MarkedYAMLError(None, None, problem, at.start_mark)
 
@@ -248,12 +269,6 @@ def _value_at(data: Any, location: Location) -> object:
 
 
 def _place(path: Path, root: yaml.Node, location: Location) -> str:
-    node, dotted = root, ""
-    for part in location:
-        dotted += f"[{part}]" if isinstance(part, int) else f".{part[:60]}"
-        if isinstance(node, yaml.SequenceNode) and isinstance(part, int):
-            node = node.value[part]
-        elif isinstance(node, yaml.MappingNode):
-            node = next((item for key, item in node.value if key.value == part), node)
-    line = node.start_mark.line + 1
+    parts = (f"[{part}]" if isinstance(part, int) else f".{part[:60]}" for part in location)
+    dotted, line = "".join(parts), _node_at(root, location).start_mark.line + 1
     return f"{path}:{line}: {dotted.removeprefix('.')}" if dotted else f"{path}:{line}"

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
+from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import known, plural
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 
 LIMIT_UNITS = {"power_limit_w": "W", "clock_limit_mhz": "MHz"}
 LIMIT_NAMES = {"power_limit_w": "power cap", "clock_limit_mhz": "SM clock"}
@@ -46,8 +48,9 @@ def threads_label(threads: int | None) -> str:
     return f" with {plural(threads, 'thread')} (OMP_NUM_THREADS={threads})" if threads else ""
 
 
-def layout_label(setting: Setting) -> str:
-    """Return ``tp 2, pp 4, zero1, micro-batch 1``; empty for a data-parallel job."""
+def layout_label(setting: Setting, *, among_others: bool = False) -> str:
+    """Return ``tp 2, pp 4, zero1, micro-batch 1``; empty for a data-parallel job whose batch is
+    processed at once, unless it stands ``among_others``."""
     layout = setting.layout
     layout.pop("gradient_accumulation", None)
     words = []
@@ -58,9 +61,22 @@ def layout_label(setting: Setting) -> str:
             words.append(name.replace("_", " ") if value is True else str(value))
         else:
             words.append(f"{name.replace('_', ' ')} {value}")
-    if layout and setting.micro_batch:
+    if among_others and not words:
+        words.append("data parallel")
+    if setting.micro_batch and (words or setting.gradient_accumulation > 1):
         words.append(f"micro-batch {setting.micro_batch:g}")
     return ", ".join(words)
+
+
+def run_layout(values: Mapping[str, Any]) -> str:
+    """Return the layout of a row of ``runs``: what the study asks for, and else what was seen."""
+    names = (*LAYOUT, "gradient_accumulation")
+    seen = {name: values[name] for name in names if known(values.get(name))}
+    with suppress(BadInput, TypeError, ValueError):
+        asked = json.loads(values.get("layout") or "{}")
+        setting = Setting(values["gpus"], local_batch=values["local_batch"], **(seen | asked))
+        return layout_label(setting)
+    return ""
 
 
 def group_label(group: Mapping[str, Any]) -> str:

@@ -42,7 +42,9 @@ class WorkloadSpec(Model):
         "auto", "auto, none, torchrun, mpirun or srun"
     )
     progress: LogProgress | None = field(None, "a mapping {pattern: REGULAR EXPRESSION}, or null")
-    model: Network | None = field(None, "a mapping of the sizes of a transformer, or null")
+    model: Network | None = field(
+        None, "the sizes of a transformer, the path of a config.json, or null"
+    )
 
     @model_validator(mode="before")
     @classmethod

@@ -6,18 +6,19 @@ from typing import Any, Self
 from pydantic import Field, model_validator
 
 from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
 from wattlaw.study.base_model import Count, Model, field
 
 #: Names of sizes in the ``config.json`` of Hugging Face's models, the usual one first.
 _CONFIG = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers", "n_layers"),
     "hidden": ("hidden_size", "n_embd", "d_model"),
-    "heads": ("num_attention_heads", "n_head", "n_heads"),
+    "heads": ("num_attention_heads", "n_head", "n_heads", "num_heads"),
     "kv_heads": ("num_key_value_heads",),
     "head_size": ("head_dim",),
     "ffn": ("intermediate_size", "n_inner", "ffn_dim"),
     "vocabulary": ("vocab_size",),
-    "sequence": ("max_position_embeddings", "n_positions", "n_ctx", "max_seq_len"),
+    "sequence": ("max_position_embeddings", "n_positions", "n_ctx", "seq_length"),
     "experts": ("num_local_experts", "num_experts", "n_routed_experts"),
     "experts_per_token": ("num_experts_per_tok",),
     "expert_ffn": ("moe_intermediate_size",),
@@ -28,10 +29,28 @@ _CONFIG = {
     "rope_size": ("qk_rope_head_dim",),
     "value_size": ("v_head_dim",),
 }
-#: Families whose feed-forward part has two matrices, and whose linear layers have biases.
-_TWO_MATRICES = ("gpt2", "gpt_neox", "gpt_neo", "opt", "bloom", "falcon", "mpt", "phi")
+#: Families (``model_type``) of which the parameters agree with those that transformers 5.23 creates
+#: to 2e-4. A feed-forward part has three matrices without biases, or two with them.
+_THREE_MATRICES = (
+    "cohere", "deepseek_v2", "deepseek_v3", "ernie4_5", "exaone4", "gemma", "gemma2",
+    "gemma3_text", "granite", "llama", "mistral", "mixtral", "olmo", "olmo2", "olmoe", "phi3",
+    "phimoe", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "seed_oss", "smollm3", "stablelm",
+)  # fmt: skip
+_TWO_MATRICES = ("bloom", "gpt2", "gpt_neo", "gpt_neox", "gptj", "opt", "phi", "starcoder2")
+_FAMILIES = sorted(_THREE_MATRICES + _TWO_MATRICES)
 #: Families that learn positions, one vector for each.
 _LEARNED_POSITIONS = ("gpt2", "gpt_neo", "opt")
+#: Families whose output shares the matrix of the embedding unless their config says otherwise.
+_TIED = (
+    "bloom", "cohere", "ernie4_5", "gemma", "gemma2", "gemma3_text", "gpt2", "gpt_neo", "opt",
+    "smollm3", "starcoder2",
+)  # fmt: skip
+#: Keys of layers with and without experts in turn, and the values of a network without them.
+_IN_TURN: dict[str, tuple[Any, ...]] = {
+    "decoder_sparse_step": (1,),
+    "moe_layer_freq": (1,),
+    "mlp_only_layers": ([], ()),
+}
 
 
 class Network(Model):
@@ -90,24 +109,33 @@ class Network(Model):
         """Return the network of a Hugging Face ``config.json``.
 
         ``sequence`` is the length of training samples, by default the longest that the model
-        accepts. ``BadInput`` if a size is missing or not a number.
+        accepts. ``BadInput`` for a family or a structure that cannot be described, and for a size
+        that is missing or not a number.
         """
         text = config.get("text_config")
         given: Mapping[str, Any] = text if isinstance(text, Mapping) else config
+        family = given.get("model_type")
+        if family not in _FAMILIES:
+            raise BadInput(f"model_type: given {quote(family)}; allowed: {', '.join(_FAMILIES)}")
+        for key, usual in _IN_TURN.items():
+            if given.get(key, usual[0]) not in usual:
+                raise BadInput(f"{key}: given {quote(given[key])}; allowed: {usual[0]}")
         values: dict[str, Any] = {}
         for name, keys in _CONFIG.items():
             known = [given[key] for key in keys if given.get(key) is not None]
             if known and (type(known[0]) is not int or known[0] < 0):
-                raise BadInput(f"{keys[0]}: given {known[0]!r:.60}; allowed: a whole number")
+                raise BadInput(f"{keys[0]}: given {quote(known[0])}; allowed: a whole number")
             if known:
                 values[name] = known[0]
-        family = str(given.get("model_type", ""))
+        shared, expert = given.get("shared_expert_intermediate_size"), values.get("expert_ffn")
+        if isinstance(shared, int) and expert:  # one that is as wide as several
+            values["shared_experts"] = shared // expert
         if family.startswith("deepseek") and values.get("kv_rank"):
             values["head_size"] = given.get("qk_nope_head_dim")
         values["gated"] = family not in _TWO_MATRICES
         values["biases"] = family in _TWO_MATRICES
         values["learned_positions"] = family in _LEARNED_POSITIONS
-        values["tied"] = bool(given.get("tie_word_embeddings", family in ("gpt2", "opt", "bloom")))
+        values["tied"] = bool(given.get("tie_word_embeddings", family in _TIED))
         if sequence is not None:
             values["sequence"] = sequence
         for name in ("layers", "hidden", "heads", "vocabulary", "sequence"):

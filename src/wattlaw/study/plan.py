@@ -1,6 +1,7 @@
 """Reads a study file and expands it: sweeps multiplied out, duplicates merged, order shuffled."""
 
 import itertools
+import json
 import os
 import random
 from collections import Counter
@@ -11,8 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from wattlaw.common.errors import BadInput
+from wattlaw.common.files import read_input, read_text
 from wattlaw.common.text import quote
-from wattlaw.study.document import read_document
+from wattlaw.study.base_model import LocatedError
+from wattlaw.study.document import read_document, with_values
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.network import Network
@@ -20,6 +23,7 @@ from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 20_000
+_MAX_CONFIG_BYTES = 2**20
 _SWEPT = (
     "power_limit_w", "clock_limit_mhz", "power_profile", "precision", "dataset_fraction", *LAYOUT,
 )  # fmt: skip
@@ -46,7 +50,50 @@ def read_study(path: Path) -> Study:
             f"{name}: no such file; 'wattlaw init -- COMMAND' writes a study of your command, "
             "'wattlaw examples' lists others"
         )
-    return read_document(path, Study, _with_text_keys)
+
+    def prepare(data: dict[str, Any]) -> dict[str, Any]:
+        return _with_networks(_with_text_keys(data), path.parent)
+
+    return read_document(path, Study, prepare)
+
+
+def standalone_text(path: Path, study: Study) -> str:
+    """Return the text of a study's file with the sizes of networks in place of other files."""
+    models = {index: item.model for index, item in enumerate(study.workloads) if item.model}
+    values = {index: model.model_dump(exclude_defaults=True) for index, model in models.items()}
+    return with_values(
+        read_text(path), {("workloads", index, "model"): value for index, value in values.items()}
+    )
+
+
+def _with_networks(data: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Replace each file that ``model`` names, alone or as ``config``, by the sizes in it."""
+    workloads = data.get("workloads")
+    for index, workload in enumerate(workloads if isinstance(workloads, list) else ()):
+        model = workload.get("model") if isinstance(workload, dict) else None
+        model = {"config": model} if isinstance(model, str) else model
+        if not isinstance(model, dict) or not isinstance(model.get("config"), str):
+            continue
+        own = {key: value for key, value in model.items() if key != "config"}
+        try:
+            workload["model"] = _network(folder / model["config"], own.get("sequence")) | own
+        except BadInput as error:
+            raise LocatedError(str(error), "workloads", index, "model") from None
+    return data
+
+
+def _network(path: Path, sequence: object) -> dict[str, Any]:
+    try:
+        config = json.loads(read_input(path, _MAX_CONFIG_BYTES))
+    except (ValueError, RecursionError):
+        raise BadInput(f"{path}: not JSON; allowed: the config.json of a transformer") from None
+    if not isinstance(config, dict):
+        raise BadInput(f"{path}: not a JSON object; allowed: the config.json of a transformer")
+    try:
+        network = Network.of_config(config, sequence if isinstance(sequence, int) else None)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error}") from None
+    return network.model_dump(exclude_defaults=True)
 
 
 def _with_text_keys(data: dict[str, Any]) -> dict[str, Any]:

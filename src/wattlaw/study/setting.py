@@ -39,8 +39,11 @@ _COUNTS = (
 LAYOUT = (
     "tp", "pp", "cp", "ep", "virtual_stages", "sharding", "checkpointing", "sequence_parallel",
 )  # fmt: skip
+#: What a user names of a layout.
+LAYOUT_NAMES = (*LAYOUT, "micro_batch")
 _LIMITS = ("power_limit_w", "clock_limit_mhz")
-_CHOICES: dict[str, tuple[str, ...]] = {
+#: The words that a setting may be.
+CHOICES: dict[str, tuple[str, ...]] = {
     "precision": get_args(Precision),
     "power_profile": POWER_PROFILES,
     "sharding": SHARDINGS,
@@ -100,7 +103,7 @@ class Setting:
                 raise BadInput(f"{name}: given {value!r}; allowed: a number > 0")
             if value is not None and name in _LIMITS:
                 _set(self, name, float(value))
-        for name, allowed in _CHOICES.items():
+        for name, allowed in CHOICES.items():
             value = getattr(self, name)
             if value is not None and value not in allowed:
                 raise BadInput(f"{name}: given {value!r}; allowed: {', '.join(allowed)}")
@@ -223,6 +226,11 @@ class Setting:
     def samples(self) -> float:
         """Return the samples of an optimizer step; with an unknown batch, one for each GPU."""
         return self.gpus * (self.local_batch or 1.0)
+
+
+def layout_of(setting: Setting) -> tuple[Any, ...]:
+    """Return the parallel layout, without GPUs and micro-batches."""
+    return tuple(getattr(setting, name) for name in LAYOUT)
 
 
 _set = object.__setattr__

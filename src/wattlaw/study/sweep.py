@@ -23,7 +23,7 @@ from wattlaw.study.base_model import (
     Sharding,
     field,
 )
-from wattlaw.study.setting import LAYOUT
+from wattlaw.study.setting import LAYOUT_NAMES
 
 _COUNTS = "a list of whole numbers >= 1"
 _LIMITS = "a list of numbers > 0, or null for no limit"
@@ -93,7 +93,7 @@ class Sweep(Model):
 
     @property
     def has_layouts(self) -> bool:
-        names = (*LAYOUT, "micro_batch")
+        names = LAYOUT_NAMES
         return any(getattr(self, name) != type(self).model_fields[name].default for name in names)
 
     @model_validator(mode="after")

@@ -197,7 +197,7 @@ def advise(
 
     options = read_options(
         table, job, amounts, question, baseline, any_batch=any_batch, far=far,
-        decided=decision.setting if decision else None,
+        decided=decision.setting if decision else None, stored=stored,
     )  # fmt: skip
     choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
     is_late = choice.recommended is None and question.deadline_s is not None

@@ -9,6 +9,7 @@ from wattlaw.analysis.advise.possible_options import LOWER_BATCH, UNKNOWN_BATCH,
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict import reach
+from wattlaw.analysis.predict.job_memory import SURE_FIT
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.common.formatting import names_text
@@ -56,6 +57,9 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
             names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
             text += f" Outside of their range: {names_text(names)}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
+        if option.fits is not None and option.fits < SURE_FIT:
+            text = f"It fits into a GPU's memory with a probability of {100 * option.fits:.0f} %."
+            yield Caution("may-not-fit", f"{text} Run a few steps first.")
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
             yield from reach.cautions(option.setting, option.model.settings, option.model.board)

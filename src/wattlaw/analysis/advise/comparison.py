@@ -15,7 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.metrics.comparable_runs import ENERGY_WARNINGS, scope_cautions
+from wattlaw.analysis.metrics.comparable_runs import (
+    ENERGY_WARNINGS,
+    release_cautions,
+    scope_cautions,
+)
 from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval, Mean
 from wattlaw.analysis.metrics.groups import (
     JSON_COLUMNS,
@@ -345,4 +349,4 @@ def _cautions(
           for marker, text in ENERGY_WARNINGS.items()),
     ]  # fmt: skip
     shown = [Caution(code, text) for code, text, applies in cautions if applies]
-    return [*shown, *scope_cautions(rows)]
+    return [*shown, *scope_cautions(rows), *release_cautions(rows)]

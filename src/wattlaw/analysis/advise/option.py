@@ -12,9 +12,9 @@ from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.analysis.predict.job import Job
 from wattlaw.common.formatting import plural
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import limit_label
+from wattlaw.study.labels import layout_label, limit_label
 from wattlaw.study.launching import time_limit
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT, LAYOUT_NAMES, Setting
 
 #: Columns of an option in its JSON; workload, options and training loop are the job's.
 COLUMNS = (
@@ -117,6 +117,7 @@ class Option(Result):
     quality_warnings: tuple[str, ...] = ()  # why its global batch may be too large
     falls: bool = False  # quality is shown to fall at its global batch
     quality_known: bool = False  # quality is known at its global batch
+    fits: float | None = None  # the probability of a predicted one to fit into memory
     left_out: str = ""  # why it may not be recommended
     worker: str = "GPU"  # what a "gpu" is called
     shown: Collection[str] = ()  # columns in which the options of the job differ
@@ -212,25 +213,33 @@ class Option(Result):
         return values | {"local_batch": None if batch is None or batch % 1 else int(batch)}
 
     @property
+    def identity(self) -> dict[str, Any]:
+        """Return what tells it from other options, the layout too."""
+        return self.columns | {name: getattr(self.setting, name) for name in LAYOUT_NAMES}
+
+    @property
     def label(self) -> str:
-        """``16 GPUs on 4 nodes, 200 W, batch 1024 (64 each), fp32``: batch and what is shown."""
+        """``16 GPUs on 4 nodes, tp 2, 200 W, batch 1024 (64 each)``: batch and what is shown."""
         values, names, parts = self.columns, self.shown, [plural(self.gpus, self.worker)]
         if "nodes" in names and values["nodes"] is not None and self.gpus > 1:
             parts[0] += f" on {plural(values['nodes'], 'node')}"
+        parts += [layout_label(self.setting, among_others=True)] if "layout" in names else []
         parts += [limit_label(name, values[name]) for name in LIMITS if name in names]
         if self.global_batch is not None:
             has_local = self.gpus > 1 and values["local_batch"] is not None
             each = f" ({values['local_batch']} each)" if has_local else ""
             parts.append(f"batch {self.global_batch}{each}")
-        shown = [name for name in ("power_profile", "precision", "hardware") if name in names]
-        return ", ".join([*parts, *(str(values[name]) for name in shown if values[name])])
+        shown = [
+            values[name] for name in ("power_profile", "precision", "hardware") if name in names
+        ]
+        return ", ".join(str(part) for part in (*parts, *shown) if part)
 
     def to_dict(self) -> dict[str, Any]:
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
         if not self.is_training:
             quantities |= dict.fromkeys(_OF_TRAINING)
         quantities["epoch_time_s"] = self.time_s if self.unit == "epoch" else None
-        values = self.columns | {"unit": self.unit}
+        values = self.columns | self.setting.layout | {"unit": self.unit}
         for name, quantity in quantities.items():
             values[name] = None if quantity is None else quantity.mean
             values[f"{name}_ci"] = None if quantity is None else quantity.interval
@@ -247,7 +256,7 @@ PER = (
     "energy_per_step_j",
 )  # fmt: skip
 _FACTS = (
-    "source", "repeats", "interval_from", "extrapolates", "energy_is", "epochs_trained",
+    "source", "repeats", "interval_from", "extrapolates", "fits", "energy_is", "epochs_trained",
     "eval_time_s", "whole_job_without", "overhead_from", "slurm_time", "metric", "quality_known",
     "quality_warnings",
 )  # fmt: skip

@@ -6,6 +6,7 @@ quality is known to hold, or that is in use. A setting that ran is never replace
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
@@ -34,12 +35,14 @@ from wattlaw.analysis.metrics.variation import shared_deviations, variation
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import quantiles
 from wattlaw.analysis.predict.job import Job, job_of
+from wattlaw.analysis.predict.job_memory import LEAST_FIT
 from wattlaw.analysis.predict.predictions import MeasuredRange
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.study.footprint import Footprint
+from wattlaw.study.plan import unfit
 from wattlaw.study.question import Question
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT_NAMES, Setting
 from wattlaw.study.sources import source_of
 
 #: Runs that differ in these columns inform different models.
@@ -117,8 +120,8 @@ class Options:
         """Return these options with predicted ones, also ``outside`` of the range of the runs.
 
         They are by the model of the runs, and as the rule allows. Settings whose workers share
-        cores, or whose time is not known within a factor of ``WIDEST``, are left out. Means are
-        medians; bounds are 95 % intervals of a run.
+        cores, that hardly fit into memory, or whose time is not known within a factor of
+        ``WIDEST``, are left out. Means are medians; bounds are 95 % intervals of a run.
         """
         models = {id(item.model): item.model for item in self.ran if item.model is not None}
         amounts = {(item.setting.precision, item.global_batch): item.amount for item in self.ran}
@@ -148,6 +151,11 @@ class Options:
                 ))  # fmt: skip
                 if not option.left_out:
                     predicted.append(option)
+            fits = model.fits([item.setting for item in predicted])
+            predicted = [
+                replace(option, fits=chance) for option, chance in zip(predicted, fits, strict=True)
+                if chance is None or chance >= LEAST_FIT
+            ]  # fmt: skip
             if not predicted:
                 continue
             time_s, energy_j = model.amounts([item.setting for item in predicted])
@@ -169,9 +177,10 @@ class Options:
 def read_options(
     table: pd.DataFrame, job: ComparableRuns, amounts: Amounts, question: Question,
     baseline: Mapping[str, Any] | None, *, any_batch: bool, far: bool,
-    decided: Setting | None = None,
+    decided: Setting | None = None, stored: pd.DataFrame | None = None,
 ) -> Options:  # fmt: skip
-    """Return what may be chosen of a job; ``table`` has the runs that it was selected from.
+    """Return what may be chosen of a job; ``table`` has the runs that it was selected from, and
+    ``stored`` also those without a result.
 
     Allowed are batches up to the largest that was asked for. Without it, the batch of the baseline,
     which is in use, and smaller ones, and those up to the largest of known quality; without both,
@@ -188,12 +197,13 @@ def read_options(
         with_emulated = comparable_runs(table.assign(emulated_gpus=None), workload)
         if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
             informing = with_emulated
-    has_one_layout = job.rows["layout"].nunique(dropna=False) == 1
-    if has_one_layout and set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL):
+    unknown = job.rows.loc[job.rows["layout"].isna(), "parallelism"].dropna()
+    with suppress(NothingToRecommend):  # layouts need the sizes of the network
         models = {
-            tuple(map(plain, key)): job_of(replace(informing, rows=rows))
+            tuple(map(plain, key)): job_of(replace(informing, rows=rows), stored=stored)
             for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
             if rows["run_id"].isin(job.rows["run_id"]).any()
+            and set(unknown).isdisjoint(NOT_DATA_PARALLEL)
         }
     if models and not far:
         reach.check_gpus("max_gpus", question.max_gpus or 1, [item.setting for item in ran])
@@ -283,10 +293,11 @@ def options_of_runs(
 
 def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
     """Return the number of the option that has the columns of a baseline."""
-    if unknown := set(baseline) - {*COLUMNS}:
-        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(COLUMNS)}")
+    names = (*COLUMNS, *LAYOUT_NAMES)
+    if unknown := set(baseline) - {*names}:
+        raise BadInput(f"baseline: unknown setting {min(unknown)!r}; allowed: {', '.join(names)}")
     text = ",".join(f"{name}={value}" for name, value in baseline.items())
-    rows = [item.columns for item in options]
+    rows = [item.identity for item in options]
     matching = _matching(options, baseline)
     if not matching:
         ran = {name: {str(row[name]) for row in rows} for name in baseline}
@@ -295,7 +306,7 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
         raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
     if len(matching) > 1:
         first, second = (rows[at] for at in matching[:2])
-        differing = [f"{name}={first[name]} or {second[name]}" for name in COLUMNS
+        differing = [f"{name}={first[name]} or {second[name]}" for name in names
                      if first[name] != second[name]] or ["the energy or the job"]  # fmt: skip
         raise BadInput(
             f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
@@ -307,19 +318,23 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
 def _matching(options: Sequence[Option], baseline: Mapping[str, Any]) -> list[int]:
     """Return the numbers of the options with the columns of a baseline.
 
-    A limit that is not named means no limit, if settings with the same names differ in it.
+    A limit that is not named means no limit, if settings with the same names differ in it. Without
+    a layout, a data-parallel one is preferred.
     """
-    rows = {at: item.columns for at, item in enumerate(options)}
+    rows = {at: item.identity for at, item in enumerate(options)}
     matching = [at for at, row in rows.items() if baseline.items() <= row.items()]
     limits = [name for name in POWER_SETTINGS if name not in baseline]
-    free = [at for at in matching if all(rows[at][name] is None for name in limits)]
-    return free or matching
+    free = [at for at in matching if all(rows[at][name] is None for name in limits)] or matching
+    shared = [at for at in free if options[at].setting.layout]
+    has_layout = not baseline.keys().isdisjoint(LAYOUT_NAMES)
+    return free if has_layout or len(shared) == len(free) else sorted({*free} - {*shared})
 
 
 def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator[Setting]:
     """Yield settings at measured GPU counts and their doublings that did not run.
 
-    They are all combinations of measured batches and limits, and those half-way between neighbours.
+    They are all combinations of measured batches, layouts and limits, and batches and limits
+    half-way between neighbours.
     """
     node_gpus, largest = model.node_gpus, max(item.gpus for item in measured)
     top = math.inf if rule.far and rule.max_gpus < math.inf else reach.REFUSED
@@ -327,11 +342,11 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
         {item.gpus for item in measured}, min(top, max(rule.max_gpus, largest) / largest)
     )
     limits = dict.fromkeys(tuple(getattr(item, name) for name in LIMITS) for item in measured)
-    precisions = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)
     batches = {count: grid.local_batches(measured, count) for count in counts}
     between = list(dict.fromkeys([*limits, *grid.halfway_limits(list(limits))]))
-    size = sum(map(len, batches.values())) * len(precisions) * len(between)
-    chosen = between if size <= _MOST else list(limits)
+    size = sum(map(len, batches.values()))
+    variants = grid.variants(measured, _MOST // (size * len(limits)))
+    chosen = between if size * len(variants) * len(between) <= _MOST else list(limits)
     # Where GPUs were spread over more nodes than they need, these numbers are tried too.
     spread = sorted({
         item.nodes for item in measured
@@ -342,18 +357,21 @@ def _candidates(measured: Sequence[Setting], model: Job, rule: Rule) -> Iterator
         return replace(setting, nodes=setting.nodes if node_gpus else None, gpus_per_node=None)
 
     known = {key(item) for item in measured}
-    kept = ("power_profile", "dataset_fraction", *LAYOUT)
-    same = {name: getattr(measured[0], name) for name in kept}
+    same = {name: getattr(measured[0], name) for name in ("power_profile", "dataset_fraction")}
     if rule.decided is not None and key(rule.decided) not in known:
         known.add(key(rule.decided))
         yield rule.decided
-    for count, limit, (precision, accumulated) in product(counts, chosen, precisions):
+    for count, limit, variant in product(counts, chosen, variants):
         nodes = [number for number in spread if number <= count <= number * (node_gpus or 0)]
+        values = {**same, **variant, **dict(zip(LIMITS, limit, strict=True))}
+        micro = values.pop("micro_batch", None)
         for batch, on_nodes in product(batches[count], [None, *nodes]):
-            setting = grid.placed(
-                count, on_nodes, node_gpus, local_batch=batch, precision=precision,
-                gradient_accumulation=accumulated, **dict(zip(LIMITS, limit, strict=True)), **same,
-            )  # fmt: skip
-            if key(setting) not in known:
+            try:
+                setting = grid.placed(count, on_nodes, node_gpus, local_batch=batch, **values)
+                setting = setting.in_micro_batches(micro) if micro else setting
+            except BadInput:  # sizes of the layout that do not divide
+                continue
+            unfits = model.network is not None and unfit(setting, model.network)
+            if key(setting) not in known and not unfits:
                 known.add(key(setting))
                 yield setting

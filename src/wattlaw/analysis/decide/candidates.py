@@ -4,17 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
-import numpy as np
-import numpy.typing as npt
-
-from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names
 from wattlaw.study.model import Study
-from wattlaw.study.network import Network
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT, Setting, layout_of
 
 #: The standard error of a run's mean step time that suffices, as a share of the tolerance.
 _PRECISE = 0.25
@@ -47,10 +42,13 @@ def setting_of(run: PlannedRun) -> Setting:
         setting.gpus,
         nodes=min(run.nodes, setting.gpus),
         local_batch=setting.local_batch,
-        gradient_accumulation=run.spec.train.gradient_accumulation,
+        gradient_accumulation=max(
+            setting.gradient_accumulation, run.spec.train.gradient_accumulation
+        ),
         precision=setting.precision,
         power_limit_w=setting.power_limit_w,
         clock_limit_mhz=setting.clock_limit_mhz,
+        **{name: getattr(setting, name) for name in LAYOUT},
     )
 
 
@@ -95,36 +93,13 @@ def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
     alike = [
         item
         for item in out_of_memory
-        if item.precision == setting.precision and layout_of(item) == layout_of(setting)
+        if item.precision == setting.precision
+        and layout_of(item) == layout_of(setting)
         and (item.sharding == "none" or item.dp >= setting.dp)
     ]
     if setting in out_of_memory:
         return False
     return not any(item.micro_batch and samples >= item.micro_batch for item in alike)
-
-
-def layout_of(setting: Setting) -> tuple[object, ...]:
-    """Return the parallel layout, without the GPUs and micro-batches."""
-    return tuple(getattr(setting, name) for name in LAYOUT)
-
-
-@dataclass(frozen=True)
-class Memory:
-    """What is known of the memory that layouts of a network need on GPUs of ``memory_gib``."""
-
-    network: Network
-    memory_gib: float
-    peaks: tuple[Peak, ...] = ()
-
-    def fits(self, settings: Sequence[Setting], seed: int = 0) -> npt.NDArray[np.bool_]:
-        """Return whether each setting fits, in draws: shape (draws, settings)."""
-        model = learn(self.peaks, seed)
-        fits = model.peaks_gib(settings, [self.network] * len(settings)) < self.memory_gib
-        ran = {item.setting: item.fitted for item in self.peaks}
-        for index, setting in enumerate(settings):
-            if setting in ran:
-                fits[:, index] = ran[setting]
-        return fits
 
 
 def is_long_enough(error: float, tolerance: float) -> bool:

@@ -1,11 +1,11 @@
 """The runs that are made before a decision is declared: what it refers to has to be measured."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
-from wattlaw.analysis.decide.candidates import Candidate, layout_of
-from wattlaw.study.setting import Setting
+from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.study.setting import Setting, layout_of
 
 #: A run shows a setting with equal load on at most this many times as many GPUs, or as few.
 _GPU_FACTOR = 2.0
@@ -41,6 +41,22 @@ class Checks:
             return None
         runs = [item for item in self.hours if _shows(item.setting, setting)]
         return sorted(runs, key=lambda item: self.hours[item])
+
+    def before(
+        self,
+        leading: Sequence[Setting],
+        choices: Sequence[Setting],
+        able: Collection[Candidate],
+    ) -> tuple[list[Candidate] | None, set[Candidate]]:
+        """Return the runs of which one is needed before deciding for the first setting.
+
+        It is None if none is. All that are ``leading`` have to be shown. Also those of the ``able``
+        runs that are useful then.
+        """
+        runs = map(self.of, leading)
+        needed = next((item for item in runs if item is not None), None)
+        useful = {*(needed or ()), *self.of_neighbours(leading[0], choices)}
+        return needed, useful.intersection(able)
 
     def cost(self, setting: Setting) -> float:
         """Return the GPU-hours of the run that a setting needs; infinite if there is none."""

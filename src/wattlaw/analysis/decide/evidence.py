@@ -16,6 +16,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.run_overhead import Overheads
 from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.analysis.predict.job_memory import Memory, memory_of, usable_gib
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
@@ -59,6 +60,7 @@ class Evidence:
     worker: str  # what a "gpu" of the runs is called
     samples_per_epoch: float
     overheads: Overheads | None  # beside training, of jobs; None before the first run
+    memory: Memory | None  # that layouts need; None if nothing says it
 
     def beside_training(self, settings: Sequence[Setting], draws: int) -> tuple[Floats, Floats]:
         """Return draws of the time and energy of jobs of settings beside their training."""
@@ -110,7 +112,9 @@ def read_evidence(
         # In the order of measuring: each run is compared with what was expected before it.
         times = runs.set_index("run_id")["started_at"]
         rows = rows.iloc[rows["run_id"].map(times).argsort(kind="stable")]
-        job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node)[0]
+        job = jobs_of(rows, study.workloads[0].name, study.launch.gpus_per_node, runs)[0]
+        # Which of the layouts were made does not say which model their times need.
+        job = replace(job, observations=job.seen_for([*settings.values()]))
     seconds = _seconds(own, epochs)
     overheads = [total - trained for total, trained in seconds.values() if trained]
     overhead_s = max(0.0, median(overheads)) if overheads else 0.0
@@ -150,7 +154,16 @@ def read_evidence(
         worker=worker_noun(rows) if len(rows) else "GPU",
         samples_per_epoch=per_epoch,
         overheads=_overheads(rows, job),
+        memory=_memory(study, own) if job is None else job.memory,
     )
+
+
+def _memory(study: Study, own: pd.DataFrame) -> Memory | None:
+    """Return the memory that layouts need, before a run is done."""
+    if len(own) and (known := memory_of(own)) is not None:
+        return known
+    model, hardware = study.workloads[0].model, study.launch.hardware
+    return None if model is None else Memory(model, usable_gib(hardware or ""))
 
 
 def _overheads(rows: pd.DataFrame, job: Job | None) -> Overheads | None:

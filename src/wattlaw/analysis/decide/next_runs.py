@@ -1,25 +1,26 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.decide.candidates import Candidate, Memory, layout_of
+from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.decide.checks import Checks
 from wattlaw.analysis.decide.first_runs import first_layouts, first_runs
 from wattlaw.analysis.decide.regret import Beside, missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
+from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained, improvements
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
+from wattlaw.analysis.predict.job_memory import LEAST_FIT, Memory
 from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.posterior import Fitted
 from wattlaw.study.question import Question
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import Setting, layout_of
 
 #: Returns the draws of time and energy beside training, of settings and a number of draws.
 BesideTraining = Callable[[Sequence[Setting], int], tuple[Floats, Floats]]
@@ -33,8 +34,6 @@ _EFFORT = 0.001
 #: were 2.9 times theirs (2.1 to 4.1, 90 %; benchmarks/decision_odds.py). The lower end counts, from
 #: as many measured settings on as those decisions had.
 _ODDS, _MEASURED = 2.0, 6
-#: A layout that fits into memory with a lower probability is neither run nor chosen.
-_LEAST_CHANCE = 0.05
 #: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
@@ -113,9 +112,10 @@ def plan(
     ``candidates`` has a setting several times where it may be repeated; the caller leaves out runs
     that have been made, or lack memory (``may_fit_memory``). ``host`` is the power of what counts
     as energy beside GPUs, None if nothing does; ``beside`` is what jobs take beside their training,
-    for the bounds. ``settings`` are those that can be decided for, by
-    default those of candidates and observations. A leading setting that is not ``is_modelled`` is
-    measured before a decision, whatever that takes. Equal inputs and seeds give equal plans.
+    for the bounds. ``settings`` are those that can be decided for, by default those of candidates
+    and observations; what hardly fits into ``memory`` is neither run nor decided for. A leading
+    setting that is not ``is_modelled`` is measured before a decision, whatever that takes. Equal
+    inputs and seeds give equal plans.
 
     Examples
     --------
@@ -127,38 +127,28 @@ def plan(
     seen = [item.setting for item in observations]
     if settings is None:
         settings = [*(item.decided for item in candidates), *seen]
-    choices = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
-    every = list(dict.fromkeys([*choices, *(item.setting for item in candidates)]))
-    fits = np.ones((1, len(every)), dtype=bool) if memory is None else memory.fits(every, seed)
+    asked = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
+    every = list(dict.fromkeys([*asked, *(item.setting for item in candidates)]))
+    fits = _fits(memory, every, seed)
     chances = dict(zip(every, fits.mean(0).tolist(), strict=True))
-    choices = [setting for setting in choices if chances[setting] >= _LEAST_CHANCE]
-    candidates = [item for item in candidates if chances[item.setting] >= _LEAST_CHANCE]
+    choices = [setting for setting in asked if chances[setting] >= LEAST_FIT]
+    candidates = [item for item in candidates if chances[item.setting] >= LEAST_FIT]
     allowed = [item for item in candidates if question.allows(item.decided)] or candidates
-    if len({layout_of(setting) for setting in every}) > 1:
-        first = first_layouts(allowed, seen, chances)
-    else:
-        first = first_runs(allowed, seen)
+    has_layouts = len({layout_of(setting) for setting in every}) > 1
+    first = first_layouts(allowed, seen, chances) if has_layouts else first_runs(allowed, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
         return Plan(proposals=tuple(map(Proposal, first[:at_once])), stopped_because=reason)
     if not choices:
         return Plan(stopped_because=NOTHING_LEFT)
-    belief = Belief.of(
-        fit_with_repeats(observations, seed),
-        every,
-        host,
-        beside,
-        fits,
-    )
+    belief = Belief.of(fit_with_repeats(observations, seed), every, host, beside, fits)
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
-    shares = (regret <= question.tolerance).mean(0)
-    odds = _ODDS if len(set(seen)) >= _MEASURED else 1.0
-    probabilities = odds * shares / (1 - shares + odds * shares)
+    is_cautious = has_layouts or len(set(seen)) < _MEASURED
+    probabilities = _likelier((regret <= question.tolerance).mean(0), 1.0 if is_cautious else _ODDS)
     hours = belief.gpu_hours(candidates, chances)
     able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
-    steps = max((item.steps for item in candidates), default=0.0)
-    spent = sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
+    spent = _spent(candidates, observations)
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
@@ -168,48 +158,79 @@ def plan(
     if is_right.any():
         right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
-    likeliest = [at for at in np.argsort(-probabilities, kind="stable") if at != best][:_OTHERS]
     state = Plan(
         setting=choices[best],
         expected_regret=float(means[best]),
         probability=float(probabilities[best]),
         meets=float(meets[best]),
-        others=tuple(OtherSetting(choices[at], float(probabilities[at])) for at in likeliest),
+        others=_likeliest(choices, probabilities, best),
         surprises=surprises(tuple(observations), seed),
     )
     is_none = not first and not state.is_met and (missing > 0).all(1).mean() >= question.confidence
     urgent = first or [item for item in candidates if item.setting in short & {choices[best]}]
     if is_right[best] or is_none:
-        needed = checks.of(choices[best])
-        if needed is None and question.max_slowdown is not None:
-            needed = checks.of(choices[belief.fastest(question, choices)])
+        leading = [choices[at] for at in (best, *belief.fastest(question, choices))]
+        needed, useful = checks.before(leading, choices, able)
         if needed is not None and able.isdisjoint(needed):
             return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
-        useful = able.intersection([*(needed or ()), *checks.of_neighbours(choices[best], choices)])
         if not useful:
             return replace(state, stopped_because=CERTAIN if is_right[best] else NOT_MET)
         urgent = [min((item for item in candidates if item in useful), key=hours.__getitem__)]
     if not able:
         reason = BUDGET if candidates else NOTHING_LEFT if state.is_met else NOT_MET
         return replace(state, stopped_because=reason)
-    # Where the bounds are missed, the question is whether any setting meets them. Shares of more
-    # than twice the tolerance count as such: they are too large anyway.
-    unknown = regret[:, best] if state.is_met else missing.min(1)
     # The check of the leading setting is made anyway if that stays, so that it costs the rest.
     is_other = 1 - float(probabilities[best])
     costs = hours | {item: is_other * hours[item] for item in checks.of(choices[best]) or ()}
-    ranked = sorted(
-        _ranked(belief, costs, chances, np.minimum(unknown, 2 * question.tolerance), seed, spent),
-        key=lambda item: item not in urgent,
+    # Where the bounds are missed, the question is whether any setting meets them. Shares of more
+    # than twice the tolerance count as such: they are too large anyway.
+    unknown = np.minimum(
+        regret[:, best] if state.is_met else missing.min(1), 2 * question.tolerance
     )
-    chosen = _different([item for item in ranked if item in able], at_once)
+    others = _regrets_of(costs, choices, regret) if has_layouts else None
+    ranked = [item for item in _ranked(belief, costs, unknown, others, spent, seed) if item in able]
+    chosen = _different(sorted(ranked, key=lambda item: item not in urgent), at_once)
     after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
-    now = float(means[best])
-    proposals = (
-        Proposal(item, hours[item], now, min(float(later), now))
-        for item, later in zip(chosen, after, strict=True)
-    )
-    return replace(state, proposals=tuple(proposals))
+    return replace(state, proposals=_proposals(chosen, hours, float(means[best]), after))
+
+
+def _likelier(shares: Floats, odds: float) -> Floats:
+    return odds * shares / (1 - shares + odds * shares)
+
+
+def _likeliest(
+    choices: Sequence[Setting], probabilities: Floats, best: int
+) -> tuple[OtherSetting, ...]:
+    order = [at for at in np.argsort(-probabilities, kind="stable") if at != best]
+    return tuple(OtherSetting(choices[at], float(probabilities[at])) for at in order[:_OTHERS])
+
+
+def _spent(candidates: Sequence[Candidate], observations: Sequence[Observation]) -> float:
+    """Return about how many GPU-hours the runs took that were made."""
+    steps = max((item.steps for item in candidates), default=0.0)
+    return sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
+
+
+def _proposals(
+    chosen: Sequence[Candidate], hours: Mapping[Candidate, float], now: float, after: Floats
+) -> tuple[Proposal, ...]:
+    pairs = zip(chosen, np.minimum(after, now).tolist(), strict=True)
+    return tuple(Proposal(item, hours[item], now, later) for item, later in pairs)
+
+
+def _fits(memory: Memory | None, settings: Sequence[Setting], seed: int) -> npt.NDArray[np.bool_]:
+    """Return whether each setting fits into memory, in draws; all do where nothing is known."""
+    fits = None if memory is None else memory.fits(settings, seed)
+    return np.ones((1, len(settings)), dtype=bool) if fits is None else fits
+
+
+def _regrets_of(
+    candidates: Iterable[Candidate], choices: Sequence[Setting], regret: Floats
+) -> Floats:
+    """Return the regrets of what candidates decide about; infinite where that cannot be chosen."""
+    columns = {setting: regret[:, at] for at, setting in enumerate(choices)}
+    no_choice = np.full(len(regret), np.inf)
+    return np.column_stack([columns.get(item.decided, no_choice) for item in candidates])
 
 
 @dataclass(frozen=True)
@@ -262,9 +283,12 @@ class Belief:
         at = [self.columns[setting] for setting in choices]
         return self.beside_s[:, at], self.beside_j[:, at]
 
-    def fastest(self, question: Question, choices: Sequence[Setting]) -> int:
+    def fastest(self, question: Question, choices: Sequence[Setting]) -> tuple[int, ...]:
+        """Return the fastest choice, to which others are compared; none without that question."""
+        if question.max_slowdown is None:
+            return ()
         of_time = Question("time", samples_by_batch=question.samples_by_batch)
-        return int(self.regrets(of_time, choices).mean(0).argmin())
+        return (int(self.regrets(of_time, choices).mean(0).argmin()),)
 
     def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
         at = [self.columns[setting] for setting in choices]
@@ -306,23 +330,27 @@ def _short(observations: Sequence[Observation]) -> set[Setting]:
 def _ranked(
     belief: Belief,
     hours: Mapping[Candidate, float],
-    chances: Mapping[Setting, float],
     unknown: Floats,
-    seed: int,
+    others: Floats | None,
     spent: float,
+    seed: int,
 ) -> list[Candidate]:
-    """Return the candidates by how much a GPU-hour shows about what is unknown, in each draw."""
+    """Return the candidates by how much a GPU-hour shows about what is unknown, in each draw.
+
+    ``others`` are the regrets of candidates whose improvements count, None if what they explain
+    does.
+    """
     outcomes = belief.outcomes([item.setting for item in hours])
+    worth = explained(unknown, outcomes, seed) if others is None else improvements(unknown, others)
     costs = np.array(list(hours.values()))
-    shares = explained(unknown, outcomes, seed) * [chances[item.setting] for item in hours]
-    rates = shares / (costs + _EFFORT * costs.sum())
+    rates = worth / (costs + _EFFORT * costs.sum())
     # Cheap runs first: what they show may make expensive ones unnecessary.
     levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
     levels[rates <= 0] = np.inf
     # Where no single run explains anything, the uncertainty of what it shows decides.
-    others = outcomes.time.std(0) / np.maximum(costs, 1e-12)
+    widths = outcomes.time.std(0) / np.maximum(costs, 1e-12)
     candidates = list(hours)
-    return [candidates[index] for index in np.lexsort((-others, -rates, levels))]
+    return [candidates[index] for index in np.lexsort((-widths, -rates, levels))]
 
 
 def _different(ranked: Sequence[Candidate], count: int) -> list[Candidate]:

@@ -106,6 +106,7 @@ class Planner:
             host=None if job is None else job.host,
             beside=evidence.beside_training,
             settings=settings,
+            memory=evidence.memory,
             is_modelled=lambda setting: job is None or not job.shares_cores(setting),
             hours_left=hours_left,
             at_once=max(count, 1),

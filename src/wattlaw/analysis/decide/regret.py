@@ -23,7 +23,8 @@ def regrets(
     """Return the regret of choosing each of some allowed settings, in each draw.
 
     It is the goal over that of the best setting, minus 1; and twice the share by which a constraint
-    is missed. A setting of infinite time does not fit into memory. GPU-hours replace an energy that is not known; an energy budget is then not checked.
+    is missed, or if its time is infinite: it does not fit into memory. GPU-hours replace an energy
+    that is not known; an energy budget is then not checked.
     ``time_s`` and ``energy_j`` are of one sample, shape (draws, settings). ``beside`` is what a job
     takes beside its training, which its bounds include.
     """

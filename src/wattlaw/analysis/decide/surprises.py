@@ -23,7 +23,7 @@ _PRIOR_RUNS = 6
 #: The widths of intervals are those of the model times a factor within these bounds.
 _LEAST, _MOST = 0.7, 3.0
 #: Each comparison takes a fit; the settings that came last count.
-_COMPARED = 30
+_COMPARED, _COMPARED_LAYOUTS = 30, 10
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,8 @@ def surprises(observations: tuple[Observation, ...], seed: int = 0) -> tuple[Sur
     for index, item in enumerate(observations):
         first.setdefault(item.setting, index)
     found: list[Surprise] = []
-    for index in list(first.values())[1:][-_COMPARED:]:
+    most = _COMPARED if observations[-1].network is None else _COMPARED_LAYOUTS
+    for index in list(first.values())[1:][-most:]:
         item = observations[index]
         middle, low, high, score = _compared(observations[:index], item, seed)
         low_s, high_s = (middle * (end / middle) ** widening(found) for end in (low, high))

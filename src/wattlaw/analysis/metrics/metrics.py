@@ -33,6 +33,7 @@ _KEPT = (
     "run_id", "study", "repeat", "metric_name", "parameters", "flops_per_sample", "parallelism",
     "workers_cooperate", "dataset_samples", "gradient_bytes",
     "loader_workers", "measure_seconds", "warmup_steps", "global_batch_declared", "network",
+    "software",
 )  # fmt: skip
 _DERIVED = ("unit", "run_length")
 #: Settings of the training loop that change neither time nor energy of an epoch.

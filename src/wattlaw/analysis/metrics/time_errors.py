@@ -8,7 +8,7 @@ from wattlaw.study.sources import MEASURED, source_of
 
 #: A run that knows its mean no better (its 95 % interval is +-10 %, the tolerance of a study on
 #: cores in running/first_study.py), or that has fewer steps, is too little to be sure by.
-_SHORT, _FEW_STEPS = 0.05, 10
+SHORT, _FEW_STEPS = 0.05, 10
 #: Blocks of a window that ``step_time_error`` is from, and windows that show their own scatter.
 _BLOCKS, _LEAST_WINDOWS = 10, 4
 
@@ -38,4 +38,4 @@ def are_short(table: pd.DataFrame) -> pd.Series:
     """Say which runs have too few or too unsteady steps: rows with ``time_error`` and times."""
     is_few = table["train_time_s"] < (_FEW_STEPS - 0.5) * table["step_time_s"]
     is_few &= (table["basis"] == "steps") & (table["launcher"].map(source_of) == MEASURED)
-    return is_few | (table["time_error"] > _SHORT)
+    return is_few | (table["time_error"] > SHORT)

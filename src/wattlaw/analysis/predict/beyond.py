@@ -19,10 +19,11 @@ import numpy as np
 
 from wattlaw.analysis.predict.layout import Layout
 from wattlaw.analysis.predict.observation import Floats
+from wattlaw.analysis.predict.step_model import Parameters, step
 
 #: Slope of a doubling, in logs: its median, the spread of its logarithm, and the share of jobs that
 #: are slower. Those that are faster have half of it.
-_SLOPE, _SLOPE_SPREAD, _SLOWER = 0.007, 1.0, 0.8
+_SLOPE, _SLOPE_SPREAD, _SLOWER = 0.003, 1.5, 0.8
 #: The parameters of a network that narrows; the probability of it in a doubling of nodes, and by
 #: which factors, uniform in logs.
 NARROWED = ("between_volume", "unplaced_volume")
@@ -36,7 +37,7 @@ _ORDINARY, _NARROWED = 0.05, 0.4
 _MOST_MISFIT = 3.0
 #: Standard deviation for a doubling of the batch; for the first and each further doubling of GPUs
 #: where the batch is not known.
-_BATCH, _UNKNOWN_BATCH = 0.04, (0.15, 0.075)
+_BATCH, _UNKNOWN_BATCH = 0.04, (0.03, 0.1)
 
 
 def draw_errors(seen: Layout, wanted: Layout, misfit: float, draws: int, seed: int) -> Floats:
@@ -105,6 +106,18 @@ def growth(seen: Layout, seen_s: Floats) -> tuple[float, float]:
             grown = np.log(seen_s[at] / np.median(seen_s[before]))
             found.append((float(grown), float(np.log2(most / seen.gpus[before][0]))))
     return max(found)
+
+
+def shown_storage(values: Parameters, seen: Layout) -> Floats:
+    """Return the storage time of draws in which storage limits a measured setting, and else 0.
+
+    The other draws have that of the prior, which is wide: a job on 256 GPUs would saturate its
+    storage in one of seven further doublings. ``saturated_s`` draws where it does.
+    """
+    storage = values["storage"]
+    samples_s = seen.reference.compute_s * values["compute"] * storage * _samples(seen)
+    limits = samples_s > (1 - 1e-9) * step(values, seen, power=False).step_s
+    return np.where(limits.any(1, keepdims=True), storage, 0.0)
 
 
 def _samples(layout: Layout) -> Floats:

@@ -9,12 +9,12 @@ from typing import Any
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT, LAYOUT_NAMES, Setting, layout_of
 
 #: A power limit and a clock limit.
 Limit = tuple[float | None, ...]
 #: Settings that a baseline may name.
-BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS)
+BASELINE = ("gpus", "nodes", "local_batch", "global_batch", *LIMITS, *LAYOUT_NAMES)
 #: Without GPU counts, predictions go up to this multiple of the largest measured one.
 _REACH = 4
 
@@ -101,7 +101,9 @@ def combinations(
         micro = shared.get("micro_batch")
         sizes = {name: value for name, value in shared.items() if name != "micro_batch"}
         values["gradient_accumulation"] = 1 if micro else usual["gradient_accumulation"]
-        with suppress(BadInput) if layout else nullcontext():
+        # Not every GPU count can have the layout of most settings.
+        is_tried = layout or (sizes and not gpus)
+        with suppress(BadInput) if is_tried else nullcontext():
             setting = placed(count, on, gpus_per_node or node_gpus, **values, **sizes)
             setting = setting.in_micro_batches(micro) if micro else setting
             if (setting.micro_batch or 0) % 1:
@@ -116,8 +118,8 @@ def _layouts(
     measured: Sequence[Setting], given: Mapping[str, Sequence[Any]]
 ) -> list[dict[str, Any]]:
     """Return the layout of most settings, with all combinations of what is given."""
-    if unknown := given.keys() - {*LAYOUT, "micro_batch"}:
-        allowed = ", ".join((*LAYOUT, "micro_batch"))
+    if unknown := given.keys() - {*LAYOUT_NAMES}:
+        allowed = ", ".join(LAYOUT_NAMES)
         raise BadInput(f"layout: unknown name {min(unknown)!r}; allowed: {allowed}")
     seen = [tuple((name, getattr(item, name)) for name in LAYOUT) for item in measured]
     defaults = Setting(1)
@@ -139,7 +141,8 @@ def baseline(
     if values.get("gpus") is None:
         raise BadInput("baseline: gpus is missing; allowed: such as gpus=4,global_batch=256")
     lists = {name: [value] for name, value in values.items() if value is not None}
-    [setting] = combinations(measured, node_gpus, **lists)  # type: ignore[arg-type]
+    layout = {name: lists.pop(name) for name in LAYOUT_NAMES if name in lists}
+    [setting] = combinations(measured, node_gpus, layout=layout, **lists)  # type: ignore[arg-type]
     return setting
 
 
@@ -166,9 +169,15 @@ def placed(gpus: int, nodes: int | None, node_gpus: int | None, **values: Any) -
     return Setting(gpus, nodes=nodes, **values)
 
 
-def local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
-    """Return batches of a GPU: the measured local and global ones, and doublings between them."""
+def local_batches(measured: Sequence[Setting], gpus: int) -> list[float | None]:
+    """Return batches of a GPU: the measured local and global ones, and doublings between them.
+
+    GPUs that share a copy of the model may have a part of a sample; then, only global ones.
+    """
     batches: dict[float | None, None] = {}
+    if any(item.model_gpus > 1 for item in measured):
+        whole = dict.fromkeys(item.global_batch for item in measured)
+        return [batch and batch / gpus for batch in whole]
     for item in measured:
         for batch in (item.local_batch, item.global_batch and item.global_batch / gpus):
             if batch is None or (batch >= 1 and batch == int(batch)):
@@ -179,6 +188,24 @@ def local_batches(measured: Iterable[Setting], gpus: int) -> list[float | None]:
         while (between := 2 * between) < high:
             batches[between] = None
     return list(batches)
+
+
+def variants(measured: Sequence[Setting], most: int) -> list[dict[str, Any]]:
+    """Return what settings that did not run may have of precision, layout and micro-batches.
+
+    That is what ran; where layouts differ, also each combination of their values, unless these are
+    more than ``most``.
+    """
+    if len(set(map(layout_of, measured))) == 1 and measured[0].model_gpus == 1:
+        pairs = dict.fromkeys((item.precision, item.gradient_accumulation) for item in measured)
+        same = {name: getattr(measured[0], name) for name in LAYOUT}
+        return [same | {"precision": one, "gradient_accumulation": parts} for one, parts in pairs]
+    names = ("precision", *LAYOUT_NAMES)
+    values = [dict.fromkeys(getattr(item, name) for item in measured) for name in names]
+    rows = dict.fromkeys(tuple(getattr(item, name) for name in names) for item in measured)
+    if math.prod(map(len, values)) <= most:
+        rows |= dict.fromkeys(product(*values))
+    return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def halfway_limits(limits: Sequence[Limit]) -> Iterator[Limit]:

@@ -24,12 +24,12 @@ from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import predict
-from wattlaw.analysis.predict.run_settings import layout_of, merged, observations_of
+from wattlaw.analysis.predict.run_settings import merged, observations_of
 from wattlaw.common.errors import NothingToRecommend, Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.machine import cores_of
 from wattlaw.study.network import Network
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import Setting, layout_of
 
 if TYPE_CHECKING:
     from wattlaw.hardware.cluster import Cluster
@@ -115,7 +115,7 @@ class Job:
         if cluster is not None:
             priors = hardware_priors(cluster, self.gradient_bytes, self.observations)
         rows = predict(
-            self._seen_for(settings), settings, seed=seed, baseline=baseline or self.fastest,
+            self.seen_for(settings), settings, seed=seed, baseline=baseline or self.fastest,
             samples_per_epoch=self._per_unit, epochs=epochs, workload=self.workload,
             hardware=self.hardware, host=self.host, energy_is=self.energy_is, priors=priors,
         )  # fmt: skip
@@ -123,7 +123,7 @@ class Job:
 
     def amounts(self, settings: Sequence[Setting], seed: int = 0) -> tuple[Floats, Floats | None]:
         """Return draws of time and energy of a unit in a future run, shape (draws, settings)."""
-        posterior = fit(self._seen_for(settings), seed=seed)
+        posterior = fit(self.seen_for(settings), seed=seed)
         steps, times, powers = posterior.runs(settings)
         samples = np.array([item.samples for item in settings])
         times = times if self._per_unit is None else times * (self._per_unit / samples)
@@ -149,7 +149,7 @@ class Job:
 
         After them, the standard deviations of the logarithms of a run's time and energy.
         """
-        posterior = fit(self._seen_for(settings))
+        posterior = fit(self.seen_for(settings))
         times, noise, powers, power_noise = posterior.means(settings, draws)
         if self._per_unit is not None:
             times = times * np.array([self._per_unit / item.samples for item in settings])
@@ -163,7 +163,7 @@ class Job:
             watts = watts + self.host.draws(settings, len(times), posterior.seed)
         return times, times * watts, noise, np.hypot(noise, power_noise)
 
-    def _seen_for(self, settings: Sequence[Setting]) -> tuple[Observation, ...]:
+    def seen_for(self, settings: Sequence[Setting]) -> tuple[Observation, ...]:
         """Return the observations, with the network if a setting has a layout that did not run."""
         known = {layout_of(item) for item in self.settings}
         if self.observations[0].network or known.issuperset(map(layout_of, settings)):
@@ -172,13 +172,18 @@ class Job:
             raise _needs_network(self.workload)
         return tuple(replace(item, network=self.network) for item in self.observations)
 
+    def fits(self, settings: Sequence[Setting], seed: int = 0) -> list[float | None]:
+        """Return the probability that each setting fits into memory; None where nothing says it."""
+        drawn = None
+        if self.memory is not None and all(item.micro_batch for item in settings):
+            drawn = self.memory.fits(settings, seed)
+        return [None] * len(settings) if drawn is None else drawn.mean(0).tolist()
+
     def _with_memory(self, rows: list[Prediction], seed: int) -> list[Prediction]:
         settings = [row.setting for row in rows]
-        if self.memory is None or any(item.micro_batch is None for item in settings):
+        if self.memory is None or not all(item.micro_batch for item in settings):
             return rows
-        bytes_by_row = self.memory.peaks_bytes(settings, seed).T
-        fits = self.memory.fits(settings, seed)
-        chances = [None] * len(rows) if fits is None else fits.mean(0).tolist()
+        bytes_by_row, chances = self.memory.peaks_bytes(settings, seed).T, self.fits(settings, seed)
         assumed = () if self.memory.peaks else (MEMORY_ASSUMED,)
         return [
             replace(row, **pair("peak_memory_bytes", draws), fits=chance,
@@ -241,9 +246,11 @@ def jobs_of(
 
 def _needs_layouts(rows: pd.DataFrame) -> bool:
     """Return whether runs have layouts that share the model or differ."""
-    layouts = [json.loads(text) for text in rows["layout"].dropna().unique()]
+    texts = rows["layout"].dropna().unique()
+    layouts = [{**json.loads(text), "gradient_accumulation": 1} for text in texts]
+    layouts += [{"gradient_accumulation": 1}] * bool(rows["layout"].isna().any())
     share_model = any({"tp", "pp", "cp", "ep"} & layout.keys() for layout in layouts)
-    return share_model or rows["layout"].nunique(dropna=False) > 1
+    return share_model or any(layout != layouts[0] for layout in layouts)
 
 
 def _needs_network(workload: str) -> NothingToRecommend:

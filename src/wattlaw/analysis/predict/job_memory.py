@@ -17,8 +17,9 @@ from wattlaw.hardware.library import find_gpu
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
-#: In the reason of a run whose GPU had too little memory.
-_OUT_OF_MEMORY = "out of memory"
+#: A setting that fits with a lower probability is not proposed to run; one below the second may
+#: well be out of memory.
+LEAST_FIT, SURE_FIT = 0.05, 0.9
 #: The device of runs without GPUs.
 _HOST = ["host"]
 #: With more runs, every so manieth counts: inference takes time.
@@ -27,12 +28,6 @@ _MOST = 200
 #: a V100 of 32 GB, 39.4 of an A100 of 40 GB, 79.1 of an H100 of 80 GB and 139.8 of an H200 of
 #: 141 GB (``total_memory`` in public logs).
 _USABLE = 0.988
-
-
-def ran_out_of_memory(runs: pd.DataFrame) -> pd.Series:
-    """Say of each run of a store whether it failed because the memory of a GPU was full."""
-    failed = runs["status"].isin(["failed", _OUT_OF_MEMORY])
-    return failed & runs["reason"].fillna("").str.contains(_OUT_OF_MEMORY)
 
 
 def usable_gib(hardware: str) -> float | None:
@@ -80,12 +75,14 @@ def memory_of(runs: pd.DataFrame) -> Memory | None:
     """
     networks, labels = runs["network"].dropna().unique(), runs["hardware"].dropna().unique()
     on_host = any(ids is not None and list(ids) == _HOST for ids in runs["device_ids"])
-    if len(networks) != 1 or on_host or any(cores_of(str(label)) is not None for label in labels):
+    on_host |= any(cores_of(str(label)) is not None for label in labels)
+    sizes = runs["gpu_memory_bytes"].dropna()
+    if len(networks) != 1 or (on_host and sizes.empty):
         return None
     network = Network.model_validate_json(str(networks[0]))
     rooms = [size for label in labels if (size := usable_gib(str(label))) is not None]
-    memory_gib = min(rooms, default=None)
-    is_full = ran_out_of_memory(runs)
+    memory_gib = min(rooms, default=None) if sizes.empty else float(sizes.min()) / GIB
+    is_full = runs["out_of_memory"] == "device"
     shown = runs[is_full | (runs["status"] == "done")].assign(is_full=is_full)
     shown = shown[shown["global_batch"].notna() & (shown["launcher"] != "simulated")]
     peaks = []

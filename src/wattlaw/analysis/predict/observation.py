@@ -38,6 +38,7 @@ class Observation(Result):
     #: without what an epoch takes beside them.
     epoch_steps: float | None = None
     slow_log: float = 0.0  # how much higher its log time is for a slow node that is named
+    time_error: float = 0.0  # relative standard error of the step time, by the run's own steps
     is_short: bool = False  # too few or too unsteady steps to be certain by
     #: The transformer that was trained. With it, layouts other than data parallel are modelled.
     network: Network | None = None

@@ -7,6 +7,7 @@ is in floating-point operations of the forward pass, and data in bytes.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,8 @@ class Parallel:
     within_node: npt.NDArray[np.bool_]  # they are shared in a node only (hsdp)
     checkpointing: Floats  # 0 none, 1 selective, 2 full
     sequence_parallel: npt.NDArray[np.bool_]
+    power_limit_w: Floats  # inf without
+    clock_limit_mhz: Floats  # inf without
 
     @classmethod
     def of(cls, settings: Sequence[Setting], networks: Sequence[Network]) -> "Parallel":
@@ -67,6 +70,10 @@ class Parallel:
 
     def only(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> "Parallel":
         return replace(self, **{f.name: getattr(self, f.name)[chosen] for f in fields(self)})
+
+    @property
+    def has_limits(self) -> bool:
+        return bool(np.isfinite([self.power_limit_w, self.clock_limit_mhz]).any())
 
     @property
     def stage_layers(self) -> Floats:
@@ -116,4 +123,6 @@ def _row(setting: Setting, network: Network) -> dict[str, Any]:
         "within_node": setting.sharding == "hsdp",
         "checkpointing": float(("none", "selective", "full").index(setting.checkpointing)),
         "sequence_parallel": setting.sequence_parallel,
+        "power_limit_w": setting.power_limit_w or inf,
+        "clock_limit_mhz": setting.clock_limit_mhz or inf,
     }  # fmt: skip

@@ -1,17 +1,26 @@
 """The posterior of the steps of a transformer's layouts, and step times and powers of others."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 
 import numpy as np
 
+from wattlaw.analysis.predict.layout import Reference
 from wattlaw.analysis.predict.model_error import POWER_ERROR, POWER_NOISE
 from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
-from wattlaw.analysis.predict.parallel_step import POWER, PRIORS, Values, reference_rate, step
-from wattlaw.analysis.predict.parameters import Prior, Transformation
+from wattlaw.analysis.predict.parallel_step import (
+    LIMITS,
+    POWER,
+    PRIORS,
+    Scale,
+    Values,
+    reference_rate,
+    step,
+)
+from wattlaw.analysis.predict.parameters import WEAK, Prior, Priors, Transformation
 from wattlaw.analysis.predict.smc import sample
 from wattlaw.analysis.predict.step_model import Step
 from wattlaw.study.setting import Setting
@@ -29,8 +38,9 @@ _GROWTH, _COLLAPSE = 0.1, 0.03
 _USUAL = 3.0
 #: The logarithm of the longest step, in seconds: beyond it, times overflow.
 _LONGEST = 30.0
-#: Distances, in logs, within which errors are similar: of networks, of sizes of groups, of batches.
-_NETWORK, _GROUP, _BATCH, _NODES = 0.7, 0.5, 0.7, 1.0
+#: Distances, in logs, within which errors are similar: of networks, sizes of groups, batches, nodes
+#: and limits.
+_NETWORK, _GROUP, _BATCH, _NODES, _LIMIT = 0.7, 0.5, 0.7, 1.0, 0.3
 #: Standard deviations, relative to the noise of the fit, of errors that similar settings share, and
 #: of those of each.
 _SHARED, _OWN = 1.0, 0.3
@@ -43,20 +53,17 @@ class ParallelPosterior:
     """Equally weighted draws of the parameters of layouts; it answers as ``Posterior`` does."""
 
     observations: tuple[Observation, ...]
-    rate: float  # operations per second of a GPU in the fastest run
-    power_w: float | None  # the highest that was observed
+    scale: Scale
     values: Values
     seed: int
+    has_power: bool
+    limits: dict[str, Prior]  # the priors of what no run shows without a limit
     prior_only: tuple[str, ...] = ()
-    priors: str = "weak defaults"
+    priors: str = WEAK.source
 
     @property
     def draws(self) -> int:
         return len(next(iter(self.values.values())))
-
-    @property
-    def has_power(self) -> bool:
-        return self.power_w is not None
 
     @property
     def epoch_s(self) -> None:
@@ -69,7 +76,8 @@ class ParallelPosterior:
         return float(np.median(np.abs(missed)) / _MEDIAN_OF_NORMAL)
 
     def steps(self, settings: Sequence[Setting]) -> Step:
-        return step(self.values, self._wanted(settings), self.rate, self.power_w)
+        wanted = self._wanted(settings)
+        return step(self._values_for(wanted), wanted, self.scale)
 
     def runs(self, settings: Sequence[Setting]) -> tuple[Step, Floats, Floats | None]:
         """Return the steps, and step times and powers of future runs."""
@@ -97,7 +105,7 @@ class ParallelPosterior:
         power_noise = None
         if self.has_power:
             dice = np.random.default_rng([self.seed, 6])
-            steps = step(self.values, wanted, self.rate, self.power_w)
+            steps = step(self._values_for(wanted), wanted, self.scale)
             powers = np.asarray(steps.power_w) * np.exp(
                 POWER_ERROR * dice.standard_t(_FREEDOM, times.shape)
             )
@@ -116,8 +124,9 @@ class ParallelPosterior:
         missed = self._missed(seen)
         # What makes a layout odd, its own runs show, and those of similar ones do not.
         usual = np.clip(missed, -_USUAL * noise, _USUAL * noise)
-        errors = _similar_errors(_features(seen), _features(wanted), usual, noise, dice)
-        shape, same = errors.shape, _same(wanted, seen)
+        rows, others = _features(seen, self.scale), _features(wanted, self.scale)
+        errors = _similar_errors(rows, others, usual, noise, dice)
+        shape, same = errors.shape, _same(wanted, seen, self.scale)
         errors = errors + (dice.random(shape) < odd) * dice.exponential(_ODD, shape) * ~same.any(1)
         for index in np.flatnonzero(same.any(1)):
             errors[:, index] += (missed - usual)[:, same[index]].mean(1)
@@ -126,7 +135,7 @@ class ParallelPosterior:
         own = dice.standard_t(_FREEDOM, shape)
         slower = np.abs(dice.standard_cauchy((shape[0], 1)))
         errors = errors + doublings * (_GROWTH * (common + own) + _COLLAPSE * slower)
-        model = np.log(step(self.values, wanted, self.rate, None).step_s)
+        model = np.log(step(self._values_for(wanted), wanted, self.scale).step_s)
         return np.asarray(np.exp(np.minimum(model + errors, _LONGEST)))
 
     def _wanted(self, settings: Sequence[Setting]) -> Parallel:
@@ -135,26 +144,46 @@ class ParallelPosterior:
 
     def _missed(self, seen: Parallel) -> Floats:
         times = np.log([item.healthy_step_s for item in self.observations])
-        return np.asarray(times - np.log(step(self.values, seen, self.rate, None).step_s))
+        return np.asarray(times - np.log(step(self.values, seen, self.scale).step_s))
+
+    def _values_for(self, wanted: Parallel) -> Values:
+        """Return the draws, with those of the priors where no run had a limit."""
+        if not wanted.has_limits or "static" in self.values:
+            return self.values
+        normals = np.random.default_rng([self.seed, 8]).standard_normal
+        priors = POWER | self.limits
+        return _columns(priors, normals((self.draws, len(priors)))) | self.values
 
 
 @lru_cache(maxsize=64)
-def fit_layouts(observations: tuple[Observation, ...], seed: int) -> ParallelPosterior:
-    """Return the posterior of runs with networks and layouts, on one kind of hardware."""
+def fit_layouts(
+    observations: tuple[Observation, ...], seed: int, given: Priors = WEAK
+) -> ParallelPosterior:
+    """Return the posterior of runs with networks and layouts, on one kind of hardware.
+
+    Of the priors that are given, those of clocks are used.
+    """
     parallel = _arrays(observations)
     times = np.array([item.healthy_step_s for item in observations])
     watts = np.array([item.power_per_gpu_w or np.nan for item in observations])
-    rate = reference_rate(times, parallel)
-    power_w = None if np.isnan(watts).all() else float(np.nanmax(watts))
-    priors = PRIORS | (POWER if power_w else {})
-    transformation = Transformation(list(priors.values()))
-    target = partial(_log_likelihood, parallel, transformation, priors, times, watts, rate, power_w)
+    has_power = not np.isnan(watts).all()
+    reference = Reference.of(observations)
+    scale = Scale(reference_rate(times, parallel), reference.power_w, reference.clock_mhz)
+    priors = PRIORS | (POWER if has_power or parallel.has_limits else {})
+    limits = {name: given.apply(name, prior) for name, prior in LIMITS.items()}
+    priors |= limits if parallel.has_limits else {}
+    target = partial(_log_likelihood, parallel, priors, times, watts, scale)
     # Reductions that hold up a pipeline take as long as its stages, or nothing: two modes.
     early, stage_s = priors["early"], float(np.median(times / parallel.micro_batches))
     guess = {list(priors).index("early"): (math.log(stage_s) - early.mean) / early.sd}
-    columns = transformation.values(sample(target, len(priors), seed, guess))
-    values = {name: columns[:, index : index + 1] for index, name in enumerate(priors)}
-    return ParallelPosterior(observations, rate, power_w, values, seed)
+    values = _columns(priors, sample(target, len(priors), seed, guess))
+    source = given.source if limits.keys() & given.values.keys() else WEAK.source
+    return ParallelPosterior(observations, scale, values, seed, has_power, limits, priors=source)
+
+
+def _columns(priors: Mapping[str, Prior], normals: Floats) -> Values:
+    columns = Transformation(list(priors.values())).values(normals)
+    return {name: columns[:, index : index + 1] for index, name in enumerate(priors)}
 
 
 def _arrays(observations: Sequence[Observation]) -> Parallel:
@@ -163,12 +192,11 @@ def _arrays(observations: Sequence[Observation]) -> Parallel:
 
 
 def _log_likelihood(
-    parallel: Parallel, transformation: Transformation, names: dict[str, Prior], times: Floats,
-    watts: Floats, rate: float, power_w: float | None, normals: Floats,
+    parallel: Parallel, priors: Mapping[str, Prior], times: Floats, watts: Floats, scale: Scale,
+    normals: Floats,
 ) -> Floats:  # fmt: skip
-    columns = transformation.values(normals)
-    values = {name: columns[:, index : index + 1] for index, name in enumerate(names)}
-    steps = step(values, parallel, rate, power_w)
+    values = _columns(priors, normals)
+    steps = step(values, parallel, scale)
     residual = np.log(times) - np.log(steps.step_s)
     total = _log_density(residual, values["noise"], values["odd"]).sum(1)
     if steps.power_w is not None:
@@ -186,8 +214,11 @@ def _log_density(residual: Floats, noise: Floats, odd: Floats) -> Floats:
     return np.asarray(np.logaddexp(usual, wide))
 
 
-def _features(p: Parallel) -> Floats:
+def _features(p: Parallel, scale: Scale) -> Floats:
+    limit = np.log(np.minimum(p.power_limit_w / (scale.power_w or 1.0), 1.0))
+    clock = np.log(np.minimum(p.clock_limit_mhz / scale.clock_mhz, 1.0))
     return np.column_stack([
+        limit / _LIMIT, clock / _LIMIT,
         np.log(p.tp) / _GROUP, np.log(p.pp) / _GROUP, np.log(p.cp) / _GROUP,
         np.log(p.ep) / _GROUP, np.log(p.tokens) / _BATCH, np.log(p.micro_batches) / (2 * _BATCH),
         np.log(p.nodes) / _NODES, np.log(p.hidden) / _NETWORK, np.log(p.layers) / _NETWORK,
@@ -195,10 +226,10 @@ def _features(p: Parallel) -> Floats:
     ])  # fmt: skip
 
 
-def _same(wanted: Parallel, seen: Parallel) -> np.ndarray:
-    """Return which layouts (rows) are those of which runs (columns)."""
-    rows = np.column_stack([_features(seen), seen.gpus])
-    others = np.column_stack([_features(wanted), wanted.gpus])
+def _same(wanted: Parallel, seen: Parallel, scale: Scale) -> np.ndarray:
+    """Return which layouts (rows) are those of which runs (columns), at any limits."""
+    rows = np.column_stack([_features(seen, scale)[:, 2:], seen.gpus])
+    others = np.column_stack([_features(wanted, scale)[:, 2:], wanted.gpus])
     result: np.ndarray = (np.abs(others[:, None] - rows[None]) < 1e-9).all(2)
     return result
 

@@ -12,6 +12,9 @@
   tokens.
 - Pipeline: k micro-batches and (pp - 1) / virtual stages of bubble (Narayanan et al. 2021, doi
   10.1145/3458817.3476209); the largest stage decides, and the last one has the output matrix.
+- Limits: a lower clock slows the kernels of a layer, as in ``step_model``, and a share of exchange.
+- Power: static + dynamic while kernels run; in gaps between them, while waiting in the bubble and
+  while communicating, a share of it.
 - Copies: reduction of the gradients of a GPU's part in each step, partly hidden; with ZeRO-3 or
   FSDP, parameters are gathered twice and gradients reduced in each micro-batch behind its
   computing.
@@ -20,16 +23,20 @@ Rates are relative to the fastest measured run, so that no board's figures are n
 as long as so many operations.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 import numpy.typing as npt
 
+from wattlaw.analysis.predict import parameters
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.parameters import LN, Prior
-from wattlaw.analysis.predict.step_model import Step
+from wattlaw.analysis.predict.step_model import Step, at_limits
 
 Values = dict[str, Floats]
 Bools = npt.NDArray[np.bool_]
+_NONE = np.zeros((1, 1))
 
 PRIORS = {
     # Rate of matrices, relative to that of the fastest run (which has everything else, too).
@@ -69,6 +76,21 @@ PRIORS = {
 #: With power: that of computing relative to the highest observed, and its share while a GPU waits
 #: or communicates.
 POWER = {"power": Prior(0.02, 0.2), "waiting": Prior(-0.4, 0.7, "logit")}
+#: With limits: the clock's effect on time and power.
+LIMITS = {
+    **parameters.CLOCK,
+    **{n: parameters.POWER[n] for n in ("static", "clock_exponent", "knee", "phase_spread")},
+    **parameters.COMMUNICATION_POWER,
+}
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What parameters relate to."""
+
+    rate: float  # operations per second of a GPU in the fastest run
+    power_w: float | None = None
+    clock_mhz: float = 1.0
 
 
 def reference_rate(times_s: Floats, parallel: Parallel) -> float:
@@ -82,17 +104,27 @@ def reference_rate(times_s: Floats, parallel: Parallel) -> float:
     return float((flops / times_s).max())
 
 
-def step(values: Values, parallel: Parallel, rate: float, power_w: float | None) -> Step:
-    """Return the parts of a step; the bubble of a pipeline is waiting.
-
-    ``rate`` are the operations per second, and ``power_w`` the power, to which parameters relate.
-    """
-    p, flop_s = parallel, 1 / (rate * values["rate"])
+def step(values: Values, parallel: Parallel, scale: Scale) -> Step:
+    """Return the parts of a step; the bubble of a pipeline is waiting."""
+    p, flop_s = parallel, 1 / (scale.rate * values["rate"])
     passes = np.where(p.checkpointing == 2, 4.0, 3.0)
     memory_s = flop_s * values["memory"]
-    layer_s = _layer(values, p, passes, flop_s, memory_s)
-    exchange_s = _exchange(values, p, flop_s)
-    head_s = 3 * p.head_flops * flop_s
+    kernels_s, floor_s = _kernels(values, p, passes, flop_s, memory_s), values["floor"] * passes / 3
+    free_s = layer_s = _norm(kernels_s, floor_s, values["sharpness"])
+    exchange_s, head_s = _exchange(values, p, flop_s), 3 * p.head_flops * flop_s
+    slowed_s, waiting_w, active_w = kernels_s, values.get("waiting", _NONE), np.ones((1, 1))
+    if p.has_limits and scale.power_w is not None:
+        static, limit = values["static"], p.power_limit_w / scale.power_w
+        gaps = {"floor": floor_s, "wait_power": (waiting_w - static) / (1 - static)}
+        slowed_s, dynamic = at_limits(
+            values | gaps, limit, p.clock_limit_mhz / scale.clock_mhz, kernels_s
+        )
+        layer_s = _norm(slowed_s, floor_s, values["sharpness"])
+        exchange_s = exchange_s * (1 + values["clocked_communication"] * (layer_s / free_s - 1))
+        head_s, active_w = head_s * slowed_s / kernels_s, static + dynamic
+        falls = values["clocked_communication_power"] * (1 - dynamic / (1 - static))
+        waiting_w = np.minimum(waiting_w - falls * np.maximum(waiting_w - static, 0.0),
+                               np.minimum(limit / values["power"], 1.0))  # fmt: skip
     own_s = layer_s + exchange_s
     even_s = (p.layers * own_s + head_s) / p.pp
     largest_s = np.maximum(p.stage_layers * own_s, (p.stage_layers - 1) * own_s + head_s)
@@ -104,8 +136,9 @@ def step(values: Values, parallel: Parallel, rate: float, power_w: float | None)
     per_byte = flop_s * np.where(crosses, values["between"], values["inside"])
     sent = 2 * p.tokens * p.hidden * p.value_bytes / np.where(p.sequence_parallel, p.tp, 1.0)
     send_s = np.where(p.pp > 1, values["send"] + sent * per_byte, 0.0) * p.virtual_stages
-    gathered_s = _gathered(values, p, flop_s)
-    both_s = _norm(stage_s, gathered_s, values["gathered"])
+    both_s = stage_s
+    if (p.zero >= 3).any():
+        both_s = _norm(stage_s, _gathered(values, p, flop_s), values["gathered"])
     early_s = np.where((p.zero == 0) & (p.dp > 1) & crosses, values["early"], 0.0)
     each_s = both_s + send_s + early_s
     bubble_s = (p.pp - 1) / p.virtual_stages * each_s
@@ -120,17 +153,19 @@ def step(values: Values, parallel: Parallel, rate: float, power_w: float | None)
     communication_s = np.maximum(total_s - compute_s - bubble_s, 0.0)
     compute_s = total_s - bubble_s - communication_s
     watts = waiting = idle = None
-    if power_w is not None:
-        busy, rest = compute_s / total_s, values["waiting"]
-        watts = power_w * values["power"] * (busy + rest * (1 - busy))
-        waiting, idle = rest * power_w * values["power"] / watts, power_w * values["power"] * rest
-    zero = np.zeros((1, 1))
-    return Step(compute_s, bubble_s, communication_s, zero, communication_s / total_s, watts,
-                waiting, idle, zero)  # fmt: skip
+    if scale.power_w is not None and "waiting" in values:
+        busy = compute_s / total_s * slowed_s / layer_s  # kernels run
+        top_w = scale.power_w * values["power"]
+        watts = top_w * (active_w * busy + waiting_w * (1 - busy))
+        waiting, idle = top_w * waiting_w / watts, top_w * waiting_w
+    return Step(compute_s, bubble_s, communication_s, _NONE, communication_s / total_s, watts,
+                waiting, idle, _NONE)  # fmt: skip
 
 
-def _layer(values: Values, p: Parallel, passes: Floats, flop_s: Floats, memory_s: Floats) -> Floats:
-    """Return the time of a layer of a micro-batch, forward and backward."""
+def _kernels(
+    values: Values, p: Parallel, passes: Floats, flop_s: Floats, memory_s: Floats
+) -> Floats:
+    """Return the time of a layer's kernels for a micro-batch, forward and backward."""
     again = passes + np.where(p.checkpointing == 1, 1.0, 0.0)
     work_s = passes * p.layer_flops * flop_s
     work_s = work_s + again * p.attention_flops * values["pairs"] * flop_s
@@ -138,8 +173,8 @@ def _layer(values: Values, p: Parallel, passes: Floats, flop_s: Floats, memory_s
     size = p.tokens * p.value_bytes
     moved = p.hidden * unshared + (p.hidden + p.inner) * values["shared_passes"] / p.tp
     weights = p.value_bytes * (p.dense_parameters + p.expert_parameters)
-    work_s = work_s + passes * (size * moved + weights) * memory_s
-    return _norm(work_s, values["floor"] * passes / 3, values["sharpness"])
+    result: Floats = work_s + passes * (size * moved + weights) * memory_s
+    return result
 
 
 def _exchange(values: Values, p: Parallel, flop_s: Floats) -> Floats:

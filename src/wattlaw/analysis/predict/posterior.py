@@ -59,16 +59,22 @@ class Posterior:
     def misfit(self) -> float:
         """Return what the model typically misses of the measured step times, in logs.
 
-        Repeats of a setting count as their mean, so that the noise of runs is not taken for it.
+        Repeats of a setting count as their mean, so that the noise of runs is not taken for it. Of
+        a run of few steps, what it misses counts relative to what it may miss by chance.
         """
         seen = [item.setting for item in self.observations]
         fitted, _, _ = self._steps(seen, self.observations)
         missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
+        missed *= model_error.TIME_ERROR / np.hypot(model_error.TIME_ERROR, self._time_errors)
         by_setting: dict[Setting, list[float]] = {}
         for setting, value in zip(seen, np.median(missed, axis=0).tolist(), strict=True):
             by_setting.setdefault(setting, []).append(value)
         means = [sum(values) / len(values) for values in by_setting.values()]
         return float(np.sqrt(np.mean(np.square(means))))
+
+    @property
+    def _time_errors(self) -> Floats:
+        return np.array([item.time_error for item in self.observations])
 
     def steps(self, settings: Sequence[Setting]) -> Step:
         return step(self.values, Layout.of(settings, self.reference), power=self.has_power)
@@ -116,10 +122,11 @@ class Posterior:
         )
         missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
         # What an allocation of nodes adds counts as an error of the model: a training is in one
-        # allocation too. What a session shares does not.
+        # allocation too. What a session shares does not, nor what a run's few steps miss.
         misfit = max(self.misfit, model_error.TIME_ERROR)
         lasting = own**2 + luck_seen**2 + misfit**2
-        missed = missed * lasting / (lasting + self.values["session"] ** 2)
+        by_chance = self.values["session"] ** 2 + self._time_errors**2
+        missed = missed * lasting / (lasting + by_chance)
         dice = np.random.default_rng([self.seed, 4])
         errors, time_noise = model_error.draw_errors(
             layouts, (seen, settings), missed, model_error.TIME_ERROR, dice,
@@ -188,7 +195,7 @@ def fit(
     if not observations:
         raise BadInput("observations: given none; allowed: at least one measured setting")
     if observations[0].network is not None:
-        return fit_layouts(tuple(observations), seed)
+        return fit_layouts(tuple(observations), seed, priors)
     return _fit(tuple(observations), seed, priors)
 
 
@@ -231,6 +238,7 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     table = np.column_stack([normals[name] for name in known])
     columns = parameters.Transformation(list(known.values())).values(table)
     values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
+    values["storage"] = beyond.shown_storage(values, layout)
     return Posterior(
         observations, reference, values, normals,
         tuple(name for name in parameters.GROUPS if name not in active), priors.source, seed,
@@ -279,6 +287,7 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
 class _Data:
     layout: Layout
     log_time: Floats
+    time_errors: Floats  # of each run's own mean, in logs
     log_power: Floats | None  # nan where not measured
     power_errors: model_error.Errors  # of the measured powers
     sessions: npt.NDArray[np.int64]  # the first observation of each
@@ -301,6 +310,7 @@ class _Data:
         return cls(
             layout,
             np.log(times),
+            np.array([item.time_error for item in observations]),
             None if np.isnan(powers).all() else np.log(powers),
             model_error.Errors.of(layout.only(~np.isnan(powers)), model_error.POWER_ERROR),
             np.cumsum([0, *sizes[:-1]]),
@@ -318,7 +328,8 @@ def _log_likelihood(
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
-    total = grouped_t(residual, np.hypot(noise, model_error.TIME_ERROR), shared, data.sessions)
+    noise = np.hypot(np.hypot(noise, data.time_errors), model_error.TIME_ERROR)
+    total = grouped_t(residual, noise, shared, data.sessions)
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]

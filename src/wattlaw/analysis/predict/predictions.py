@@ -17,7 +17,7 @@ from wattlaw.analysis.predict.parameters import LEARNED, Priors
 from wattlaw.analysis.predict.posterior import Fitted, fit
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import percent
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT, Setting
 
 #: A model that misses its own runs by more says so, as it does for a tenth of the public series.
 _MISFIT = 3 * model_error.TIME_ERROR
@@ -143,7 +143,9 @@ def _relevant(setting: Setting) -> set[str]:
 
 
 _ORDERED = ("gpus", "nodes", "local_batch", "power_limit_w", "clock_limit_mhz")
-_UNORDERED = ("precision", "gradient_accumulation")
+_UNORDERED = ("precision", "gradient_accumulation", *LAYOUT)
+#: Where layouts differ, micro-batches are chosen, and their number follows.
+_UNORDERED_OF_LAYOUTS = ("precision", "micro_batch", *LAYOUT)
 
 
 @dataclass(frozen=True)
@@ -155,13 +157,15 @@ class MeasuredRange:
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> "MeasuredRange":
+        has_layouts = any(item.network is not None for item in observations)
+        unordered = _UNORDERED_OF_LAYOUTS if has_layouts else _UNORDERED
         values = {
             name: {getattr(item.setting, name) for item in observations}
-            for name in (*_ORDERED, *_UNORDERED)
+            for name in (*_ORDERED, *unordered)
         }
         known = {name: values[name] - {None} for name in _ORDERED}
         bounds = {name: (min(of_name), max(of_name)) for name, of_name in known.items() if of_name}
-        return cls(bounds, values)
+        return cls(bounds, {name: values[name] for name in unordered})
 
     def exceeded_by(self, setting: Setting) -> tuple[str, ...]:
         outside = []
@@ -170,7 +174,7 @@ class MeasuredRange:
             low, high = self.bounds.get(name, (math.inf, -math.inf))
             if value is not None and not low <= value <= high:
                 outside.append(name)
-        outside += [n for n in _UNORDERED if getattr(setting, n) not in self.values[n]]
+        outside += [n for n, seen in self.values.items() if getattr(setting, n) not in seen]
         return tuple(outside)
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.metrics.groups import group_numbers
+from wattlaw.analysis.metrics.time_errors import SHORT
 from wattlaw.analysis.predict.observation import PARTS, Observation
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import Setting
 
 #: With more runs, the repeats of a setting count as one observation: inference takes time.
 _MOST = 100
@@ -54,9 +55,11 @@ def observations_of(rows: pd.DataFrame, watts: pd.Series, unit: str) -> list[Obs
     columns["input_s"] = columns["input_s"].where(rows["loader_workers"].astype(float) > 0)
     is_slow = rows["slow_log"] > 0  # healthy nodes wait there, so that the parts are others
     columns |= {part: columns[part].mask(is_slow) for part in PARTS}
-    table = pd.DataFrame(columns | {"slow_log": rows["slow_log"]}, dtype=float).astype(object)
+    short = rows["is_short"].astype(bool) if "is_short" in rows else rows["step_time_s"] < 0
+    error = rows.get("time_error", short * np.nan)
+    columns |= {"slow_log": rows["slow_log"], "time_error": error.fillna(short * SHORT)}
+    table = pd.DataFrame(columns, dtype=float).astype(object)
     records: Any = table.where(table.notna(), None).to_dict("records")
-    short = rows["is_short"].astype(bool) if "is_short" in rows else [False] * len(rows)
     return [
         Observation(item, **values, is_short=bool(is_short))
         for item, values, is_short in zip(of_runs, records, short, strict=True)
@@ -88,11 +91,6 @@ def setting_of_row(row: Mapping[Any, Any], unit: str) -> Setting:
     )
 
 
-def layout_of(setting: Setting) -> tuple[Any, ...]:
-    """Return the parallel layout, without GPUs and micro-batches."""
-    return tuple(getattr(setting, name) for name in LAYOUT)
-
-
 def merged(observations: list[Observation]) -> tuple[Observation, ...]:
     """Return the observations; of very many, one with the geometric means for each setting."""
     if len(observations) <= _MOST:
@@ -107,7 +105,7 @@ def merged(observations: list[Observation]) -> tuple[Observation, ...]:
             return None
         return geometric_mean(values) if min(values) > 0 else sum(values) / len(values)
 
-    means = ("step_time_s", "power_per_gpu_w", *PARTS)
+    means = ("step_time_s", "power_per_gpu_w", "time_error", *PARTS)
     return tuple(
         replace(items[0], **{name: mean(items, name) for name in means}) for items in alike.values()
     )

@@ -77,7 +77,8 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     floor, sharp = values["floor"], values["sharpness"]
     kinds, which = layout.kinds
     busy = kinds.micro / _precision(values, kinds)
-    slowed, active_w = _at_limits(values, kinds, busy)
+    power_limit, clock_limit = kinds.power_limit_w / reference.power_w, kinds.clock_limit_mhz
+    slowed, active_w = at_limits(values, power_limit, clock_limit / reference.clock_mhz, busy)
     micro = _smooth_max(slowed, floor, sharp)
     free = _smooth_max(busy, floor, sharp)
     free, slowed, active_w, micro = (
@@ -198,25 +199,28 @@ def _hops(count: Floats) -> Floats:
     return hops
 
 
-def _at_limits(values: Parameters, layout: Layout, busy: Floats) -> tuple[Floats, Floats]:
-    """Return the time of kernels under the limits, and their dynamic power.
+def at_limits(
+    values: Parameters, power_limit: Floats, clock_limit: Floats, busy: Floats
+) -> tuple[Floats, Floats]:
+    """Return the time of kernels under limits, and their dynamic power.
+
+    The limits are relative to the power and the clock that parameters relate to.
 
     A step has phases of different power, and a limit slows those that need more than it. It holds
     for the mean of kernels and gaps between them, which alternate within microseconds. ``busy`` is
     the time of kernels without limits.
     """
-    has_limit = bool(np.isfinite(layout.power_limit_w).any())
-    has_lock = bool(np.isfinite(layout.clock_limit_mhz).any())
+    has_limit = bool(np.isfinite(power_limit).any())
+    has_lock = bool(np.isfinite(clock_limit).any())
     clocked = 1 - values.get("static", np.zeros((1, 1)))
     if not has_limit and not has_lock:
         return busy, clocked
     top: Floats = np.ones((1, 1))
     if has_lock:
-        top_mhz = layout.reference.clock_mhz * values["top_clock"]
-        top = np.minimum(1.0, layout.clock_limit_mhz / top_mhz)
+        top = np.minimum(1.0, clock_limit / values["top_clock"])
     exponent, log_knee = values["clock_exponent"], np.log(values["knee"])
     memory_bound = values["memory_bound"]
-    limit = np.minimum(layout.power_limit_w / (layout.reference.power_w * values["power"]), 1e6)
+    limit = np.minimum(power_limit / values["power"], 1e6)
     wait = values["static"] + values["wait_power"] * clocked
     log_demand = np.minimum(values["phase_spread"], _MOST_SPREAD) * _PHASES  # of each phase
     demand = np.exp(log_demand)

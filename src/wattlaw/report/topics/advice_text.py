@@ -13,7 +13,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import threads_label
+from wattlaw.study.labels import layout_label, threads_label
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
@@ -173,7 +173,7 @@ def _named(advice: Advice) -> str:
     if name is None:
         that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         name = f"the fastest {base.source} setting{that}"
-    other = [part for part in base.label.split(", ") if part not in option.label.split(", ")]
+    other = _differing(base, option)
     other += ["predicted"] if other and base.is_predicted else []
     return f"{name} ({', '.join(other)})" if other else name
 
@@ -298,7 +298,7 @@ def changes(advice: Advice) -> str:
 
 def _is_baseline(advice: Advice) -> bool:
     option, base = advice.recommended, advice.baseline
-    return option is None or base is None or option.columns == base.columns
+    return option is None or base is None or option.identity == base.identity
 
 
 def _changes(advice: Advice, option: Option) -> Iterator[tuple[str, str]]:
@@ -326,7 +326,7 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
     if (option := advice.any_batch) is None:
         return
     text, savings, nearest = option.label, advice.any_batch_savings, advice.nearest
-    if savings is not None and (nearest is None or option.columns != nearest.columns):
+    if savings is not None and (nearest is None or option.identity != nearest.identity):
         base = "the nearest setting" if advice.recommended is None else "this setting"
         saved = _listed(savings)
         text += f", {saved} against {base}"
@@ -343,10 +343,20 @@ def _tie(advice: Advice, tie: Tie) -> str:
 
 
 def _difference(advice: Advice, option: Option) -> str:
-    known = advice.recommended.label if advice.recommended else ""
     gpus, *others = option.label.split(", ")
-    text = ", ".join([gpus, *(part for part in others if part not in known)])
+    if advice.recommended is not None:
+        others = [part for part in _differing(option, advice.recommended) if part != gpus]
+    text = ", ".join([gpus, *others])
     return f"{text} (predicted)" if option.is_predicted else text
+
+
+def _differing(option: Option, other: Option) -> list[str]:
+    """Return the parts of an option's label that another one lacks; of layouts, all or none."""
+    known = other.label.split(", ")
+    layout = layout_label(option.setting, among_others=True).split(", ")
+    if set(layout) != set(layout_label(other.setting, among_others=True).split(", ")):
+        known = [part for part in known if part not in layout]
+    return [part for part in option.label.split(", ") if part not in known]
 
 
 def basis(advice: Advice) -> Iterator[str]:
@@ -368,7 +378,7 @@ def next_run(advice: Advice, option: Option) -> str:
     run = advice.next_measurement
     if run is None:
         return "nothing, the decision is certain enough"
-    what = "this setting" if run.option.columns == option.columns else run.option.label
+    what = "this setting" if run.option.identity == option.identity else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
     cost = f"about {fmt.work_text(run.gpu_hours, advice.worker)}"

@@ -43,7 +43,7 @@ _BEST, _BASE, _TIE, _FRONT, _PREDICTED, _SETTING, _LEFT_OUT = (
 )  # fmt: skip
 _BEST_IS_BASE = f"{_BEST}, and the {_BASE}"
 #: Colour, shape and size of each kind of point, in the order of the legend; the last is below.
-_KINDS: dict[str, tuple[str, str, int]] = {
+KINDS: dict[str, tuple[str, str, int]] = {
     **dict.fromkeys((_BEST, _BEST_IS_BASE, UNCLEAR), (COLOURS[1], "diamond", 260)),
     _BASE: (COLOURS[2], "triangle-up", 200), _TIE: (COLOURS[3], "square", 110),
     LARGER_BATCH: (COLOURS[5], "triangle-right", 200), _FRONT: (COLOURS[0], "circle", 50),
@@ -193,7 +193,7 @@ def pareto(findings: Findings) -> Spec | None:
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
     of_workloads = [_points(findings, advice, joules, seconds[0]) for advice in shown]
     present = set(pd.concat(of_workloads)["line"])
-    kinds = {kind: look for kind, look in _KINDS.items() if kind in present}
+    kinds = {kind: look for kind, look in KINDS.items() if kind in present}
     panels = []
     for advice, points in zip(shown, of_workloads, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
@@ -239,12 +239,7 @@ def _points(findings: Findings, advice: Advice, joules: float, seconds: float) -
         setting=[group_label(setting) for setting in settings],
         line=is_left_out.map({True: _LEFT_OUT, False: _SETTING}),
     )
-    best, base = advice.recommended, advice.baseline
-    kind = (_BEST_IS_BASE if best == base else _BEST) if advice.clearly_best else UNCLEAR
-    chosen = [(best, kind)] if best else []
-    chosen += [(base, _BASE)] if base and base != best else []
-    chosen += [(tie.option, _TIE) for tie in advice.ties]
-    chosen += [(advice.any_batch, LARGER_BATCH)] if advice.any_batch else []
+    chosen = roles(advice)
     front = sorted(advice.pareto, key=lambda option: option.time_s.mean)
     chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
     rows = []
@@ -260,6 +255,16 @@ def _points(findings: Findings, advice: Advice, joules: float, seconds: float) -
             row |= {name: value.mean, f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
     return pd.concat([means, pd.DataFrame(rows)], ignore_index=True)
+
+
+def roles(advice: Advice) -> list[tuple[Option, str]]:
+    """Return the recommended option, the baseline, ties and the larger batch with their kinds."""
+    best, base = advice.recommended, advice.baseline
+    kind = (_BEST_IS_BASE if best == base else _BEST) if advice.clearly_best else UNCLEAR
+    chosen = [(best, kind)] if best else []
+    chosen += [(base, _BASE)] if base and base != best else []
+    chosen += [(tie.option, _TIE) for tie in advice.ties]
+    return chosen + ([(advice.any_batch, LARGER_BATCH)] if advice.any_batch else [])
 
 
 def _layers(
@@ -308,7 +313,7 @@ def _layers(
         *charts.error_bars(certain, x, y, styles, "time_low", "time_high", horizontal=True),
         *(
             charts.points(rows, x, y, styles, tooltip, size, "tip")
-            for kind, (_, _, size) in reversed(_KINDS.items())
+            for kind, (_, _, size) in reversed(KINDS.items())
             if len(rows := table[table["line"] == kind])
         ),
     ]

@@ -4,19 +4,22 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.steps import Floats, Mask
+from wattlaw.study.network import Network
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
-_MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS = 2**62, 10_000, 20
+_MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS, _MAX_PACKAGES = 2**62, 10_000, 20, 30
 #: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
 #: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
 #: so that a damaged one loses less.
@@ -26,7 +29,7 @@ _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision", "sharding", "checkpointing")
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
-    "launched_rank", "parameters", "gradient_bytes", "peak_memory_bytes",
+    "launched_rank", "parameters", "gradient_bytes", "gpu_memory_bytes", "peak_memory_bytes",
     "peak_resident_bytes", "dataset_samples", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
     "data_rank", "micro_batch", "accumulation", "pieces", "tokens", "token_samples",
     "threads_per_worker",
@@ -61,6 +64,7 @@ class TrainingFacts:
     gradient_bytes: int | None = None
     gradient_accumulation: int | None = None
     dataset_samples: int | None = None  # of an epoch of all ranks
+    gpu_memory_bytes: int | None = None
     peak_memory_bytes: int | None = None  # of a GPU
     peak_resident_bytes: int | None = None  # of the process
     threads_per_worker: int | None = None  # processor threads, by torch
@@ -74,6 +78,8 @@ class TrainingFacts:
     checkpointing: str | None = None
     micro_batch: int | None = None  # samples of a copy of the model at once
     tokens_per_sample: float | None = None
+    software: Mapping[str, str] = field(default_factory=dict)  # versions of what was imported
+    network: str | None = None  # sizes of the transformer, JSON of ``study.network.Network``
 
 
 @dataclass(frozen=True)
@@ -240,6 +246,11 @@ class _File:
         for name in _TEXTS:
             if isinstance(value := record.get(name), str):
                 self._facts[name] = value[:200]
+        if isinstance(config := record.get("config"), dict):
+            self._facts["config"] = config
+        if isinstance(software := record.get("software"), dict):
+            named = [*software.items()][:_MAX_PACKAGES]
+            self._facts["software"] = {name[:40]: str(version)[:60] for name, version in named}
         for name in _NUMBERS:
             if record.get(name) is not None:
                 number = _integer(record[name])
@@ -306,6 +317,8 @@ class _File:
         per_step = round(batches / at_step) if at_step >= _ENOUGH_STEPS else 0
         stated, pieces = facts.pop("accumulation", None), facts.pop("pieces", 1)
         tokens, token_samples = (facts.pop(name, 0) for name in ("tokens", "token_samples"))
+        tokens_per_sample = tokens / token_samples if token_samples else None
+        network = _network(facts.pop("config", None), tokens_per_sample)
         is_one = len(table) == self._most_steps()
         several, fed = (facts.pop(name, 0) for name in _MIXED)
         return ProcessSteps(
@@ -315,7 +328,8 @@ class _File:
             evaluated=table[:, _EVALUATED] > 0,
             gradient_wait_s=self._gradient_waits_s(table[:, _PASSES]),
             gradient_accumulation=stated or per_step * pieces or None,
-            tokens_per_sample=tokens / token_samples if token_samples else None,
+            tokens_per_sample=tokens_per_sample,
+            network=network,
             is_mixed=2 * several > at_step or (is_one and fed > _ALTERNATE * at_step),
             is_ended=self._is_ended,
             problems=tuple(self._problems),
@@ -350,6 +364,16 @@ class _File:
                 chosen[-1] = table
             until_us = max(until_us, float(np.nanmax(ends_us)))
         return np.concatenate(chosen)
+
+
+def _network(config: dict[str, Any] | None, tokens_per_sample: float | None) -> str | None:
+    if config is None or not tokens_per_sample:
+        return None
+    try:
+        network = Network.of_config(config, round(tokens_per_sample))
+    except BadInput:  # of another family
+        return None
+    return network.model_dump_json(exclude_defaults=True)
 
 
 def _integer(value: Any) -> int:

@@ -85,7 +85,7 @@ class MeasuredPart:
 _FACTS = (
     "instrumented", "world_size", "backend", "parameters", "gradient_bytes", "dataset_samples",
     "tp", "pp", "cp", "ep", "dp", "virtual_stages", "gradient_accumulation", "micro_batch",
-    "tokens_per_sample", "threads_per_worker",
+    "tokens_per_sample", "threads_per_worker", "network", "software",
 )  # fmt: skip
 #: What is stored if it is one of these.
 _CHOICES: Mapping[str, tuple[str, ...]] = {

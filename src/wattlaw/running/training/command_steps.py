@@ -144,9 +144,9 @@ class CommandSteps:
         notes = [*summary.notes, *note]
         if notes and self._node == 0:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
-        software = machine.software(_PACKAGES)
-        known = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
-        seen = summary.facts() | {"global_batch": batch}
+        software = machine.software(_PACKAGES) | dict(summary.software)
+        known = {"hosts": (host,), "hardware": machine.hardware()}
+        seen = summary.facts() | {"global_batch": batch, "software": software}
         seen["threads_per_worker"] = summary.threads_per_worker or threads_of(os.environ)
         if self._spec.setting.dataset_fraction != 1:  # the data set that was seen is a part
             seen["dataset_samples"] = None

@@ -157,9 +157,10 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
     elif setting.sharding != "none":
         kind = "fsdp"
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    hardware, device_ids = machine.hardware(), ["host"]
+    hardware, device_ids, gpu_memory_bytes = machine.hardware(), ["host"], None
     if ranks.gpu is not None:
         hardware = ranks.gpu.get_device_name(ranks.device)
+        gpu_memory_bytes = ranks.gpu.get_device_properties(ranks.device).total_memory
         instances = os.environ.get(MIG_INSTANCES)
         if instances is not None:
             device_ids = instances.split(",")[: ranks.local_world]
@@ -169,12 +170,15 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
         else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
             device_ids = visible_gpu_ids()[: ranks.local_world]
     versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    if ranks.gpu is not None and torch.version.cuda:
+        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     return Facts(
         hosts=(ranks.host,),
         hardware=hardware,
         device_ids=tuple(device_ids),
         parameters=sum(parameter.numel() for parameter in trained),
         gradient_bytes=sum(parameter.numel() * parameter.element_size() for parameter in trained),
+        gpu_memory_bytes=gpu_memory_bytes,
         threads_per_worker=torch.get_num_threads(),
         world_size=ranks.world,
         backend=torch.distributed.get_backend(),

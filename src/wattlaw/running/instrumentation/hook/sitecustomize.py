@@ -29,6 +29,7 @@ _OBSERVED = {
     "torch.distributed.optim.zero_redundancy_optimizer": "model_facts.see_zero1",
     "torch.utils.checkpoint": "model_facts.see_checkpointing",
     "deepspeed.runtime.engine": "model_facts.see_deepspeed",
+    "transformers.modeling_utils": "model_facts.see_transformers",
     "megatron.core.optimizer.distrib_optimizer": "model_facts.see_zero1",
 }
 

@@ -13,6 +13,15 @@ _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float6
 #: What the classes in use have shown; it survives a fork.
 _seen: set[str] = set()
 _autocast: dict[str, str] = {}
+#: Modules, by the names of their packages.
+_VERSIONED = {
+    "torch": "torch", "transformers": "transformers", "accelerate": "accelerate",
+    "deepspeed": "deepspeed", "megatron.core": "megatron-core", "lightning": "lightning",
+    "torchtitan": "torchtitan", "nanotron": "nanotron", "flash_attn": "flash-attn",
+    "transformer_engine": "transformer-engine",
+}  # fmt: skip
+#: Configurations of models of transformers, each once.
+_configs: list[Any] = []
 
 
 def process_group() -> dict[str, Any]:
@@ -84,10 +93,27 @@ def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dic
     }
 
 
+def software() -> dict[str, str]:
+    """Return the versions of what the script has imported, and of torch's libraries."""
+    torch = sys.modules["torch"]
+    known = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
+    if torch.version.cuda and torch.cuda.is_initialized():
+        known["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))
+    for module, name in _VERSIONED.items():
+        known[name] = getattr(sys.modules.get(module), "__version__", None)
+    return {name: str(version) for name, version in known.items() if version}
+
+
 def peak_memory(gpus: list[Any]) -> dict[str, int]:
-    """Return what was allocated on a GPU, and the resident memory of this process on Linux."""
-    peaks = [getattr(sys.modules["torch"], gpu.type).max_memory_allocated(gpu) for gpu in gpus]
-    found = {"peak_memory_bytes": max(peaks)} if peaks else {}
+    """Return what was allocated on a GPU, the memory of a GPU, and the resident memory of this
+    process on Linux."""
+    found = {}
+    if gpus:
+        kinds = [getattr(sys.modules["torch"], gpu.type) for gpu in gpus]
+        pairs = [*zip(kinds, gpus, strict=True)]
+        found["peak_memory_bytes"] = max(kind.max_memory_allocated(gpu) for kind, gpu in pairs)
+        sizes = [kind.get_device_properties(gpu).total_memory for kind, gpu in pairs]
+        found["gpu_memory_bytes"] = min(sizes)
     try:
         with open("/proc/self/status", "rb") as file:
             lines = [line.split() for line in file if line.startswith(b"VmHWM:")]
@@ -225,6 +251,22 @@ def see_checkpointing(module: Any, recorder: Any) -> None:
         return forward(*arguments, **named)
 
     module.CheckpointFunction.forward = staticmethod(call)
+
+
+def see_transformers(module: Any, recorder: Any) -> None:
+    def see(model: Any) -> None:
+        if all(config is not model.config for config in _configs):
+            _configs.append(model.config)
+
+    _after_init(module.PreTrainedModel, recorder, see)
+
+
+def config() -> dict[str, Any] | None:
+    """Return what the only model of transformers says of its sizes; of several, none."""
+    if len(_configs) != 1:
+        return None
+    given, others = _configs[0].to_dict(), ("model_type", "mlp_only_layers")
+    return {key: value for key, value in given.items() if isinstance(value, int) or key in others}
 
 
 def see_deepspeed(module: Any, recorder: Any) -> None:

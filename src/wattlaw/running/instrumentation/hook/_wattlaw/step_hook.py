@@ -84,6 +84,7 @@ class _Recorder:
         self.error: str | None = None
         self.gpus: list[Any] = []  # devices of the parameters of all optimizers
         self.parameters: dict[str, Any] = {}
+        self.known: dict[str, Any] = {}
         self.loaded = loaders.LoadedSamples()
         self.waits = GradientWaits(self)
         self.held: list[Any] | None = None  # optimizers that have stepped within one step
@@ -202,7 +203,12 @@ class _Recorder:
                 layout = layouts.layout(tensors, world, group.get("rank", 0))
             except Exception as error:
                 self.note("layout", error)
-            self.parameters = model_facts.facts_of(tensors, world, layout)
+            if tensors or not self.parameters:  # the script may have freed them
+                self.parameters = model_facts.facts_of(tensors, world, layout)
+            try:
+                self.known = {"software": model_facts.software(), "config": model_facts.config()}
+            except Exception as error:
+                self.note("software", error)
         samples, ranks = self.loaded.epoch
         facts = {
             "type": "facts",
@@ -212,6 +218,7 @@ class _Recorder:
             "fed_steps": self.loaded.fed,
             "tokens": self.loaded.tokens,
             "token_samples": self.loaded.token_samples,
+            **self.known,
             **group,
             **self.parameters,
         }

@@ -1,0 +1,143 @@
+"""Rows of a table of known measurements, and which of them compare with a job."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from wattlaw.analysis.advise.layout_effects import Measured
+from wattlaw.analysis.metrics.result import Result
+from wattlaw.common.errors import BadInput
+from wattlaw.hardware.library import find_gpu
+from wattlaw.study.setting import Setting
+
+#: Columns of a table of measurements: numbers, texts, and those that it must have.
+NUMBERS = (
+    "gpus", "params_b", "tokens_per_s_per_gpu", "step_time_s", "global_batch", "seq_len",
+    "gpus_per_node", "tp", "pp", "vp", "cp", "ep", "micro_batch", "grad_acc",
+)  # fmt: skip
+TEXTS = (
+    "hardware", "source", "model", "zero_or_fsdp", "act_ckpt", "precision", "status", "note",
+)  # fmt: skip
+REQUIRED = ("hardware", "gpus", "params_b", "tokens_per_s_per_gpu")
+#: Models of up to so many times the parameters, and samples of so many times the tokens, compare.
+SIZE_FACTOR, SEQUENCE_FACTOR = 2.0, 4.0
+_BOARD = re.compile(r"[a-z]{1,3}\d{1,4}[a-z]{0,2}")
+_FSDP = {"full_shard": "fsdp", "hybrid_shard": "hsdp", "shard_grad_op": "zero2", "zero0": "none"}
+
+
+@dataclass(frozen=True)
+class KnownRun(Result):
+    """A measurement of the table; ``tflops_per_gpu`` is counted as that of the job."""
+
+    source: str
+    model: str
+    hardware: str
+    gpus: int
+    parameters_b: float
+    setting: Setting | None
+    tokens_per_s_per_gpu: float
+    tflops_per_gpu: float
+    run: Measured | None = field(default=None, repr=False, compare=False)
+
+
+def board_of(hardware: str) -> str:
+    """Return ``H100`` of ``NVIDIA H100 80GB HBM3`` or ``DGX-H100``; else the text itself."""
+    gpu = find_gpu(hardware)
+    words = re.findall("[a-z0-9]+", (gpu.name if gpu else hardware).lower())
+    return next((word for word in words if _BOARD.fullmatch(word)), " ".join(words)).upper()
+
+
+def comparable_rows(
+    job: Measured, hardware: str, table: pd.DataFrame
+) -> tuple[list[KnownRun], dict[str, int]]:
+    """Return the rows that compare with a job, and how many do not, by the first reason."""
+    board, rows = board_of(hardware), table.copy()
+    step = rows["global_batch"] * rows["seq_len"] / (rows["step_time_s"] * rows["gpus"])
+    tokens = rows["tokens_per_s_per_gpu"].fillna(step)
+    sequence = rows["seq_len"].fillna(job.network.sequence)
+    ratio = rows["params_b"] * 1e9 / job.parameters
+    flops = {length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
+             for length in sequence.unique() if length >= 1}  # fmt: skip
+    rows["tokens"], rows["flops"] = tokens, tokens * ratio * sequence.map(flops)
+    gpu = find_gpu(hardware)
+    peak = max(gpu.peak_tflops.values()) if gpu else np.inf
+    texts = rows["model"].fillna("").astype(str) + " " + rows["note"].fillna("").astype(str)
+    boards = {name: board_of(str(name)) for name in rows["hardware"].unique()}
+    away = sequence / job.network.sequence
+    reasons = {
+        "out of memory or crashed": ~rows["status"].fillna("ok").astype(str).str.lower().eq("ok"),
+        "of another board": rows["hardware"].map(boards) != board,
+        "without a throughput": ~(tokens > 0) | ~(rows["gpus"] >= 1) | ~np.isfinite(tokens),
+        "without a model size": ~(rows["params_b"] > 0),
+        f"of models beyond a factor of {SIZE_FACTOR:g}": ~ratio.between(
+            1 / SIZE_FACTOR, SIZE_FACTOR
+        ),
+        f"of sequences beyond a factor of {SEQUENCE_FACTOR:g}": ~away.between(
+            1 / SEQUENCE_FACTOR, SEQUENCE_FACTOR
+        ),
+        "with experts": rows["ep"] > 1,
+        "that train adapters only": texts.str.contains(r"\blora\b", case=False),
+        "of another precision": rows["precision"].map(_bits) != _bits(job.setting.precision),
+        "above the board's peak": rows["flops"] > peak * 1e12,
+    }
+    left, counts = pd.Series(data=True, index=rows.index), {}
+    for reason, applies in reasons.items():
+        if count := int((left & applies).sum()):
+            counts[reason] = count
+        left &= ~applies
+    return [_known(row, job) for row in rows[left].to_dict("records")], counts
+
+
+def _bits(precision: object) -> int:
+    """Return 4, 8, 16 or 32 of the name of a precision; one that is not stated counts as 16."""
+    text = str(precision).lower()
+    return 32 if text in ("fp32", "tf32") else 8 if "8" in text else 4 if "fp4" in text else 16
+
+
+def _known(row: Mapping[Any, Any], job: Measured) -> KnownRun:
+    size = float(row["params_b"])
+    setting, run = setting_of(row), None
+    source = str(row["source"] if pd.notna(row["source"]) else "not stated")
+    if setting is not None:
+        network = job.network
+        if row["seq_len"] >= 1:
+            network = network.model_copy(update={"sequence": int(row["seq_len"])})
+        run = Measured(setting, network, size * 1e9, row["flops"], source)
+    model = str(row["model"] if pd.notna(row["model"]) else "")
+    return KnownRun(
+        source, model, str(row["hardware"]), int(row["gpus"]), size, setting, row["tokens"],
+        row["flops"] / 1e12, run,
+    )  # fmt: skip
+
+
+def setting_of(row: Mapping[Any, Any]) -> Setting | None:
+    """Return the setting of a row; None if it does not state one that can exist."""
+
+    def count(name: str) -> int:
+        return int(row[name]) if row[name] >= 1 else 1  # missing values are NaN
+
+    gpus, micro, tp, pp = (row[name] for name in ("gpus", "micro_batch", "tp", "pp"))
+    sizes = [count("tp"), count("pp"), count("cp")]
+    copies = gpus / np.prod(sizes)
+    parts = row["grad_acc"]
+    parts = parts if parts >= 1 else row["global_batch"] / (copies * micro)
+    if not (micro >= 1 and tp >= 1 and pp >= 1 and parts >= 1) or parts % 1:
+        return None
+    sharding = str(row["zero_or_fsdp"] or "none").lower().split()[0]
+    sharding = _FSDP.get(sharding, sharding.rstrip("2") if "fsdp" in sharding else sharding)
+    again = str(row["act_ckpt"] or "none").lower().split()[0]
+    try:
+        return Setting.packed(
+            int(gpus), count("gpus_per_node") if row["gpus_per_node"] >= 1 else int(gpus),
+            local_batch=float(micro * parts * copies / gpus), gradient_accumulation=int(parts),
+            precision="bf16", tp=sizes[0], pp=sizes[1], cp=sizes[2],
+            virtual_stages=count("vp"),
+            sharding=sharding if sharding.startswith(("zero", "fsdp", "hsdp")) else "none",
+            checkpointing=again if again in ("full", "selective") else "none",
+        )  # fmt: skip
+    except BadInput:
+        return None

@@ -1,0 +1,228 @@
+"""Is a throughput normal? A job among measurements of the same board and model size.
+
+Rates are compared as operations per second of a GPU: tokens per second times the operations of a
+token (``Network.flops_per_token``), for a model of other size in proportion to its parameters.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from scipy import special
+
+from wattlaw.analysis.advise.known_runs import KnownRun, board_of, comparable_rows
+from wattlaw.analysis.advise.layout_effects import (
+    CAUSES,
+    LEAST,
+    LEAST_GAIN,
+    MOST,
+    Cause,
+    LayoutEffects,
+    Measured,
+    features,
+)
+from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL
+from wattlaw.analysis.metrics.estimates import Interval
+from wattlaw.analysis.metrics.groups import groups
+from wattlaw.analysis.metrics.metrics import SETTINGS
+from wattlaw.analysis.metrics.result import Result, Rows
+from wattlaw.analysis.predict.run_settings import setting_of_row
+from wattlaw.common.errors import Refused
+from wattlaw.hardware.library import find_gpu
+from wattlaw.study.network import Network
+from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.sources import source_of
+
+#: Measurements at the nearest GPU counts, up to the second factor away, until there are so many.
+ENOUGH, GPUS_FACTOR = 8, 4.0
+SETTING, BEYOND, NORMAL, UNKNOWN = "setting", "beyond the layout", "normal", "cannot tell"
+_NEAREST = 5
+#: What the runs saw of a layout that the study did not ask for.
+OBSERVED = ("run_id", *LAYOUT[:-1], "gradient_accumulation", "tokens_per_sample")
+
+
+@dataclass(frozen=True)
+class Placement(Result):
+    """A job among ``comparable`` measurements of its board and model size.
+
+    ``below_best`` is the share by which its operations per second are below those of ``best``,
+    among ``at_gpus`` measurements at ``gpus_compared``; ``percentile`` is the share of these that
+    are slower, with the 95 % interval. ``expected_tflops`` is estimated for its layout, with the
+    90 % interval. ``explanation`` is ``setting`` (the first of ``causes``), ``beyond the layout``,
+    ``normal`` or ``cannot tell``.
+    """
+
+    workload: str
+    hardware: str
+    board: str
+    data_source: str
+    setting: Setting
+    parameters_b: float
+    tokens_per_s_per_gpu: float
+    tflops_per_gpu: float
+    mfu: float | None
+    comparable: int
+    parameters_range_b: Interval | None
+    sources: Mapping[str, int]
+    left_out: Mapping[str, int]
+    gpus_compared: tuple[int, ...]
+    at_gpus: int
+    best: KnownRun | None
+    below_best: float | None
+    percentile: float | None
+    percentile_ci: Interval | None
+    nearest: tuple[KnownRun, ...]
+    with_layout: int
+    expected_tflops: float | None
+    expected_tflops_ci: Interval | None
+    explanation: str
+    causes: tuple[Cause, ...]
+
+
+@dataclass(frozen=True)
+class Placements(Rows[Placement]):
+    """The fastest setting of each workload and hardware of a store among known measurements."""
+
+    rows: tuple[Placement, ...]
+
+
+def place(metrics: pd.DataFrame, observed: pd.DataFrame, table: pd.DataFrame) -> Placements:
+    """Place the fastest setting of each workload and hardware among the rows of a table.
+
+    ``metrics`` are of ``run_metrics``, ``observed`` has the columns ``OBSERVED`` of the runs, and
+    ``table`` those of ``NUMBERS`` and ``TEXTS``. ``Refused`` if no run names its network and the
+    number of its tokens.
+    """
+    rows = metrics[metrics["emulated_gpus"].isna()].merge(observed, on="run_id")
+    if rows.empty:
+        raise Refused("compare --reference: no run is done")
+    usable = rows[rows["network"].notna() & rows["time_per_sample_s"].notna()]
+    if usable.empty:
+        named = rows["network"].notna().any()
+        missing = "global_batch" if named else "the sizes of the network as model"
+        raise Refused(
+            f"compare --reference: the runs do not say how many {'samples' if named else 'tokens'} "
+            f"they train; state {missing} of the workload in the study"
+        )
+    fastest: dict[tuple[str, str], tuple[float, Measured, str]] = {}
+    names = [name for name in SETTINGS if name not in ("train", "unit", "run_length")]
+    for _, repeats in groups(usable, [*names, "network"]):
+        row = repeats.iloc[0].to_dict()
+        job = _job(row, float(np.exp(np.log(repeats["time_per_sample_s"]).mean())))
+        key = str(row["workload"]), str(row["hardware"])
+        speed = job.flops_per_s * job.setting.gpus
+        if key not in fastest or speed > fastest[key][0]:
+            fastest[key] = speed, job, source_of(row["launcher"])
+    return Placements(
+        tuple(_placement(*key, job, source, table) for key, (_, job, source) in fastest.items())
+    )
+
+
+def _job(row: Mapping[Any, Any], sample_s: float) -> Measured:
+    network = Network.model_validate_json(str(row["network"]))
+    if network.experts:
+        raise Refused("compare --reference: a table does not state active parameters of experts")
+    if pd.notna(row["tokens_per_sample"]):
+        network = network.model_copy(update={"sequence": round(row["tokens_per_sample"])})
+    setting = setting_of_row(row, "sample")
+    if pd.isna(row["layout"]):
+        seen = {name: row[name] for name in OBSERVED[1:-1] if pd.notna(row[name])}
+        if row["parallelism"] in NOT_DATA_PARALLEL and "tp" not in seen:
+            kind = row["parallelism"]
+            raise Refused(f"compare --reference: {kind} parallelism of unknown sizes; state tp, pp")
+        whole: dict[str, Any] = {
+            name: value if isinstance(value, str) else int(value) for name, value in seen.items()
+        }
+        setting = replace(setting, **whole)
+    rate = network.sequence / (sample_s * setting.gpus) * network.flops_per_token
+    return Measured(setting, network, network.parameters, rate, "")
+
+
+def _placement(
+    workload: str, hardware: str, job: Measured, source: str, table: pd.DataFrame
+) -> Placement:
+    known, left_out = comparable_rows(job, hardware, table)
+    near = _nearest_counts(known, job.setting.gpus)
+    best = max(near, key=lambda item: item.tflops_per_gpu, default=None)
+    tflops = job.flops_per_s / 1e12
+    slower = sum(item.tflops_per_gpu < tflops for item in near)
+    ends = special.betaincinv(slower + 0.5, len(near) - slower + 0.5, [0.025, 0.975]).tolist()
+    gpu = find_gpu(hardware)
+    peak = None if gpu is None else gpu.peak_tflops.get(job.setting.precision or "bf16")
+    learned = nearest_runs(known, job.setting.gpus)
+    effects = LayoutEffects(learned)
+    expected, causes = None, tuple[Cause, ...]()
+    if len(learned) >= LEAST:
+        expected = effects.expected(job)
+        causes = effects.causes(job, values_of(known))
+    sizes = [item.parameters_b for item in known]
+    return Placement(
+        workload, hardware, board_of(hardware), source, job.setting, job.parameters / 1e9,
+        job.flops_per_s / job.network.flops_per_token, tflops,
+        None if peak is None else tflops / peak, len(known),
+        (min(sizes), max(sizes)) if sizes else None,
+        dict(Counter(item.source for item in known).most_common()), left_out,
+        tuple(sorted({item.gpus for item in near})), len(near), best,
+        None if best is None else 1 - tflops / best.tflops_per_gpu,
+        slower / len(near) if len(near) >= ENOUGH else None,
+        (ends[0], ends[1]) if len(near) >= ENOUGH else None,
+        _nearest_layouts(job, near, best), len(learned),
+        None if expected is None else expected[0] / 1e12,
+        None if expected is None else (expected[1][0] / 1e12, expected[1][1] / 1e12),
+        _explanation(tflops, best, expected, causes), causes,
+    )  # fmt: skip
+
+
+def _explanation(
+    tflops: float,
+    best: KnownRun | None,
+    expected: tuple[float, Interval] | None,
+    causes: tuple[Cause, ...],
+) -> str:
+    """Return what explains the distance to the best: the larger of a setting's gain and of what is
+    missing to the layout's own throughput."""
+    if best is None or expected is None:
+        return UNKNOWN
+    if tflops > best.tflops_per_gpu * (1 - LEAST_GAIN):
+        return NORMAL
+    missing = expected[0] / 1e12 / tflops - 1 if tflops < expected[1][0] / 1e12 else 0.0
+    if missing and (not causes or missing > causes[0].gain):
+        return BEYOND
+    return SETTING if causes and causes[0].is_clear else UNKNOWN
+
+
+def _nearest_counts(known: list[KnownRun], gpus: int) -> list[KnownRun]:
+    """Return the measurements at the job's number of GPUs, or at the nearest ones."""
+    away = {item.gpus: abs(np.log(item.gpus / gpus)) for item in known}
+    near: list[KnownRun] = []
+    for distance in sorted(set(away.values())):
+        if len(near) >= ENOUGH or distance > np.log(GPUS_FACTOR):
+            break
+        near += [item for item in known if away[item.gpus] == distance]
+    return near
+
+
+def nearest_runs(known: list[KnownRun], gpus: int) -> tuple[Measured, ...]:
+    """Return the measurements with a layout, of most GPUs counts near the job's."""
+    runs = [item.run for item in known if item.run is not None]
+    return tuple(sorted(runs, key=lambda item: abs(np.log(item.setting.gpus / gpus)))[:MOST])
+
+
+def values_of(known: list[KnownRun]) -> dict[str, set[Any]]:
+    settings = [item.setting for item in known if item.setting is not None]
+    return {name: {getattr(setting, name) for setting in settings} for name in CAUSES}
+
+
+def _nearest_layouts(
+    job: Measured, near: list[KnownRun], best: KnownRun | None
+) -> tuple[KnownRun, ...]:
+    """Return the best measurement, and those whose layouts are nearest to the job's."""
+    if best is None:
+        return ()
+    others = [item for item in near if item is not best and item.run is not None]
+    places = features([job, *(item.run for item in others if item.run)])[2]
+    order = np.argsort(((places[1:] - places[0]) ** 2).sum(axis=1), kind="stable")
+    return (best, *(others[index] for index in order[: _NEAREST - 1]))

@@ -1,0 +1,140 @@
+"""A job among known measurements: its sentences, and the table of the nearest ones."""
+
+from wattlaw.analysis.advise.known_runs import KnownRun
+from wattlaw.analysis.advise.known_throughput import BEYOND, NORMAL, SETTING, Placement
+from wattlaw.analysis.advise.layout_effects import LEAST, Cause
+from wattlaw.common import formatting as fmt
+from wattlaw.report import tables
+from wattlaw.study.labels import layout_label
+from wattlaw.study.setting import Setting
+from wattlaw.study.sources import MEASURED
+
+_NAMES = {
+    "micro_batch": "micro-batches of", "tp": "tensor parallel", "pp": "pipeline stages",
+    "cp": "context parallel", "virtual_stages": "virtual stages",
+}  # fmt: skip
+
+
+def headline(item: Placement) -> str:
+    if item.best is None or item.below_best is None:
+        found = fmt.plural(item.comparable, "measurement")
+        return f"Too few measurements to say: {found} {_what(item)} near {item.setting.gpus} GPUs"
+    share = fmt.percent(abs(item.below_best), 2)
+    side = "below" if item.below_best >= 0 else "above"
+    found = fmt.plural(item.at_gpus, "measurement")
+    return f"{share} {side} the best known of {found} {_what(item)} at {_gpus(item)}"
+
+
+def _what(item: Placement) -> str:
+    text = f"on {item.board}"
+    if item.parameters_range_b is None:
+        return text
+    low, high = (fmt.number(size, 2) for size in item.parameters_range_b)
+    return f"{text} of models of {low} to {high} billion parameters"
+
+
+def _gpus(item: Placement) -> str:
+    counts = item.gpus_compared
+    text = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else str(counts[0])
+    near = "" if item.setting.gpus in counts else f", the nearest to {item.setting.gpus}"
+    return f"{text} GPUs{near}"
+
+
+def sentences(item: Placement) -> tuple[str, ...]:
+    """Return the lines below the first one: the job, its percentile, why, and what is compared."""
+    origin = "" if item.data_source == MEASURED else f" ({item.data_source})"
+    mfu = "" if item.mfu is None else f", {fmt.percent(item.mfu, 2)} of the peak"
+    job = (
+        f"{item.workload} on {item.setting.gpus} {item.hardware}{origin}: "
+        f"{fmt.number(item.tokens_per_s_per_gpu)} tokens/s per GPU, "
+        f"{fmt.number(item.tflops_per_gpu)} TFLOP/s per GPU{mfu} "
+        f"({fmt.number(item.parameters_b)} billion parameters)."
+    )
+    lines = [job, _percentile(item), *_why(item)]
+    sources = [f"{name} {count:,}" for name, count in item.sources.items()]
+    shown = [*sources[:4], *([f"{len(sources) - 4} others"] if len(sources) > 4 else [])]
+    if shown:
+        lines.append(f"Comparable at any number of GPUs: {item.comparable:,} ({', '.join(shown)}).")
+    left_out = [f"{count:,} {reason}" for reason, count in item.left_out.items()]
+    if left_out:
+        lines.append(f"Not compared: {', '.join(left_out)}.")
+    return tuple(filter(None, lines))
+
+
+def _percentile(item: Placement) -> str:
+    if item.percentile is None or item.percentile_ci is None:
+        return f"{fmt.plural(item.at_gpus, 'measurement')}: too few for a percentile."
+    low, high = (fmt.percent(end, 2) for end in item.percentile_ci)
+    slower = fmt.percent(item.percentile, 2)
+    return f"Faster than {slower} of these {item.at_gpus:,} (95 % interval: {low} to {high})."
+
+
+def _why(item: Placement) -> list[str]:
+    if item.expected_tflops is None or item.expected_tflops_ci is None:
+        few = f"{item.with_layout} of {LEAST} needed"
+        return [f"Why: too few measurements with a layout to say ({few})."] if item.best else []
+    low, high = map(fmt.number, item.expected_tflops_ci)
+    own = (
+        f"Expected for this layout (estimated from {fmt.plural(item.with_layout, 'measurement')}):"
+        f" {fmt.number(item.expected_tflops)} TFLOP/s per GPU (90 % interval: {low} to {high})."
+    )
+    if item.explanation == NORMAL:
+        return [own]
+    if item.explanation == BEYOND:
+        why = (
+            "the job is slower than its layout explains. Look at the network, "
+            "the software release, loading of data and other jobs on the nodes."
+        )
+    elif item.explanation == SETTING:
+        cause = item.causes[0]
+        why = f"most probably {_cause(item.setting, cause)}."
+    else:
+        why = "cannot tell; no single setting stands out."
+    lines = [own, f"Why: {why}"]
+    others = [cause for cause in item.causes if cause.gain_ci[0] > 0]
+    if item.explanation != SETTING and others:
+        lines.append(f"Also: {_cause(item.setting, others[0])}.")
+    return lines
+
+
+def _cause(setting: Setting, cause: Cause) -> str:
+    low, high = (fmt.change(1 + end) for end in cause.gain_ci)
+    text, other = f"{cause.setting} {cause.value}", f"{fmt.printable(cause.other)}"
+    if cause.setting in _NAMES:
+        text = f"{_NAMES[cause.setting]} {cause.value}"
+    elif cause.setting == "checkpointing":
+        text = f"{cause.value} recomputation of activations"
+    if cause.setting == "tp" and setting.gpus_per_node and setting.tp > max(setting.gpus_per_node):
+        text += ", over nodes"
+    if cause.setting == "pp":
+        text += f" with {fmt.plural(setting.gradient_accumulation, 'micro-batch')}".replace(
+            "batchs", "batches"
+        )
+    return (
+        f"{text}: {other} would bring about {fmt.change(1 + cause.gain)} (90 % interval: {low} to "
+        f"{high}; probability {cause.probability:.2f} of bringing most), if it fits in memory"
+    )
+
+
+def table(item: Placement) -> tables.Table | None:
+    def layout(run: KnownRun) -> str:
+        if run.setting is None:
+            return fmt.MISSING
+        micro = run.setting.micro_batch
+        text = layout_label(run.setting)
+        return text if "micro-batch" in text or not micro else f"micro-batch {micro:g}"
+
+    return tables.build(
+        "known_measurements",
+        "The best known measurement, and those with the nearest layouts",
+        [
+            tables.text("source", lambda run: fmt.printable(run.source, 24)),
+            tables.number("GPUs", lambda run: run.gpus),
+            tables.number("params (10⁹)", lambda run: run.parameters_b, 2),
+            tables.text("layout", layout),
+            tables.number("tokens/s per GPU", lambda run: run.tokens_per_s_per_gpu),
+            tables.number("TFLOP/s per GPU", lambda run: run.tflops_per_gpu),
+        ],
+        item.nearest,
+        command="wattlaw compare --reference --json",
+    )
