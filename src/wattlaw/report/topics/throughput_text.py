@@ -108,9 +108,7 @@ def _cause(setting: Setting, cause: Cause) -> str:
     if cause.setting == "tp" and setting.gpus_per_node and setting.tp > max(setting.gpus_per_node):
         text += ", over nodes"
     if cause.setting == "pp":
-        text += f" with {fmt.plural(setting.gradient_accumulation, 'micro-batch')}".replace(
-            "batchs", "batches"
-        )
+        text += f" and {setting.gradient_accumulation} micro-batches"
     return (
         f"{text}: {other} would bring about {fmt.change(1 + cause.gain)} (90 % interval: {low} to "
         f"{high}; probability {cause.probability:.2f} of bringing most), if it fits in memory"
