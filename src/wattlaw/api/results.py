@@ -281,17 +281,19 @@ class Results(StoreReports):
             boards[str(label)] = accepted_limits(gpu, known)
         return boards
 
-    @overload
-    def compare(
-        self,
-        other: "Results | str | PathLike[str] | None" = None,
-        *,
-        by: str | None = None,
-        energy_scope: str | None = None,
-    ) -> Comparison: ...
+    if TYPE_CHECKING:  # ``typing`` keeps overloads, and what they refer to, until Python ends
 
-    @overload
-    def compare(self, *, reference: str | PathLike[str]) -> Placements: ...
+        @overload
+        def compare(
+            self,
+            other: "Results | str | PathLike[str] | None" = None,
+            *,
+            by: str | None = None,
+            energy_scope: str | None = None,
+        ) -> Comparison: ...
+
+        @overload
+        def compare(self, *, reference: str | PathLike[str]) -> Placements: ...
 
     def compare(
         self,
