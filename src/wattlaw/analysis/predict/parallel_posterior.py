@@ -75,6 +75,16 @@ class ParallelPosterior:
         missed = np.median(self._missed(_arrays(self.observations)), axis=0)
         return float(np.median(np.abs(missed)) / _MEDIAN_OF_NORMAL)
 
+    @property
+    def repeat_scatter(self) -> float:
+        """Return the standard deviation of log times of runs of one setting; 0 without repeats."""
+        logs: dict[Setting, list[float]] = {}
+        for run in self.observations:
+            logs.setdefault(run.setting, []).append(math.log(run.step_time_s))
+        degrees = len(self.observations) - len(logs)
+        squares = sum(float(np.var(values)) * len(values) for values in logs.values())
+        return math.sqrt(squares / degrees) if degrees else 0.0
+
     def steps(self, settings: Sequence[Setting]) -> Step:
         wanted = self._wanted(settings)
         return step(self._values_for(wanted), wanted, self.scale)
@@ -101,7 +111,8 @@ class ParallelPosterior:
             return replace(self, values=thin).means(settings, noise=noise)
         wanted = self._wanted(settings)
         times, powers = self.times_s(wanted), None
-        noises = np.full(len(settings), max(noise, float(np.median(self.values["session"]))))
+        noise = max(noise, float(np.median(self.values["session"])), self.repeat_scatter)
+        noises = np.full(len(settings), noise)
         power_noise = None
         if self.has_power:
             dice = np.random.default_rng([self.seed, 6])
