@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -69,7 +69,7 @@ class ParallelPosterior:
     def epoch_s(self) -> None:
         return None
 
-    @property
+    @cached_property
     def misfit(self) -> float:
         """Return what the model typically misses of the measured step times, in logs."""
         missed = np.median(self._missed(_arrays(self.observations)), axis=0)
