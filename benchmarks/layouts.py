@@ -10,6 +10,7 @@ Megatron-DeepSpeed on A100 (vtrain), and memory of torchtitan and InternLM, repo
 import argparse
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,13 @@ from prediction_data import FOLDER
 from wattlaw.analysis.advise.known_runs import comparable_rows, setting_of
 from wattlaw.analysis.advise.known_throughput import nearest_runs, values_of
 from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.store.store import Store
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
@@ -189,12 +193,34 @@ def _answer(row: Any, table: pd.DataFrame, gains: pd.Series) -> Answer:
     return Answer(right, first.is_clear)
 
 
+def of_store(store: Path, seeds: int) -> None:
+    """Of runs that were measured here (``gpt_layouts.yaml``), half predict the others."""
+    tables = Store(store)
+    runs = run_metrics(tables.pandas("runs"), tables.pandas("epochs"))
+    (job,) = jobs_of(runs, str(runs["workload"].iloc[0]))
+    known = job.observations
+    all_draws, all_truths = list[np.ndarray](), list[np.ndarray]()
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(known))
+        rest = [known[index] for index in order[len(known) // 2 :]]
+        posterior = fit([known[index] for index in order[: len(known) // 2]], seed=seed)
+        all_draws.append(_draws(posterior, [run.setting for run in rest],
+                                [run.network for run in rest]))  # fmt: skip
+        all_truths.append(np.array([run.step_time_s for run in rest]))
+        _line(f"{len(known) // 2} of {len(known)} runs, seed {seed}", all_draws[-1], all_truths[-1])
+    _line("together", np.hstack(all_draws), np.hstack(all_truths))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--explain", choices=["chosen", "others"], help="known measurements alone")
+    parser.add_argument("--store", type=Path, help="runs of gpt_layouts.yaml alone")
     given = parser.parse_args()
     seeds = given.seeds
+    if given.store is not None:
+        of_store(given.store, seeds)
+        return
     table = pd.read_csv(FOLDER / "parallel_layouts.csv")
     if given.explain:
         explained(table, 60, seeds, chosen=given.explain == "chosen")

@@ -11,7 +11,7 @@ import pandas as pd
 from wattlaw.analysis.advise.layout_effects import Measured
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import BadInput
-from wattlaw.hardware.library import find_gpu
+from wattlaw.hardware.library import find_gpu, gpu_names
 from wattlaw.study.setting import Setting
 
 #: Columns of a table of measurements: numbers, texts, and those that it must have.
@@ -26,6 +26,7 @@ REQUIRED = ("hardware", "gpus", "params_b", "tokens_per_s_per_gpu")
 #: Models of up to so many times the parameters, and samples of so many times the tokens, compare.
 SIZE_FACTOR, SEQUENCE_FACTOR = 2.0, 4.0
 _BOARD = re.compile(r"[a-z]{1,3}\d{1,4}[a-z]{0,2}")
+_VENDORS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel")
 _FSDP = {"full_shard": "fsdp", "hybrid_shard": "hsdp", "shard_grad_op": "zero2", "zero0": "none"}
 
 
@@ -47,8 +48,20 @@ class KnownRun(Result):
 def board_of(hardware: str) -> str:
     """Return ``H100`` of ``NVIDIA H100 80GB HBM3`` or ``DGX-H100``; else the text itself."""
     gpu = find_gpu(hardware)
-    words = re.findall("[a-z0-9]+", (gpu.name if gpu else hardware).lower())
+    text = (gpu.name if gpu else hardware).lower()
+    words = [word for word in re.findall("[a-z0-9]+", text) if word not in _VENDORS]
     return next((word for word in words if _BOARD.fullmatch(word)), " ".join(words)).upper()
+
+
+def peak_of(hardware: str, precision: str | None) -> float | None:
+    """Return the peak in TFLOP/s of a GPU; of a name such as ``NVIDIA H100 80GB HBM3``, that of the
+    most similar board of the library; None if there is none."""
+    words, board = set(re.findall("[a-z0-9]+", hardware.lower())), board_of(hardware).lower()
+    alike = [name for name in gpu_names() if name.partition("-")[0] == board]
+    nearest = max(alike, key=lambda name: len(words & {*name.split("-")}), default="")
+    gpu = find_gpu(hardware) or find_gpu(nearest)
+    peaks: Mapping[Any, float] = {} if gpu is None else gpu.peak_tflops
+    return peaks.get(precision or "bf16")
 
 
 def comparable_rows(
@@ -63,13 +76,12 @@ def comparable_rows(
     flops = {length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
              for length in sequence.unique() if length >= 1}  # fmt: skip
     rows["tokens"], rows["flops"] = tokens, tokens * ratio * sequence.map(flops)
-    gpu = find_gpu(hardware)
-    peak = max(gpu.peak_tflops.values()) if gpu else np.inf
-    texts = rows["model"].fillna("").astype(str) + " " + rows["note"].fillna("").astype(str)
+    peak = peak_of(hardware, job.setting.precision) or np.inf
+    texts = rows["model"].astype(str) + " " + rows["note"].astype(str)
     boards = {name: board_of(str(name)) for name in rows["hardware"].unique()}
     away = sequence / job.network.sequence
     reasons = {
-        "out of memory or crashed": ~rows["status"].fillna("ok").astype(str).str.lower().eq("ok"),
+        "out of memory or crashed": ~rows["status"].astype(object).fillna("ok").eq("ok"),
         "of another board": rows["hardware"].map(boards) != board,
         "without a throughput": ~(tokens > 0) | ~(rows["gpus"] >= 1) | ~np.isfinite(tokens),
         "without a model size": ~(rows["params_b"] > 0),

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.analysis.decide.checks import Checks
 from wattlaw.analysis.decide.first_runs import first_layouts, first_runs
-from wattlaw.analysis.decide.regret import Beside, missed, regrets
+from wattlaw.analysis.decide.regret import UNFIT, Beside, missed, regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
 from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained, improvements
@@ -134,7 +134,7 @@ def plan(
     choices = [setting for setting in asked if chances[setting] >= LEAST_FIT]
     candidates = [item for item in candidates if chances[item.setting] >= LEAST_FIT]
     allowed = [item for item in candidates if question.allows(item.decided)] or candidates
-    has_layouts = len({layout_of(setting) for setting in every}) > 1
+    has_layouts = _have_layouts(every)
     first = first_layouts(allowed, seen, chances) if has_layouts else first_runs(allowed, seen)
     if not observations:
         reason = None if first else NOTHING_LEFT
@@ -144,8 +144,8 @@ def plan(
     belief = Belief.of(fit_with_repeats(observations, seed), every, host, beside, fits)
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
-    is_cautious = has_layouts or len(set(seen)) < _MEASURED
-    probabilities = _likelier((regret <= question.tolerance).mean(0), 1.0 if is_cautious else _ODDS)
+    odds = 1.0 if has_layouts or len(set(seen)) < _MEASURED else _ODDS
+    probabilities = _likelier((regret <= question.tolerance).mean(0), odds)
     hours = belief.gpu_hours(candidates, chances)
     able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
     spent = _spent(candidates, observations)
@@ -192,6 +192,10 @@ def plan(
     chosen = _different(sorted(ranked, key=lambda item: item not in urgent), at_once)
     after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
     return replace(state, proposals=_proposals(chosen, hours, float(means[best]), after))
+
+
+def _have_layouts(settings: Iterable[Setting]) -> bool:
+    return len(set(map(layout_of, settings))) > 1
 
 
 def _likelier(shares: Floats, odds: float) -> Floats:
@@ -274,7 +278,8 @@ class Belief:
         )
 
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        return regrets(question, choices, *self._of_a_sample(choices), self._beside(choices))
+        found = regrets(question, choices, *self._of_a_sample(choices), self._beside(choices))
+        return found.clip(max=UNFIT if _have_layouts(self.columns) else np.inf)
 
     def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
         return missed(question, choices, *self._of_a_sample(choices), self._beside(choices))

@@ -10,6 +10,9 @@ from wattlaw.study.setting import Setting
 
 #: A setting that misses a constraint by a share is as bad as one that costs more by this multiple.
 _PENALTY = 2.0
+#: The regret of a layout that does not fit into memory. One that may be slower is as bad: its draws
+#: have no mean, since now and then a layout is slow for reasons that no model has.
+UNFIT = 2.0
 
 
 #: Time and energy of jobs beside training, for each setting, maybe in each draw.
@@ -41,7 +44,7 @@ def regrets(
     with np.errstate(invalid="ignore"):
         regret: Floats = np.maximum(0.0, goal / best - 1)
         regret = np.where(meets, regret, regret + _PENALTY * (missing - unavoidable))
-    return np.where(np.isfinite(times), regret, _PENALTY)
+    return np.where(np.isfinite(times), regret, UNFIT)
 
 
 def missed(
