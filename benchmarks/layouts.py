@@ -10,6 +10,7 @@ Megatron-DeepSpeed on A100 (vtrain), and memory of torchtitan and InternLM, repo
 import argparse
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,13 @@ from prediction_data import FOLDER
 from wattlaw.analysis.advise.known_runs import comparable_rows, setting_of
 from wattlaw.analysis.advise.known_throughput import nearest_runs, values_of
 from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.store.store import Store
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
@@ -145,6 +149,9 @@ def explained(table: pd.DataFrame, jobs: int, seeds: int, *, chosen: bool) -> No
             gains[setting] = (alike.transform("max") - speed).where(alike.transform("size") > 1)
         is_job = (best - speed > np.log(1.25)) & (gains.max(axis=1) > np.log(1.15))
         of_half = rows.index[is_job & (half if chosen else ~half)]
+        own = gains.loc[of_half]
+        usual = own.ge(0.9 * own.max(axis=1), axis=0).mean().sort_values()
+        print(f"{source}: always {usual.index[-1]} is right for {100 * usual.iloc[-1]:.0f} %")
         for held_out in ("pairs", "series"):
             found: list[Answer] = []
             for seed in range(seeds):
@@ -189,12 +196,42 @@ def _answer(row: Any, table: pd.DataFrame, gains: pd.Series) -> Answer:
     return Answer(right, first.is_clear)
 
 
+def of_store(store: Path, seeds: int) -> None:
+    """Of settings that were measured here (``gpt_layouts.yaml``), half predict the others; each
+    run is compared, as are the repeats of a setting with each other."""
+    tables = Store(store)
+    runs = run_metrics(tables.pandas("runs"), tables.pandas("epochs"))
+    (job,) = jobs_of(runs, str(runs["workload"].iloc[0]))
+    by_setting: dict[Setting, list[Observation]] = {}
+    for run in job.observations:
+        by_setting.setdefault(run.setting, []).append(run)
+    cells = [*by_setting.values()]
+    logs = (np.log([run.step_time_s for run in cell]) for cell in cells if len(cell) > 1)
+    apart = 100 * np.median([np.exp(np.ptp(values)) - 1 for values in logs])
+    print(f"repeats of a setting differ by a median of {apart:.0f} %")
+    all_draws, all_truths = list[np.ndarray](), list[np.ndarray]()
+    for seed in range(seeds):
+        order = np.random.default_rng(seed).permutation(len(cells))
+        known = [run for index in order[: len(cells) // 2] for run in cells[index]]
+        rest = [run for index in order[len(cells) // 2 :] for run in cells[index]]
+        _, times_s, _ = fit(known, seed=seed).runs([run.setting for run in rest])
+        all_draws.append(times_s)
+        all_truths.append(np.array([run.step_time_s for run in rest]))
+        _line(f"{len(cells) // 2} of {len(cells)} settings, seed {seed}", all_draws[-1],
+              all_truths[-1])  # fmt: skip
+    _line("together", np.hstack(all_draws), np.hstack(all_truths))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--explain", choices=["chosen", "others"], help="known measurements alone")
+    parser.add_argument("--store", type=Path, help="runs of gpt_layouts.yaml alone")
     given = parser.parse_args()
     seeds = given.seeds
+    if given.store is not None:
+        of_store(given.store, seeds)
+        return
     table = pd.read_csv(FOLDER / "parallel_layouts.csv")
     if given.explain:
         explained(table, 60, seeds, chosen=given.explain == "chosen")

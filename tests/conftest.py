@@ -7,9 +7,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pynvml
@@ -19,6 +20,7 @@ from hypothesis import settings
 
 from fake_amdsmi import AmdMachine
 from fake_nvml import VARIABLE, FakeGpus
+from wattlaw.common.processes import handling
 from wattlaw.store.store import Store
 
 # More test processes than cores: threads of their own would wait for each other, and nets as small
@@ -95,12 +97,14 @@ def own_machine(tmp_path_factory):
 def write_study(tmp_path):
     """Give a function that writes a study file and returns its path."""
 
-    def write(**changes: object) -> Path:
-        path = tmp_path / "study.yaml"
-        path.write_text(yaml.safe_dump(study_of(**changes)))
-        return path
+    return lambda **changes: study_in(tmp_path, study_of(**changes))
 
-    return write
+
+def study_in(folder: Path, study: dict[str, Any]) -> Path:
+    """Write a study file into a folder."""
+    path = folder / "study.yaml"
+    path.write_text(yaml.safe_dump(study))
+    return path
 
 
 def decide_table(batches: Iterable[int] = (8, 32), gpus: Iterable[int] = (1, 2, 4, 8)) -> str:
@@ -128,9 +132,7 @@ def write_decide(tmp_path):
             "launch": {"kind": "replay", "table": "table.csv", "gpus_per_node": 8},
         }
         values = study | ({} if decide is None else {"decide": decide}) | changes
-        path = tmp_path / "study.yaml"
-        path.write_text(yaml.safe_dump(study_of(**values)))
-        return path
+        return study_in(tmp_path, study_of(**values))
 
     return write
 
@@ -171,11 +173,15 @@ def amd_machine(monkeypatch):
             root = Path(end.enter_context(tempfile.TemporaryDirectory(dir="/var/tmp")))
             root.chmod(0o755)
             machine = AmdMachine(root, model, count, library=library)
-            for name, value in machine.environment().items():
-                monkeypatch.setenv(name, value)
+            setenv(monkeypatch, machine.environment())
             return machine
 
         yield make
+
+
+def setenv(patch: pytest.MonkeyPatch, values: Mapping[str, str]) -> None:
+    for name, value in values.items():
+        patch.setenv(name, value)
 
 
 def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":
@@ -196,18 +202,9 @@ def environment() -> dict[str, str]:
 @contextmanager
 def heard() -> Iterator[None]:
     """Let processes that are started meanwhile hear Ctrl-C and hangup, though we be under nohup."""
-    before = {
-        number: signal.signal(number, handler)
-        for number, handler in (
-            (signal.SIGINT, signal.default_int_handler),
-            (signal.SIGHUP, signal.SIG_DFL),
-        )
-    }
-    try:
+    interrupt = handling([signal.SIGINT], signal.default_int_handler)
+    with interrupt, handling([signal.SIGHUP], signal.SIG_DFL):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 @contextmanager
@@ -254,12 +251,22 @@ def in_training(store: Path) -> list[Path]:
 
 def processes_of(store: Path, module: str = "wattlaw.") -> list[psutil.Process]:
     """Return the living processes that work on a store, by module."""
-    found = []
-    for process in psutil.process_iter(["cmdline"]):
-        line = process.info["cmdline"] or []
-        if any(part.startswith(str(store)) for part in line) and any(module in p for p in line):
-            found.append(process)
-    return [p for p in found if p.status() != psutil.STATUS_ZOMBIE]
+    return living(
+        lambda line: (
+            any(part.startswith(str(store)) for part in line)
+            and any(module in part for part in line)
+        )
+    )
+
+
+def living(is_meant: Callable[[list[str]], bool]) -> list[psutil.Process]:
+    """Return the processes that have not ended, by their command lines."""
+    found = [
+        process
+        for process in psutil.process_iter(["cmdline", "status"])
+        if is_meant(process.info["cmdline"] or [])
+    ]
+    return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def records(store: Path) -> dict[str, object]:

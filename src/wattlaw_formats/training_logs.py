@@ -24,13 +24,13 @@ from wattlaw.store.fields import MODEL, InvalidCell
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts
 from wattlaw.study.network import Network
+from wattlaw.study.out_of_memory import memory_that_ran_out
 from wattlaw_formats.training_programs import PROGRAMS, Program
 
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 #: What torchrun and srun write before a line.
 _RANK = re.compile(r"^\s{0,9}(?:\[(?:default|rank)(\d{1,6})\]:|(\d{1,6}): )")
 _MONTH_FIRST = re.compile(r"(?<!\d)(\d\d)/(\d\d)/(\d{4}) (?=\d\d:\d\d:\d\d)")
-_OUT_OF_MEMORY = re.compile(r"OutOfMemoryError|\b(?:CUDA|HIP|XPU)\b[^|]{0,40}\bout of memory\b")
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9}
 _MAX_SEARCHED, _MAX_POINTS, _MAX_STEP = 20_000, 2_000_000, 10**9
 #: Steps that are warm-up: in logs of each step, those after the first two take the usual time.
@@ -53,7 +53,7 @@ class _Training:
     points: list[dict[str, Any]] = field(default_factory=list)  # its lines of steps
     rank: str | None = None  # whose lines of steps count
     peak_bytes: float = 0.0
-    is_out_of_memory: bool = False
+    out_of_memory: str = ""  # the line that says so, if no steps follow
     row: int = 0
 
 
@@ -98,7 +98,7 @@ def _trainings(source: Source, program: Program, options: Options) -> list[_Trai
         match = _RANK.match(text)
         rank = None if match is None else match[1] or match[2]
         training = trainings[-1]
-        if (training.points or training.is_out_of_memory) and program.launch.search(text):
+        if (training.points or training.out_of_memory) and program.launch.search(text):
             trainings.append(training := _Training())
         training.row = training.row or row
         peaks = [
@@ -119,11 +119,12 @@ def _trainings(source: Source, program: Program, options: Options) -> list[_Trai
                 account.leave_out("a step that is not after the one before", row)
             else:
                 training.points.append({"row": row, **point})
-                training.rank, training.is_out_of_memory = rank, False
+                training.rank, training.out_of_memory = rank, ""
             continue
         printed = program.printed(text)
         training.printed = printed | training.printed
-        training.is_out_of_memory |= _OUT_OF_MEMORY.search(text) is not None
+        if not training.out_of_memory and memory_that_ran_out(text) is not None:
+            training.out_of_memory = "".join(filter(str.isprintable, text.strip()))[:200]
         if printed or peaks:
             account.read(row)
         else:
@@ -173,12 +174,12 @@ def _run(
         peak_memory_bytes=round(training.peak_bytes) or None,
         software={k: v for k, v in training.printed.items() if k in ("torchtitan", "deepspeed")},
     )
-    if training.is_out_of_memory:
+    if training.out_of_memory:
         source.account.read(*table["row"])
         after = f"after step {table['step'].max():,.0f}" if len(table) else "at its start"
         return maker.run(
             values, (), measure_of([{"phase": "steps"}]), line=training.row, notes=notes,
-            facts=facts, failure=f"out of memory {after}",
+            facts=facts, failure=f"out of memory {after}: {training.out_of_memory}",
         )  # fmt: skip
     if (why := _add_times(program, table, known, training.printed)) is not None:
         return why
@@ -242,19 +243,23 @@ def _windows(
     before = table.shift()
     is_next = (table["first"] == before["step"]) & (table["warmup"] == before["warmup"])
     is_next &= late_s <= _SLACK_S + _SLACK * table["duration_s"]
+    table["energy_j"] = table["energy"] * table["steps"] * (gpus or math.nan)
+    blocks = table.groupby((~is_next).cumsum()).agg(
+        first=("first", "first"), steps=("steps", "sum"), duration_s=("duration_s", "sum"),
+        warmup=("warmup", "first"), t_s=("t_s", "first"), first_s=("duration_s", "first"),
+        energy_j=("energy_j", "sum"), known=("energy_j", "count"), lines=("row", "size"),
+    )  # fmt: skip
     windows = []
-    for _, block in table.groupby((~is_next).cumsum()):
-        steps, duration_s = int(block["steps"].sum()), float(block["duration_s"].sum())
+    for block in blocks.to_dict("records"):
+        steps, duration_s, energy_j = int(block["steps"]), block["duration_s"], block["energy_j"]
         row: dict[str, Any] = {
-            "phase": "steps", "from_step": int(block["first"].iloc[0]), "steps": steps,
-            "duration_s": duration_s, "warmup": bool(block["warmup"].iloc[0]),
+            "phase": "steps", "from_step": int(block["first"]), "steps": steps,
+            "duration_s": duration_s, "warmup": bool(block["warmup"]),
             "samples": None if batch is None else batch * steps,
         }  # fmt: skip
-        start_s = block["t_s"].iloc[0] - block["duration_s"].iloc[0]
-        if start_s > 0:
+        if (start_s := block["t_s"] - block["first_s"]) > 0:
             row["start_ns"] = round(start_s * 1e9)
-        energy_j = float((block["energy"] * block["steps"]).sum(skipna=False)) * (gpus or math.nan)
-        if energy_j > 0:
+        if energy_j > 0 and block["known"] == block["lines"]:
             row |= checked_energy({"gpu_energy_j": energy_j}, "counter", NOT_CHECKED)
             row["gpu_power_mean_w"] = energy_j / duration_s / (gpus or 1)
         windows.append(row)
@@ -306,7 +311,7 @@ def _add_groups(printed: dict[str, str]) -> int | None:
     shards = [size for name, size in mesh.items() if name.startswith("dp_shard")]
     if mesh:
         printed["shards"] = str(math.prod(map(int, shards)))
-        printed["replicas"] = mesh.get("dp_replicate", mesh.get("dp", "1"))
+        printed["replicas"] = mesh.get("dp_replicate") or mesh.get("dp") or "1"
     if "shards" in printed:
         return (count(printed["shards"], 1) or 1) * (count(printed["replicas"], 1) or 1)
     return count(printed.get("dp"), 1)

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from conftest import setenv
 from trees import IntelCards
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable
@@ -52,8 +53,7 @@ def test_a_child_sees_exactly_the_gpus_that_it_is_given(vendor, machine_of, monk
     assert all(device.startswith(accelerator.id_prefixes) for device in ids)
     environment = gpu_environment([ids[2], ids[0]])
     assert environment == accelerator.environment([ids[2], ids[0]])
-    for name, value in environment.items():
-        monkeypatch.setenv(name, value)
+    setenv(monkeypatch, environment)
     assert sorted(accelerator.visible()) == sorted(visible_gpu_ids()) == [ids[0], ids[2]]
     if vendor not in ORDER_OF_MACHINE:
         assert visible_gpu_ids() == [ids[2], ids[0]]

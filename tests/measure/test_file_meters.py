@@ -11,6 +11,7 @@ from collections.abc import Callable
 import pyarrow as pa
 import pytest
 
+from conftest import setenv
 from powercap import RANGE_UJ, Powercap
 from trees import AcpiMeters, IntelCards, PmCounters, grace_names, put
 from wattlaw.common.errors import NotAvailable
@@ -409,8 +410,7 @@ def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, 
     PmCounters(root, 0)
     AcpiMeters(root, grace_names(1))
     Powercap(root / "class/powercap")
-    for name, value in environ.items():
-        monkeypatch.setenv(name, value)
+    setenv(monkeypatch, environ)
     devices = [
         d for meter in (CrayMeter, GraceMeter, RaplMeter) for d in meter.open(TARGET).devices()
     ]

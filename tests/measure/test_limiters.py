@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import wait_for
+from conftest import setenv, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from limiting import FAKE_BIN
@@ -96,8 +96,7 @@ def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
 def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
     boards.header.root = 0
     path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
-    for name, value in {**boards.environment(), "PATH": os.pathsep.join(path)}.items():
-        patch.setenv(name, value)
+    setenv(patch, {**boards.environment(), "PATH": os.pathsep.join(path)})
 
     @contextmanager
     def denied() -> Iterator[None]:

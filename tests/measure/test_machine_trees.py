@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from conftest import wattlaw
+from conftest import setenv, wattlaw
 from fake_nvml import FakeGpus
 from trees import MACHINES, PmCounters
 from wattlaw.cli.commands.devices import devices
@@ -91,8 +91,7 @@ def boards(tmp_path, monkeypatch):
     found = FakeGpus.create(
         tmp_path / "boards", 2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000
     )
-    for name, value in found.environment().items():
-        monkeypatch.setenv(name, value)
+    setenv(monkeypatch, found.environment())
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
     return found
 

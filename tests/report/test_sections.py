@@ -19,7 +19,8 @@ from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import batch, caps, data_quality, energy, measured, scaling, verdict
-from wattlaw.report.topics.advice_text import answer, merge_warnings
+from wattlaw.report.topics.advice_text import answer
+from wattlaw.report.topics.verdict import merge_warnings
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, limit_label, setting_label
 from wattlaw_papers import published as reference

@@ -4,11 +4,10 @@ import json
 import re
 
 import pytest
-import yaml
 
 import paths
 import wattlaw
-from conftest import records
+from conftest import records, setenv, study_in
 from conftest import wattlaw as run_wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
@@ -68,11 +67,9 @@ def trained(tmp_path_factory):
         "measure": {"steps": 15, "warmup_steps": 3},
         "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
     }
-    (folder / "study.yaml").write_text(yaml.safe_dump(study))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {"EPOCHS": "100000", "STEP_S": "0.01"}.items():
-            patch.setenv(name, value)
-        done = run_wattlaw("run", folder / "study.yaml", "--store", folder / "store", cwd=folder)
+        setenv(patch, {"EPOCHS": "100000", "STEP_S": "0.01"})
+        done = run_wattlaw("run", study_in(folder, study), "--store", folder / "store", cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     return folder / "store", done.stdout
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
+from conftest import study_in
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
@@ -29,9 +29,7 @@ def write(folder: Path, **changes: Any) -> Path:
         "order": "as_written",
         "launch": {"gpus_per_node": 2},
     }
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(study | changes))
-    return path
+    return study_in(folder, study | changes)
 
 
 def told_of(path: Path, **changes: Any) -> list[str]:

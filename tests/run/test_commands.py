@@ -8,9 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
-from conftest import processes_of, records, started, wait_for, wattlaw
+from conftest import processes_of, records, setenv, started, study_in, wait_for, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.measure.limits.state_folder import VARIABLE
 from wattlaw.running.training.agent import first_error
@@ -101,11 +100,9 @@ def place(tmp_path_factory):
         "train": {"seed": 7},
         "launch": {"gpus_per_node": 4, "threads_per_worker": 1, "max_parallel": 2},
     }
-    (folder / "study.yaml").write_text(yaml.safe_dump(study))
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in {**boards.environment(), VARIABLE: str(folder / "limits")}.items():
-            patch.setenv(name, value)
-        found = wattlaw("run", folder / "study.yaml", "--store", folder / "store", cwd=folder)
+        setenv(patch, {**boards.environment(), VARIABLE: str(folder / "limits")})
+        found = wattlaw("run", study_in(folder, study), "--store", folder / "store", cwd=folder)
     assert found.returncode == 1, found.stderr
     assert "4 done, 2 failed, 0 skipped" in found.stdout
     return folder

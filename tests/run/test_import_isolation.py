@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from conftest import PLUGIN, study_of
+from conftest import PLUGIN, setenv, study_of
 from fake_nvml import FakeGpus
 from hostile import Hostile
 from wattlaw.measure.limits.state_folder import VARIABLE
@@ -26,8 +26,7 @@ BOARD_W = 140.0
 @pytest.fixture
 def hostile(tmp_path, monkeypatch):
     boards = FakeGpus.create(tmp_path / "boards", high_w=BOARD_W, limit_mw=217_000)
-    for name, value in {**boards.environment(), VARIABLE: str(tmp_path / "limits")}.items():
-        monkeypatch.setenv(name, value)
+    setenv(monkeypatch, {**boards.environment(), VARIABLE: str(tmp_path / "limits")})
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return Hostile(tmp_path / "hostile")
 

@@ -19,14 +19,14 @@ from conftest import environment, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.commands.init import _batch
 from wattlaw.common.errors import BadInput
+from wattlaw.running.first_layout import SeenLayout
+from wattlaw.running.first_machine import Machine, slurm_machine
 from wattlaw.running.first_study import (
     Argument,
-    Machine,
     Seen,
     batch_candidates,
     first_study,
     named_argument,
-    slurm_machine,
 )
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Partition, parse_partition
@@ -171,6 +171,37 @@ def test_a_run_without_a_gpu_sets_no_budget_for_gpus(tmp_path):
 def test_sharded_trainings_get_no_fewer_workers_than_ran(tmp_path):
     seen = replace(SEEN, ranks=4, parallelism="fsdp", command=("python", "t.py", "-b", "16"))
     assert {gpus for gpus, *_ in settings(study_of(tmp_path, seen))} == {4, 8}
+
+
+@pytest.mark.parametrize(
+    ("words", "expected", "values"),
+    [
+        # A copy of the model on 2 of 8 GPUs: 4 copies, of which each gets 16 of 64 samples.
+        ("--tp 2 --batch-size 16", "--tp {tp} --batch-size {micro_batch}", {"tp": {1, 2, 4}}),
+        ("--batch-size 16 --epochs 2", "--batch-size {micro_batch} --epochs 2", {"tp": {2}}),
+        (
+            "--tensor-model-parallel-size 2 --micro-batch-size 4 --global-batch-size 64",
+            "--tensor-model-parallel-size {tp} --micro-batch-size {micro_batch} "
+            "--global-batch-size {global_batch}",
+            {"tp": {1, 2, 4}, "micro_batch": {2, 4, 8}},
+        ),
+    ],
+)
+def test_a_layout_is_swept_where_an_argument_carries_it(tmp_path, words, expected, values):
+    layout = SeenLayout({"tp": 2}, {"layers": 4, "hidden": 64, "heads": 4, "vocabulary": 100,
+                                    "sequence": 32})  # fmt: skip
+    parts = 4 if "micro" in words else 1
+    command = ("python", "t.py", *words.split())
+    seen = replace(SEEN, ranks=8, layout=layout, gradient_accumulation=parts, command=command)
+    study = study_of(tmp_path, seen)
+    workload = study.workloads[0]
+    assert workload.command == ("python", "t.py", *expected.split())
+    assert workload.model.heads == 4
+    runs = [run.setting for run in expand(study)]
+    assert {name: {getattr(run, name) for run in runs} for name in values} == values
+    assert study.decide.in_use["tp"] == 2
+    shared = [item for item in runs if item.tp == 2 and item.micro_batch == 16 / parts]
+    assert (8, 64) in {(item.gpus, item.global_batch) for item in shared}
 
 
 def test_a_precision_is_that_of_the_runs_and_of_its_argument(tmp_path):

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import paths
-from conftest import environment, started, wattlaw
+from conftest import environment, setenv, started, wattlaw
 from fake_nvml import FakeGpus
 from trees import AcpiMeters
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -29,8 +29,7 @@ def measured(store: Path, *line: object, **options: object) -> "subprocess.Compl
 def boards(tmp_path, monkeypatch):
     """Give two boards of 217 W under load to every process that is started from here."""
     found = FakeGpus.create(tmp_path / "boards", 2, high_w=[150.0, 300.0], limit_mw=217_000)
-    for name, value in found.environment().items():
-        monkeypatch.setenv(name, value)
+    setenv(monkeypatch, found.environment())
     monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
     return found
 
@@ -178,8 +177,7 @@ def told_of(folder: Path, *line: object) -> tuple[dict[str, object], object]:
 
 def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_path, monkeypatch):
     boards = FakeGpus.create(tmp_path / "boards", 1, high_w=[200.0])
-    for name, value in boards.environment().items():
-        monkeypatch.setenv(name, value)
+    setenv(monkeypatch, boards.environment())
     limits = ("--steps", "90", "--warmup-steps", "10", "--sample-hz", "20")
     script = (sys.executable, SCRIPTS / "plain.py", "--epochs", "100000")
     found, done = told_of(tmp_path, *limits, "--", *script)

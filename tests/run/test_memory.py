@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 from torch import profiler
 
+from conftest import study_in
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.running.boards import named_board
@@ -28,9 +28,7 @@ def write(folder: Path, local_batch: int = 16, **changes: Any) -> Path:
         "sweeps": [{"gpus": [1], "local_batch": [local_batch]}],
         "measure": {"epochs": 1, "warmup_epochs": 0},
     }
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(study | changes))
-    return path
+    return study_in(folder, study | changes)
 
 
 def kept_bytes(spec: WorkloadSpec, samples: int) -> float:

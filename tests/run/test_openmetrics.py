@@ -123,6 +123,7 @@ def test_totals_count_measured_hours_and_plausible_energies(store, tmp_path):
     samples = read(tmp_path / "x.prom")
     assert by(samples, "wattlaw_runs", "status") == {
         ("done",): 3, ("failed",): 1, ("skipped",): 0, ("interrupted",): 0, ("active",): 0,
+        ("out of memory",): 0,
         ("planned",): 2,
     }  # fmt: skip
     assert samples["wattlaw_gpu_hours_total"][0][1] == pytest.approx(0.5 * (4 + 1 + 1 + 2))

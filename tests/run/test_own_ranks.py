@@ -7,10 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 import paths
-from conftest import wattlaw
+from conftest import study_in, wattlaw
 from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
 from wattlaw.running.instrumentation.observer import wrong_ranks
@@ -66,9 +65,7 @@ def write(folder: Path, command: str, gpus: list[int], **changes: Any) -> Path:
         "measure": {"epochs": 1, "warmup_epochs": 0},
         "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
     }
-    path = folder / "study.yaml"
-    path.write_text(yaml.safe_dump(study))
-    return path
+    return study_in(folder, study)
 
 
 HERE = shlex.quote(sys.executable)

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
-import yaml
 
 import wattlaw
+from conftest import study_in
 from conftest import wattlaw as command
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.store.store import Store
@@ -304,8 +304,7 @@ def test_in_a_study_its_measure_decides(tmp_path):
         "sweeps": [{"gpus": [1], "local_batch": [4]}],
         "measure": {"steps": 1, "warmup_steps": 2},
     }
-    (tmp_path / "study.yaml").write_text(yaml.safe_dump(study))
-    done = command("run", tmp_path / "study.yaml", "--store", tmp_path / "store")
+    done = command("run", study_in(tmp_path, study), "--store", tmp_path / "store")
     assert done.returncode == 0, done.stderr
     assert pick(windows(tmp_path / "store"), "phase", "steps", "warmup") == [
         ("steps", 2, True), ("steps", 3, False), ("steps", 5, False), ("steps", 2, False),

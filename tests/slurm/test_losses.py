@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from conftest import setenv
 from slurm.studies import Desk, finished, is_whole, slowly
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
@@ -52,8 +53,7 @@ def test_a_preempted_run_continues(cluster, desk):
 def failing(desk: Desk, patch: pytest.MonkeyPatch, faults: str, **more: str) -> RunRecord:
     ranks = 1 + max(int(fault[0]) for fault in faults.split(","))
     told = {"TEST_FAULT": faults, "TEST_FAILED_AT": str(desk.folder / "failed-at"), **more}
-    for name, value in told.items():
-        patch.setenv(name, value)
+    setenv(patch, told)
     desk.write(
         workloads=[{"name": "digits-failing", "options": {"width": 4}}],
         sweeps=[{"gpus": [ranks], "global_batch": [128]}],

@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from conftest import study_of
+from made_runs import made_spec
 from wattlaw.running.planning import plan_study
 from wattlaw.study.command import LogProgress
 from wattlaw.study.identity import canonical, run_id
@@ -19,14 +20,7 @@ PLAIN = Setting(gpus=2, local_batch=32)
 
 
 def spec(**changes: object) -> RunSpec:
-    values = {
-        "workload": WorkloadSpec(name="digits-cnn"),
-        "setting": PLAIN,
-        "repeat": 0,
-        "measure": Measure(),
-        "launch_kind": "local",
-    }
-    return RunSpec(**(values | changes))
+    return made_spec(**{"setting": PLAIN, **changes})
 
 
 # Written down once: an identity that drifts makes every store start over.

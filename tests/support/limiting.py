@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import heard, wait_for
+from conftest import heard, living, setenv, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from wattlaw.common.errors import BadInput
@@ -58,8 +58,7 @@ class Place:
         self, path: Path, boards: FakeGpus | AmdMachine, patch: pytest.MonkeyPatch
     ) -> None:
         self.boards, self.folder = boards, StateFolder(path / "limits")
-        for name, value in {**boards.environment(), VARIABLE: str(self.folder.path)}.items():
-            patch.setenv(name, value)
+        setenv(patch, {**boards.environment(), VARIABLE: str(self.folder.path)})
 
     @property
     def devices(self) -> list[str]:
@@ -76,12 +75,8 @@ class Place:
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "status"]):
-            line = process.info["cmdline"] or []
-            if str(self.folder.path) in line and "wattlaw.measure.limits.watchdog" in line:
-                found.append(process)
-        return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+        module = "wattlaw.measure.limits.watchdog"
+        return living(lambda line: str(self.folder.path) in line and module in line)
 
     def is_clean(self) -> bool:
         held = any(self.folder.lock_owner(device) for device in self.devices)

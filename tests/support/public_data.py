@@ -32,23 +32,25 @@ FORMATS = {
 
 def public_file(name: str) -> Path:
     """Return a file that another tool wrote; skip if it is absent."""
-    path = _folder() / "formats" / name
-    if not path.exists():
-        pytest.skip(f"no {name} ({FORMATS[name]}); see docs/benchmarks.md")
-    return path
+    return _present(f"formats/{name}", FORMATS[name])
 
 
 def misread_file(name: str) -> Path:
     """Return an input that was once misread, of the folder ``misread``; skip if it is absent."""
-    path = _folder() / "misread" / name
-    if not path.exists():
-        pytest.skip(f"no {name} (misread inputs); see docs/benchmarks.md")
-    return path
+    return _present(f"misread/{name}", "misread inputs")
 
 
-def _folder() -> Path:
+def layouts_file() -> Path:
+    """Return the public measurements of parallel layouts; skip if they are absent."""
+    return _present("parallel_layouts.csv", "parallel layouts")
+
+
+def _present(name: str, source: str) -> Path:
     default = Path(__file__).parents[2] / "../shared/data"
-    return Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default)
+    path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / name
+    if not path.exists():
+        pytest.skip(f"no {name} ({source}); see docs/benchmarks.md")
+    return path
 
 
 def public_csv(name: str, origin: str) -> Path:
@@ -57,10 +59,7 @@ def public_csv(name: str, origin: str) -> Path:
         path = Path(tempfile.mkdtemp()) / name
         _GENERATED[name]().to_csv(path, index=False)
         return path
-    path = _folder() / name
-    if not path.exists():
-        pytest.skip(f"no {name} ({SOURCES[name]}); see docs/benchmarks.md")
-    return path
+    return _present(name, SOURCES[name])
 
 
 def _power_caps() -> pd.DataFrame:

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from conftest import wait_for
+from conftest import living, setenv, wait_for
 from fake_nvml import FakeGpus
 from wattlaw.measure.limits.prolog_limits import VARIABLE
 from wattlaw_site.__main__ import main
@@ -67,12 +67,7 @@ class Node:
 
     @property
     def watchdogs(self) -> list[psutil.Process]:
-        found = []
-        for process in psutil.process_iter(["cmdline", "status"]):
-            line = process.info["cmdline"] or []
-            if f"--state={self.state}" in line and "watch" in line:
-                found.append(process)
-        return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
+        return living(lambda line: f"--state={self.state}" in line and "watch" in line)
 
     def is_clean(self) -> bool:
         return not (self.states or self.watchdogs or list(self.reports.glob("*")))
@@ -121,8 +116,7 @@ class Node:
         with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as end:
             for name in [name for name in os.environ if name.startswith("SLURM")]:
                 patch.delenv(name)
-            for name, value in told.items():
-                patch.setenv(name, value)
+            setenv(patch, told)
             said = io.StringIO()
             end.enter_context(contextlib.redirect_stdout(said))
             end.enter_context(contextlib.redirect_stderr(said))

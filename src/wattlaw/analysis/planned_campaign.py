@@ -138,9 +138,9 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
     Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
-    most runs, and of several layouts the recommended one is planned; the other kind of scaling is added where at least two counts ran. ``Refused`` if no
-    run is done or can be predicted, or the time of a training is not known; ``BadInput`` if the
-    runs do not name their nodes.
+    most runs, and of several layouts the recommended one is planned; the other kind of scaling is
+    added where at least two counts ran. ``Refused`` if no run is done or can be predicted, or the
+    time of a training is not known; ``BadInput`` if the runs do not name their nodes.
     """
     job = max(jobs_of(findings.runs, workload), key=lambda item: len(item.observations))
     if job.node_gpus is None:

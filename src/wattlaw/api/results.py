@@ -21,6 +21,7 @@ from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
 from wattlaw.store.measurements import read_table
+from wattlaw.study.plan import read_study
 from wattlaw.study.question import asks
 
 if TYPE_CHECKING:
@@ -170,7 +171,7 @@ class Results(StoreReports):
         nodes
             Numbers of nodes. By default as few as the GPUs need.
         gpus_per_node
-            GPUs of a node. By default the most that a run had on one.
+            GPUs of a node. By default those of the study, else the most that a run had on one.
         local_batch, global_batch
             Samples of a training step, per GPU or in all; one of the two. By default that of most
             runs.
@@ -241,9 +242,20 @@ class Results(StoreReports):
         return predict_workload(
             self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
             far=far, boards=boards, recommended=recommended, stored=self.runs,
-            gpus_per_node=gpus_per_node, **values, **limits,
+            gpus_per_node=gpus_per_node or (None if cluster else self._study_node_gpus(name)),
+            **values, **limits,
             layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip
+
+    def _study_node_gpus(self, workload: str) -> int | None:
+        """Return the most GPUs of a node that a study of a workload states."""
+        names = self.runs.loc[self.runs["workload"] == workload, "study"].dropna().unique()
+        most = 0
+        for store, study in ((store, study) for store in self._stores for study in names):
+            with suppress(BadInput, OSError):
+                found = read_study(store.path / "studies" / f"{study}.yaml")
+                most = max(most, found.launch.gpus_per_node or 0)
+        return most or None
 
     def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
         """Return the limits that boards accept, by the hardware of a workload's runs.
@@ -269,17 +281,19 @@ class Results(StoreReports):
             boards[str(label)] = accepted_limits(gpu, known)
         return boards
 
-    @overload
-    def compare(
-        self,
-        other: "Results | str | PathLike[str] | None" = None,
-        *,
-        by: str | None = None,
-        energy_scope: str | None = None,
-    ) -> Comparison: ...
+    if TYPE_CHECKING:  # ``typing`` keeps overloads, and what they refer to, until Python ends
 
-    @overload
-    def compare(self, *, reference: str | PathLike[str]) -> Placements: ...
+        @overload
+        def compare(
+            self,
+            other: "Results | str | PathLike[str] | None" = None,
+            *,
+            by: str | None = None,
+            energy_scope: str | None = None,
+        ) -> Comparison: ...
+
+        @overload
+        def compare(self, *, reference: str | PathLike[str]) -> Placements: ...
 
     def compare(
         self,
@@ -321,8 +335,7 @@ class Results(StoreReports):
         """
         if reference is not None:
             if any(given is not None for given in (other, by, energy_scope)):
-                raise BadInput("reference: given with another store, by or energy_scope; allowed: "
-                               "one store alone")  # fmt: skip
+                raise BadInput("reference: given with other, by or energy_scope; allowed: it alone")
             path = path_of("reference", reference)
             known = read_table(path, NUMBERS, TEXTS, REQUIRED)
             return place(self.metrics, self.runs[[*OBSERVED]], known)

@@ -3,6 +3,7 @@
 Only the standard library is imported before errors and Ctrl-C are caught.
 """
 
+import atexit
 import contextlib
 import os
 import signal
@@ -15,7 +16,6 @@ from typing import Any
 #: The exit code of shells for a command that Ctrl-C ended.
 INTERRUPTED = 130
 _MAX_CHARACTERS = 2000  # of a message
-_UNTIL_EXIT: list[contextlib.ExitStack] = []
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 code = code or 2
                 _print_error(f"{error.filename}: {error.strerror}")
             if arguments is None:  # a thread may still fail while the process ends
-                _UNTIL_EXIT.append(stack.pop_all())
+                atexit.register(stack.pop_all().close)
             return code or (crash.EXIT_CODE if crashes else 0)
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from datetime import timedelta
 
 from wattlaw.common.errors import BadInput
@@ -23,20 +24,9 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
     >>> duration_s("deadline", "1h30min")
     5400.0
     """
-    if value is None:
-        return None
     if isinstance(value, timedelta):
-        seconds = value.total_seconds()
-    elif isinstance(value, str):
-        parts = re.findall(rf"{_NUMBER}\s*(s|min|h|d)\s*", value.lower())
-        read, given = "".join(map("".join, parts)), "".join(value.lower().split())
-        is_read = read == given
-        seconds = sum(float(number) * _SECONDS[unit] for number, unit in parts) if is_read else 0.0
-    else:
-        seconds = float(value)
-    if not 0 < seconds < math.inf:
-        raise _invalid(name, value, "a time such as 45s, 90min, 6h, 2d")
-    return seconds
+        value = value.total_seconds()
+    return _sum(name, value, _SECONDS, "a time such as 45s, 90min, 6h, 2d")
 
 
 def share(name: str, value: str | float | None) -> float | None:
@@ -63,16 +53,23 @@ def energy_j(name: str, value: str | float | None) -> float | None:
     The value is a number of joules, or a text such as ``50kWh``, ``3MJ``; case does not matter.
     Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
     """
+    return _sum(name, value, _JOULES, "an energy such as 50kWh, 1.5MWh, 3MJ")
+
+
+def _sum(
+    name: str, value: str | float | None, units: Mapping[str, float], allowed: str
+) -> float | None:
+    """Return the sum of a text's parts, such as ``1h30min``, each of which has a unit."""
     if value is None:
         return None
+    amount = float(value) if not isinstance(value, str) else 0.0
     if isinstance(value, str):
-        match = re.fullmatch(rf"{_NUMBER}\s*([a-zA-Z]+)", value.strip())
-        joules = float(match[1]) * _JOULES.get(match[2].lower(), 0.0) if match is not None else 0.0
-    else:
-        joules = float(value)
-    if not 0 < joules < math.inf:
-        raise _invalid(name, value, "an energy such as 50kWh, 1.5MWh, 3MJ")
-    return joules
+        parts = re.findall(rf"{_NUMBER}\s*([a-z]+)\s*", value.lower())
+        if "".join(map("".join, parts)) == "".join(value.lower().split()):
+            amount = sum(float(number) * units.get(unit, math.nan) for number, unit in parts)
+    if not 0 < amount < math.inf:
+        raise _invalid(name, value, allowed)
+    return amount
 
 
 def finite(name: str, value: float | None) -> float | None:

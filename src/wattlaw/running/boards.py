@@ -89,7 +89,7 @@ def _needs(spec: RunSpec, needed_gb: float, board: str, memory_gb: float) -> str
         most = int((fits_gb - none_gb) / (one_gb - none_gb))
         fixes.append(f"train.gradient_accumulation: {-(-local // most)}")
         fixes.append(f"a local batch of at most {most} (the same global batch on more GPUs)")
-    samples = micro_batch(local, spec.train.gradient_accumulation)
+    samples = micro_batch(local, spec.gradient_accumulation)
     if _estimate_gb(text, samples, "bf16") <= fits_gb:
         fixes.append("precision bf16 or fp16")
     return (
@@ -103,7 +103,7 @@ def _needed_gb(spec: RunSpec) -> float:
     """Return the memory that a rank needs; 0 if it is not known."""
     if spec.workload.command is not None or spec.local_batch is None:
         return 0.0
-    samples = micro_batch(spec.local_batch, spec.train.gradient_accumulation)
+    samples = micro_batch(spec.local_batch, spec.gradient_accumulation)
     return _estimate_gb(spec.workload.model_dump_json(), samples, spec.setting.precision)
 
 

@@ -80,6 +80,7 @@ def _unused_values(
     if any(RUN_FOLDER in text for text in texts):
         return  # the command may read its setting in the folder of the run
     taken = {name for word in words for name in re.findall(r"\{(\w+)\}", word)}
+    taken |= {"local_batch"} if "micro_batch" in taken else set()  # it follows from the batch
     differs = {
         "local_batch": len({setting.local_batch for setting in settings}) > 1,
         "precision": {setting.precision for setting in settings} != {"fp32"},

@@ -1,7 +1,6 @@
 """The first study of a script, from what one short run of it has shown and from the machine."""
 
 import math
-import os
 import re
 import shlex
 from collections.abc import Iterator, Sequence
@@ -14,26 +13,18 @@ import yaml
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_bytes
 from wattlaw.common.formatting import number, plural
-from wattlaw.common.processes import cores
 from wattlaw.common.text import collapse_whitespace, shorten
-from wattlaw.measure.devices.inventory import visible_gpu_ids
-from wattlaw.running.boards import NEAR, named_board
-from wattlaw.running.local import LocalLauncher
-from wattlaw.running.node_setup import limit_states, permission_problem
-from wattlaw.running.slurm import commands
-from wattlaw.running.training.environment import threads_of
+from wattlaw.running.boards import NEAR
+from wattlaw.running.first_layout import SeenLayout, carriers, layouts_on, sweep_values
+from wattlaw.running.first_machine import Machine
 from wattlaw.study.base_model import Precision
 from wattlaw.study.command import Argument, arguments, epochs_argument
 from wattlaw.study.document import Dumper
 from wattlaw.study.labels import threads_label
-from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, WorkloadSpec
 
-#: Batches of the study, in multiples of the one that was seen, and power caps, in shares of the
-#: default limit: 200 W and 150 W of the 250 W of a V100, as in the MIT study (docs/papers.md).
-_BATCHES, _CAPS = (1, 2, 4), (0.8, 0.6)
-#: Without GPUs, and across nodes: a first study is small.
-_MOST_CPU_WORKERS, _MOST_NODES = 4, 4
+#: Batches of the study, in multiples of the one that was seen, and nodes: a first study is small.
+_BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
 _REPEATS = 2
@@ -47,20 +38,6 @@ _PARALLEL = re.compile(
     rb"torch\.distributed|DistributedDataParallel|fully_shard|[Aa]ccelerat|[Ll]ightning|Fabric"
     rb"|[Dd]eep[Ss]peed|Trainer|[Hh]orovod"
 )
-
-
-@dataclass(frozen=True)
-class Machine:
-    """Where the study is to run."""
-
-    per_node: int  # GPUs of a node or, without GPUs, workers that share its cores
-    launch: dict[str, Any]  # the section of the study
-    nodes: int = 1
-    has_gpus: bool = False
-    memory_gb: float | None = None  # of a GPU
-    default_w: float | None = None  # the power limit of a GPU
-    caps_w: tuple[float, ...] = ()  # others to try
-    no_caps_reason: str | None = None
 
 
 @dataclass(frozen=True)
@@ -82,10 +59,22 @@ class Seen:
     threads: int | None = None  # of a worker
     has_energy: bool = False
     steps: int | None = None  # of the whole training, if it has ended by itself
+    layout: SeenLayout = field(default_factory=SeenLayout)
 
     @property
     def local_batch(self) -> float | None:
         return None if self.global_batch is None else self.global_batch / self.ranks
+
+    @property
+    def micro_batch(self) -> float | None:
+        """Return the samples that a copy of the model processes at once."""
+        if self.local_batch is None:
+            return None
+        return self.local_batch * self.layout.model_gpus / (self.gradient_accumulation or 1)
+
+    @property
+    def carriers(self) -> dict[str, Argument]:
+        return carriers(self.command, self.layout, self.micro_batch, self.gradient_accumulation)
 
 
 @dataclass(frozen=True)
@@ -94,58 +83,6 @@ class FirstStudy:
     settings: int
     gpu_hours: tuple[float, float]  # estimated: of the smallest decision, and of all runs
     notes: tuple[str, ...] = field(default=())
-
-
-def this_machine(*, is_parallel: bool = True) -> Machine:
-    launcher = LocalLauncher.examine(Launch())
-    if not launcher.gpus:
-        return _of_cores(cores(), {"kind": "local"}, is_parallel)
-    boards = visible_gpu_ids()
-    states, reason = limit_states(boards), permission_problem(boards)
-    default_w = min((state.default_w or 0.0 for state in states), default=0.0)
-    caps_w = tuple(
-        cap_w
-        for cap_w in (10.0 * round(share * default_w / 10) for share in _CAPS)
-        if all((state.min_w or math.inf) <= cap_w <= (state.max_w or 0) for state in states)
-    )
-    if len(states) < len(boards) or not caps_w or any(state.is_shared for state in states):
-        reason = reason or "not every GPU has a power limit that can be set"
-    sizes = [board.memory_gb for board in launcher.hardware]
-    sizes = sizes or [getattr(named_board(state.name), "memory_gb", None) for state in states]
-    known = [size for size in sizes if size is not None]
-    return Machine(
-        launcher.capacity,
-        {"kind": "local", "threads_per_worker": launcher.threads},
-        has_gpus=True,
-        memory_gb=min(known) if known and len(known) == len(sizes) else None,
-        default_w=default_w,
-        caps_w=() if reason else caps_w,
-        no_caps_reason=reason,
-    )
-
-
-def slurm_machine(name: str, *, is_parallel: bool = True) -> Machine:
-    found = commands.partition(name)
-    slurm: dict[str, Any] = {"gres": found.gres or None, "options": {"partition": name}}
-    launch: dict[str, Any] = {"kind": "slurm", "slurm": slurm}
-    if not found.gpus:
-        return _of_cores(found.cores, launch, is_parallel, found.nodes)
-    slurm["cpus_per_worker"] = share = max(1, found.cores // found.gpus)
-    launch |= {"gpus_per_node": found.gpus, "threads_per_worker": threads_of(os.environ) or share}
-    board = named_board(found.gres)
-    return Machine(
-        found.gpus, launch, found.nodes, has_gpus=True,
-        memory_gb=board and board.memory_gb, no_caps_reason="needs root or the site's prolog",
-    )  # fmt: skip
-
-
-def _of_cores(count: int, launch: dict[str, Any], is_parallel: bool, nodes: int = 1) -> Machine:
-    per_node = 2 ** int(math.log2(min(count, _MOST_CPU_WORKERS))) if is_parallel else 1
-    share = count // per_node
-    if "slurm" in launch:
-        launch["slurm"]["cpus_per_worker"] = share
-    launch |= {"gpus_per_node": per_node, "threads_per_worker": threads_of(os.environ) or share}
-    return Machine(per_node, launch, nodes)
 
 
 def names_parallel_training(command: Sequence[str]) -> bool:
@@ -160,7 +97,11 @@ def names_parallel_training(command: Sequence[str]) -> bool:
 def batch_candidates(seen: Seen) -> list[Argument]:
     """Return the arguments with the batch of a rank, or of all, those named after it first."""
     batches = {str(seen.global_batch), str(seen.local_batch).removesuffix(".0")}
-    found = [argument for argument in arguments(seen.command) if argument.value in batches]
+    if seen.layout.model_gpus > 1 and seen.gradient_accumulation in (None, 1):
+        batches.add(str(seen.micro_batch).removesuffix(".0"))  # of a copy of the model
+    others = [each.index for name, each in seen.carriers.items() if name != "micro_batch"]
+    found = [argument for argument in arguments(seen.command)
+             if argument.value in batches and argument.index not in others]  # fmt: skip
     return sorted(found, key=lambda argument: "batch" not in argument.name)
 
 
@@ -207,9 +148,13 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
         count = int(batch.value) * (1 if is_global else seen.ranks)
         seen = replace(seen, global_batch=count)
     elif batch.value is not None and seen.ranks > 1:
-        is_global = int(batch.value) != seen.local_batch
+        is_global = int(batch.value) not in (seen.local_batch, seen.micro_batch)
     base = seen.global_batch or 1  # known, or given as a value
     sweeps = _sweeps(seen, base, machine)
+    carried = {name: each for name, each in seen.carriers.items() if each.index != batch.index}
+    if not (is_global or "gradient_accumulation" in carried):
+        carried.pop("micro_batch", None)
+    layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
     caps_w = machine.caps_w
     steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
     warmup = Measure().warmup_steps
@@ -221,11 +166,15 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
         for workers in counts
         for size in sizes
         for cap_w in (None, *caps_w)
+        for _ in range(layouts_on(layouts, workers, size))
     )
     low = sum(least for least, _ in costs[:_FEWEST_RUNS])
     high = _REPEATS * sum(most for _, most in costs)
-    words = _with_batch(seen, batch, "{global_batch}" if is_global else "{local_batch}")
-    text = _text(seen, machine, words, sweeps, steps, f"{high:.2g}")
+    of_one = "{micro_batch}" if seen.layout.model_gpus > 1 else "{local_batch}"
+    words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
+    for name, each in carried.items():
+        words[each.index] = f"{each.prefix}{{{name}}}"
+    text = _text(seen, machine, words, sweeps, layouts, steps, f"{high:.2g}")
     notes = []
     if seen.steps is not None:
         notes.append(
@@ -313,8 +262,9 @@ def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:
 
 
 def _text(
-    seen: Seen, machine: Machine, words: list[str], sweeps: Any, steps: int, hours: str
-) -> str:
+    seen: Seen, machine: Machine, words: list[str], sweeps: Any, layouts: dict[str, list[Any]],
+    steps: int, hours: str,
+) -> str:  # fmt: skip
     workload = WorkloadSpec(command=tuple(words))  # type: ignore[call-arg]
     precision = seen.precision if seen.precision in get_args(Precision) else None
     lines = [
@@ -330,9 +280,12 @@ def _text(
         lines.append("    # dataset_samples: 50000  # of your training data; gives times of epochs")
     else:
         lines.append(f"    dataset_samples: {seen.dataset_samples}")
+    if layouts and seen.layout.network is not None:
+        lines.append(f"    model: {_flow(dict(seen.layout.network))}")
     lines.append("sweeps:  # the settings to choose from: add or remove values")
     for counts, batches in sweeps:
         sweep: dict[str, Any] = {"gpus": [*counts], "global_batch": batches}
+        sweep |= layouts
         if machine.caps_w:
             sweep["power_limit_w"] = [None, *machine.caps_w]
         if precision not in (None, "fp32"):
@@ -342,7 +295,17 @@ def _text(
         lines.append(f"  # the script trains in {precision}; no argument of the command sets that")
     has_energy = seen.has_energy or machine.has_gpus
     largest = max(batch for _, batches in sweeps for batch in batches)
-    baseline = _flow({"gpus": seen.ranks, "global_batch": seen.global_batch})
+    fixed = [
+        f"{name} {values[0]}"
+        for name, values in layouts.items()
+        if f"{{{name}}}" not in "".join(words)
+    ]
+    if fixed:
+        lines.append(f"  # the script sets {', '.join(fixed)}; no argument of the command does")
+    layout = {name: value for name, value in seen.layout.sizes.items() if name in layouts}
+    if "micro_batch" in layouts:
+        layout["micro_batch"] = int(seen.micro_batch or 1)
+    baseline = _flow({"gpus": seen.ranks, "global_batch": seen.global_batch} | layout)
     lines += [
         f"repeats: {_REPEATS}  # they show how much runs vary",
         f"measure: {{steps: {steps}}}  # of each run, after {Measure().warmup_steps} of warm-up",
@@ -385,6 +348,7 @@ def seen_text(seen: Seen) -> str:
         f"{number(seen.step_s)} s per step{threads_label(seen.threads)}",
         seen.precision or "",
         seen.parallelism if seen.parallelism not in (None, "none") else "",
+        seen.layout.text if seen.layout.model_gpus > 1 else "",
     ]
     if seen.peak_memory_bytes is not None:
         facts.append(f"{number(seen.peak_memory_bytes / 1e9)} GB of GPU memory")

@@ -27,7 +27,8 @@ LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
 _SEEN = ("tp", "pp", "cp", "ep", "sharding", "gradient_accumulation")
 #: The columns of a run that its title has.
 TITLE_COLUMNS = (
-    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", "layout", *_SEEN, *LIMITS,
+    "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *LIMITS,
+    "layout", *_SEEN,
 )  # fmt: skip
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 #: The jobs of a store by run id, and the errors of queues that cannot be read.

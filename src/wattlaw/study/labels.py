@@ -68,7 +68,7 @@ def layout_label(setting: Setting, *, among_others: bool = False) -> str:
     return ", ".join(words)
 
 
-def run_layout(values: Mapping[str, Any]) -> str:
+def run_layout(values: Mapping[Any, Any]) -> str:
     """Return the layout of a row of ``runs``: what the study asks for, and else what was seen."""
     names = (*LAYOUT, "gradient_accumulation")
     seen = {name: values[name] for name in names if known(values.get(name))}

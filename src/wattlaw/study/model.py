@@ -304,3 +304,8 @@ class RunSpec(Model):
     def global_batch(self) -> int | None:
         batch = self.setting.global_batch
         return None if batch is None else int(batch)
+
+    @property
+    def gradient_accumulation(self) -> int:
+        """Return the parts of a step: those of a layout, or those that every setting has."""
+        return max(self.setting.gradient_accumulation, self.train.gradient_accumulation)

@@ -23,6 +23,7 @@ from wattlaw.store.record import (
 )
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
+from wattlaw.workloads import catalogue
 from wattlaw_simulator.launching.simulated_machine import Machine
 from wattlaw_simulator.launching.simulated_tables import (
     MAX_SAMPLES,
@@ -82,6 +83,7 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         world_size=spec.setting.gpus,
         parallelism="ddp" if spec.setting.gpus > 1 else "none",
         workers_cooperate=True,
+        network=getattr(catalogue.validated(spec.workload), "network", None),
         metric=PROGRESS if machine.simulation.critical_batch is not None else None,
         software=_software(("wattlaw", "numpy")) | {"simulator": machine.cluster.calibration},
     )

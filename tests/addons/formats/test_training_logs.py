@@ -97,9 +97,9 @@ def test_each_start_is_a_run_and_one_out_of_memory_is_a_failed_run(tmp_path):
     read = read_import(a_file(tmp_path / "train.log", text))
     assert [run.record.status for run in read.runs] == ["done", "done", "failed", "failed"]
     assert [run.record.spec.setting.tp for run in read.runs] == [2, 2, 1, 4]
-    assert [run.record.reason for run in read.runs[2:]] == [
-        "out of memory at its start", "out of memory after step 20",
-    ]  # fmt: skip
+    assert [run.record.state for run in read.runs[2:]] == ["out of memory"] * 2
+    reasons = [run.record.reason.partition(":")[0] for run in read.runs[2:]]
+    assert reasons == ["out of memory at its start", "out of memory after step 20"]
     assert [run.record.spec.repeat for run in read.runs[:2]] == [0, 1]
     assert [row["from_step"] for row in windows(read)] == [0, 10, 20, 30]
     assert "the log ends at step 30 of 100" in "\n".join(read.runs[0].record.notes)

@@ -11,21 +11,41 @@ import pandas as pd
 from wattlaw.analysis.advise.layout_effects import Measured
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import BadInput
-from wattlaw.hardware.library import find_gpu
+from wattlaw.hardware.library import find_gpu, gpu_names
 from wattlaw.study.setting import Setting
 
 #: Columns of a table of measurements: numbers, texts, and those that it must have.
 NUMBERS = (
-    "gpus", "params_b", "tokens_per_s_per_gpu", "step_time_s", "global_batch", "seq_len",
-    "gpus_per_node", "tp", "pp", "vp", "cp", "ep", "micro_batch", "grad_acc",
-)  # fmt: skip
+    "gpus",
+    "params_b",
+    "tokens_per_s_per_gpu",
+    "step_time_s",
+    "global_batch",
+    "seq_len",
+    "gpus_per_node",
+    "tp",
+    "pp",
+    "vp",
+    "cp",
+    "ep",
+    "micro_batch",
+    "grad_acc",
+)
 TEXTS = (
-    "hardware", "source", "model", "zero_or_fsdp", "act_ckpt", "precision", "status", "note",
-)  # fmt: skip
+    "hardware",
+    "source",
+    "model",
+    "zero_or_fsdp",
+    "act_ckpt",
+    "precision",
+    "status",
+    "note",
+)
 REQUIRED = ("hardware", "gpus", "params_b", "tokens_per_s_per_gpu")
 #: Models of up to so many times the parameters, and samples of so many times the tokens, compare.
 SIZE_FACTOR, SEQUENCE_FACTOR = 2.0, 4.0
 _BOARD = re.compile(r"[a-z]{1,3}\d{1,4}[a-z]{0,2}")
+_VENDORS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel")
 _FSDP = {"full_shard": "fsdp", "hybrid_shard": "hsdp", "shard_grad_op": "zero2", "zero0": "none"}
 
 
@@ -47,8 +67,20 @@ class KnownRun(Result):
 def board_of(hardware: str) -> str:
     """Return ``H100`` of ``NVIDIA H100 80GB HBM3`` or ``DGX-H100``; else the text itself."""
     gpu = find_gpu(hardware)
-    words = re.findall("[a-z0-9]+", (gpu.name if gpu else hardware).lower())
+    text = (gpu.name if gpu else hardware).lower()
+    words = [word for word in re.findall("[a-z0-9]+", text) if word not in _VENDORS]
     return next((word for word in words if _BOARD.fullmatch(word)), " ".join(words)).upper()
+
+
+def peak_of(hardware: str, precision: str | None) -> float | None:
+    """Return the peak in TFLOP/s of a GPU; of a name such as ``NVIDIA H100 80GB HBM3``, that of the
+    most similar board of the library; None if there is none."""
+    words, board = set(re.findall("[a-z0-9]+", hardware.lower())), board_of(hardware).lower()
+    alike = [name for name in gpu_names() if name.partition("-")[0] == board]
+    nearest = max(alike, key=lambda name: len(words & {*name.split("-")}), default="")
+    gpu = find_gpu(hardware) or find_gpu(nearest)
+    peaks: Mapping[Any, float] = {} if gpu is None else gpu.peak_tflops
+    return peaks.get(precision or "bf16")
 
 
 def comparable_rows(
@@ -60,16 +92,19 @@ def comparable_rows(
     tokens = rows["tokens_per_s_per_gpu"].fillna(step)
     sequence = rows["seq_len"].fillna(job.network.sequence)
     ratio = rows["params_b"] * 1e9 / job.parameters
-    flops = {length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
-             for length in sequence.unique() if length >= 1}  # fmt: skip
+    flops = {
+        length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
+        for length in sequence.unique()
+        if length >= 1
+    }
     rows["tokens"], rows["flops"] = tokens, tokens * ratio * sequence.map(flops)
-    gpu = find_gpu(hardware)
-    peak = max(gpu.peak_tflops.values()) if gpu else np.inf
-    texts = rows["model"].fillna("").astype(str) + " " + rows["note"].fillna("").astype(str)
+    peak = peak_of(hardware, job.setting.precision) or np.inf
+    named, note = (rows[name].astype(object).fillna("") for name in ("model", "note"))
+    texts = named.astype(str) + " " + note.astype(str)
     boards = {name: board_of(str(name)) for name in rows["hardware"].unique()}
     away = sequence / job.network.sequence
     reasons = {
-        "out of memory or crashed": ~rows["status"].fillna("ok").astype(str).str.lower().eq("ok"),
+        "out of memory or crashed": ~rows["status"].astype(object).fillna("ok").eq("ok"),
         "of another board": rows["hardware"].map(boards) != board,
         "without a throughput": ~(tokens > 0) | ~(rows["gpus"] >= 1) | ~np.isfinite(tokens),
         "without a model size": ~(rows["params_b"] > 0),
@@ -109,9 +144,16 @@ def _known(row: Mapping[Any, Any], job: Measured) -> KnownRun:
         run = Measured(setting, network, size * 1e9, row["flops"], source)
     model = str(row["model"] if pd.notna(row["model"]) else "")
     return KnownRun(
-        source, model, str(row["hardware"]), int(row["gpus"]), size, setting, row["tokens"],
-        row["flops"] / 1e12, run,
-    )  # fmt: skip
+        source,
+        model,
+        str(row["hardware"]),
+        int(row["gpus"]),
+        size,
+        setting,
+        row["tokens"],
+        row["flops"] / 1e12,
+        run,
+    )
 
 
 def setting_of(row: Mapping[Any, Any]) -> Setting | None:
@@ -132,12 +174,17 @@ def setting_of(row: Mapping[Any, Any]) -> Setting | None:
     again = str(row["act_ckpt"] or "none").lower().split()[0]
     try:
         return Setting.packed(
-            int(gpus), count("gpus_per_node") if row["gpus_per_node"] >= 1 else int(gpus),
-            local_batch=float(micro * parts * copies / gpus), gradient_accumulation=int(parts),
-            precision="bf16", tp=sizes[0], pp=sizes[1], cp=sizes[2],
+            int(gpus),
+            count("gpus_per_node") if row["gpus_per_node"] >= 1 else int(gpus),
+            local_batch=float(micro * parts * copies / gpus),
+            gradient_accumulation=int(parts),
+            precision="bf16",
+            tp=sizes[0],
+            pp=sizes[1],
+            cp=sizes[2],
             virtual_stages=count("vp"),
             sharding=sharding if sharding.startswith(("zero", "fsdp", "hsdp")) else "none",
             checkpointing=again if again in ("full", "selective") else "none",
-        )  # fmt: skip
+        )
     except BadInput:
         return None

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.advise.known_runs import KnownRun, board_of, comparable_rows
+from wattlaw.analysis.advise.known_runs import KnownRun, board_of, comparable_rows, peak_of
 from wattlaw.analysis.advise.layout_effects import (
     CAUSES,
     LEAST,
@@ -31,7 +31,6 @@ from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Result, Rows
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
-from wattlaw.hardware.library import find_gpu
 from wattlaw.study.network import Network
 from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sources import source_of
@@ -150,8 +149,7 @@ def _placement(
     tflops = job.flops_per_s / 1e12
     slower = sum(item.tflops_per_gpu < tflops for item in near)
     ends = special.betaincinv(slower + 0.5, len(near) - slower + 0.5, [0.025, 0.975]).tolist()
-    gpu = find_gpu(hardware)
-    peak = None if gpu is None else gpu.peak_tflops.get(job.setting.precision or "bf16")
+    peak = peak_of(hardware, job.setting.precision)
     learned = nearest_runs(known, job.setting.gpus)
     effects = LayoutEffects(learned)
     expected, causes = None, tuple[Cause, ...]()
@@ -160,20 +158,32 @@ def _placement(
         causes = effects.causes(job, values_of(known))
     sizes = [item.parameters_b for item in known]
     return Placement(
-        workload, hardware, board_of(hardware), source, job.setting, job.parameters / 1e9,
-        job.flops_per_s / job.network.flops_per_token, tflops,
-        None if peak is None else tflops / peak, len(known),
+        workload,
+        hardware,
+        board_of(hardware),
+        source,
+        job.setting,
+        job.parameters / 1e9,
+        job.flops_per_s / job.network.flops_per_token,
+        tflops,
+        None if peak is None else tflops / peak,
+        len(known),
         (min(sizes), max(sizes)) if sizes else None,
-        dict(Counter(item.source for item in known).most_common()), left_out,
-        tuple(sorted({item.gpus for item in near})), len(near), best,
+        dict(Counter(item.source for item in known).most_common()),
+        left_out,
+        tuple(sorted({item.gpus for item in near})),
+        len(near),
+        best,
         None if best is None else 1 - tflops / best.tflops_per_gpu,
         slower / len(near) if len(near) >= ENOUGH else None,
         (ends[0], ends[1]) if len(near) >= ENOUGH else None,
-        _nearest_layouts(job, near, best), len(learned),
+        _nearest_layouts(job, near, best),
+        len(learned),
         None if expected is None else expected[0] / 1e12,
         None if expected is None else (expected[1][0] / 1e12, expected[1][1] / 1e12),
-        _explanation(tflops, best, expected, causes), causes,
-    )  # fmt: skip
+        _explanation(tflops, best, expected, causes),
+        causes,
+    )
 
 
 def _explanation(

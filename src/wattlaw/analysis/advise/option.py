@@ -234,6 +234,14 @@ class Option(Result):
         ]
         return ", ".join(str(part) for part in (*parts, *shown) if part)
 
+    def label_beyond(self, other: "Option") -> list[str]:
+        """Return the parts of the label that another one lacks; of a layout, all or none."""
+        known = other.label.split(", ")
+        layout = layout_label(self.setting, among_others=True).split(", ")
+        if set(layout) != set(layout_label(other.setting, among_others=True).split(", ")):
+            known = [part for part in known if part not in layout]
+        return [part for part in self.label.split(", ") if part not in known]
+
     def to_dict(self) -> dict[str, Any]:
         quantities = {name: getattr(self, name) for name in _QUANTITIES}
         if not self.is_training:

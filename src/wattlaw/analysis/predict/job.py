@@ -175,7 +175,7 @@ class Job:
     def fits(self, settings: Sequence[Setting], seed: int = 0) -> list[float | None]:
         """Return the probability that each setting fits into memory; None where nothing says it."""
         drawn = None
-        if self.memory is not None and all(item.micro_batch for item in settings):
+        if self.memory is not None and settings and all(item.micro_batch for item in settings):
             drawn = self.memory.fits(settings, seed)
         return [None] * len(settings) if drawn is None else drawn.mean(0).tolist()
 

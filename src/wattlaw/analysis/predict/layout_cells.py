@@ -11,14 +11,13 @@ from statistics import geometric_mean
 from typing import Any, Literal
 
 from wattlaw.analysis.predict.job import Job
+from wattlaw.analysis.predict.job_memory import LEAST_FIT
 from wattlaw.common.errors import BadInput
 from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 from wattlaw.study.network import Network
 from wattlaw.study.plan import unfit
 from wattlaw.study.setting import LAYOUT_NAMES, Setting
 
-#: A layout with a lower probability to fit into the memory of a GPU is not proposed to run.
-LEAST_FIT = 0.05
 #: What a reader can compare, and layouts that are predicted for it.
 _MAX_ROWS, _MAX_COLUMNS, _MOST = 12, 8, 300
 _SIZES = ("tp", "pp", "cp", "ep")
@@ -76,7 +75,7 @@ def layout_cells(
     rows, columns = _axes([*tried, chosen])
     if not rows and not columns:
         return None
-    network = job.observations[0].network
+    network = job.network or job.observations[0].network
     work = chosen.samples / chosen.gpus * (1 if network is None else network.sequence)
     found: dict[tuple[Any, Any], list[Cell]] = {}
 

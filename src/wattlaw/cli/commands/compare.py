@@ -42,7 +42,7 @@ def compare(
         typer.Option("--strict", help="Refuse damaged files; fail at limits without an interval."),
     ] = False,
 ) -> int:
-    """Compare machines, code versions, before and after, or a job with known measurements."""
+    """Compare machines, code versions, before and after."""
     if reference is not None:
         if b is not None or by or fail_if or energy_scope or output:
             raise BadInput("--reference: allowed with one store, --json and --strict only")

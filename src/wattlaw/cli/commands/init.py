@@ -1,5 +1,6 @@
 """``wattlaw init``."""
 
+import json
 import os
 import shlex
 import sys
@@ -16,8 +17,9 @@ from wattlaw.common.files import naming
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import first_study, measured_command
+from wattlaw.running import first_machine, first_study, measured_command
 from wattlaw.running.command_checks import too_few_steps
+from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
@@ -53,9 +55,9 @@ def init(
     one_rank, launch_with = command_of_one_rank(command)
     is_parallel = launch_with != "auto" or first_study.names_parallel_training(one_rank)
     if partition is None:
-        machine = first_study.this_machine(is_parallel=is_parallel)
+        machine = first_machine.this_machine(is_parallel=is_parallel)
     else:
-        machine = first_study.slurm_machine(partition, is_parallel=is_parallel)
+        machine = first_machine.slurm_machine(partition, is_parallel=is_parallel)
     with tempfile.TemporaryDirectory(prefix="wattlaw-init-") as folder:
         done = measured_command.measure(
             command, Path(folder, "store"), limits=Limits(), prior_clocks_are_default=False,
@@ -130,6 +132,7 @@ def _seen(
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,
         steps=steps.steps if is_whole else None,
+        layout=SeenLayout.of(steps, json.loads(steps.network) if steps.network else None),
     )  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import Savings, Tie
@@ -13,7 +13,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import layout_label, threads_label
+from wattlaw.study.labels import threads_label
 from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
@@ -35,22 +35,16 @@ _CAVEATS = {
     "no-energy": "energy is not known",
     "electricity-not-counted": "electricity is not counted",
 }
-#: Warnings that the other one makes superfluous.
-_IMPLIED = {
-    "energy-simulated": "simulated",
-    "energy-replayed": "replayed",
-    "quality-not-measured": "batch-quality-unknown",
-}
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
 #: Launchers of runs on clusters, where jobs have a time limit.
 _OF_CLUSTERS = ("slurm", "simulated", "replay")
+#: Programs of the printed command that start before the script, which no run has measured.
+_STARTERS = ("torchrun", "srun", "mpirun")
 _SAVING = "saving"
 #: Before the command to run, which is a line of its own.
 COMMAND = "  "
 _ONLY = "the only setting that is compared"
-#: Warnings that a caveat on the data says, with the number of runs.
-_IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 
 
 def summary(advice: Advice) -> tuple[str, ...]:
@@ -93,7 +87,7 @@ def answer(advice: Advice) -> Answer:
         study = ", as the study asks" if advice.decision is not None else ""
         qualifier = fmt.full_stop(f"for the lowest {advice.goal}{study}{caveats}")
     figures = tuple(_figures(advice, best or nearest))
-    whole = _whole_job(best or nearest, advice.deadline_s)
+    whole = _whole_job(advice)
     is_said = _SAVING in {item.name for item in figures}
     reference = "" if is_said else _reference(advice)
     return Answer(headline, qualifier, figures, f"{whole} {reference}".strip(), advice.command)
@@ -173,7 +167,7 @@ def _named(advice: Advice) -> str:
     if name is None:
         that = " that is compared" if advice.faster_left_out or advice.left_out else ""
         name = f"the fastest {base.source} setting{that}"
-    other = _differing(base, option)
+    other = base.label_beyond(option)
     other += ["predicted"] if other and base.is_predicted else []
     return f"{name} ({', '.join(other)})" if other else name
 
@@ -195,7 +189,8 @@ def _reference(advice: Advice) -> str:
     return ""
 
 
-def _whole_job(option: Option | None, deadline_s: float | None) -> str:
+def _whole_job(advice: Advice) -> str:
+    option, deadline_s = advice.recommended or advice.nearest, advice.deadline_s
     if option is None or option.whole_job_s is None:
         return ""
     missing = option.whole_job_without
@@ -207,6 +202,8 @@ def _whole_job(option: Option | None, deadline_s: float | None) -> str:
     if missing:
         verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
         text += f", without {fmt.names_text(missing)}, which {verb} not measured"
+    if program := next((name for name in _STARTERS if name in (advice.command or "")), None):
+        text += f"; {program} adds its own start"
     if option.slurm_time is not None and option.launcher in _OF_CLUSTERS:
         text += f"; Slurm: {'at least ' if missing else ''}--time={option.slurm_time}"
     if deadline_s is not None:
@@ -345,18 +342,9 @@ def _tie(advice: Advice, tie: Tie) -> str:
 def _difference(advice: Advice, option: Option) -> str:
     gpus, *others = option.label.split(", ")
     if advice.recommended is not None:
-        others = [part for part in _differing(option, advice.recommended) if part != gpus]
+        others = [part for part in option.label_beyond(advice.recommended) if part != gpus]
     text = ", ".join([gpus, *others])
     return f"{text} (predicted)" if option.is_predicted else text
-
-
-def _differing(option: Option, other: Option) -> list[str]:
-    """Return the parts of an option's label that another one lacks; of layouts, all or none."""
-    known = other.label.split(", ")
-    layout = layout_label(option.setting, among_others=True).split(", ")
-    if set(layout) != set(layout_label(other.setting, among_others=True).split(", ")):
-        known = [part for part in known if part not in layout]
-    return [part for part in option.label.split(", ") if part not in known]
 
 
 def basis(advice: Advice) -> Iterator[str]:
@@ -389,23 +377,3 @@ def next_run(advice: Advice, option: Option) -> str:
 
 def percent(share: float) -> str:
     return "> 99 %" if share > 0.99 else "< 1 %" if share < 0.01 else f"{100 * share:.0f} %"
-
-
-def merge_warnings(advices: Sequence[Advice]) -> list[str]:
-    """Of a kind whose texts differ, those of the first workload are returned."""
-    texts: dict[str, dict[str, list[str]]] = {}
-    for advice in advices:
-        codes = {warning.code for warning in advice.warnings}
-        for warning in advice.warnings:
-            if warning.code not in _IN_DATA and _IMPLIED.get(warning.code) not in codes:
-                of_code = texts.setdefault(warning.code, {})
-                of_code.setdefault(advice.workload, []).append(str(warning))
-    lines: list[str] = []
-    for of_code in texts.values():
-        (first, shown), *others = of_code.items()
-        if len(of_code) == len(advices) and all(text == shown for _, text in others):
-            lines += shown
-        else:
-            more = f" So too for {fmt.plural(len(others), 'other workload')}." if others else ""
-            lines += [f"{first}: {text}{more}" for text in shown]
-    return lines

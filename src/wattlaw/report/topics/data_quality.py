@@ -93,12 +93,11 @@ def verdicts(findings: Findings) -> tables.Table | None:
         "Energy: what was counted, from which source, with which verdict",
         columns,
         counts.to_dict("records"),
-        note="The energy of a run is that of the outermost scope that was measured: the node, the "
-        "module (a board with processors and GPUs), or the devices. ok: counter and power samples "
-        "agree, if both exist. suspect: used, and marked, since a check failed."
-        f"{suspect_note(findings)} partial, implausible (physically impossible) and unavailable: "
-        "not used; the run has times but no energy. Energies of different scopes are "
-        "never averaged, compared or fitted together.",
+        note="Counted is the most that was measured: the whole node, else the module (a board with "
+        "processors and GPUs), else the devices. Verdicts: ok: the checks passed. suspect: a check "
+        f"failed; the energy is used and marked.{suspect_note(findings)} partial, implausible or "
+        "unavailable: the energy is not used, the times are. Energies that count different things "
+        "are never mixed.",
     )
 
 

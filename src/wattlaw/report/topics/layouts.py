@@ -54,7 +54,8 @@ def sentences(findings: Findings) -> Iterator[str]:
         own = next((cell for cell in table.cells if cell.setting == table.chosen), None)
         text = ""
         if own is not None and own.per_s:
-            text = f"{layout_label(table.chosen, among_others=True)} processes {_speed(own.per_s, own.per_s_ci)} {_unit(table)}; "
+            layout = layout_label(table.chosen, among_others=True)
+            text = f"{layout} processes {_speed(own.per_s, own.per_s_ci)} {_unit(table)}; "
         yield (
             f"{table.job.workload} on {fmt.plural(table.chosen.gpus, table.job.worker)}: {text}"
             f"of {len(table.cells)} cells, {', '.join(parts)}."

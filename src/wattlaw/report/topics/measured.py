@@ -14,7 +14,7 @@ from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.report.facets import unit_name
-from wattlaw.study.labels import LIMIT_UNITS, setting_label
+from wattlaw.study.labels import LIMIT_UNITS, run_layout, setting_label
 from wattlaw.study.sources import TRAINING
 
 if TYPE_CHECKING:
@@ -51,9 +51,9 @@ def settings(findings: Findings) -> tables.Table | None:
         "Measurements by setting (mean over repeats)",
         columns,
         cells.to_dict("records"),
-        note=f"N: workers (GPUs, or CPU processes where there is no GPU). Time per {of}: "
-        "training windows after warm-up, without evaluation. Intervals are of the mean on other "
-        f"days and nodes.{_spread_note(cells)}{interruption_note(findings)}",
+        note="N counts GPUs, or CPU processes where there is no GPU. Times are of training after "
+        "warm-up, without evaluation. An interval is where the mean would be on other days and "
+        f"nodes.{_spread_note(cells)}{interruption_note(findings)}",
         command="wattlaw export STORE settings -o settings.csv",
         rank=lambda row: int(row["_limits"]),
     )
@@ -61,13 +61,13 @@ def settings(findings: Findings) -> tables.Table | None:
 
 def _spread_note(cells: pd.DataFrame) -> str:
     """Return what shows how sessions and nodes vary, which repeats in one place cannot."""
-    texts = {"repeats": "repeats", "public data": "public data, as the runs do not show it"}
-    parts = [
-        f" Between {what}: by {' or '.join(texts[origin] for origin in sorted(origins))}."
-        for what, name in (("days", "sessions_from"), ("sets of nodes", "nodes_from"))
-        if (origins := set(cells[name].dropna()))
-    ]
-    return "".join(parts)
+    by_origin: dict[str, list[str]] = {}
+    for what, name in (("days", "sessions_from"), ("sets of nodes", "nodes_from")):
+        for origin in sorted(set(cells[name].dropna())):
+            by_origin.setdefault(origin, []).append(what)
+    sources = {"repeats": "repeats", "public data": "public data, not from these runs"}
+    return "".join(f" How much {' and '.join(differing)} differ comes from {sources[origin]}."
+                   for origin, differing in by_origin.items())  # fmt: skip
 
 
 def facts(findings: Findings) -> tables.Table | None:
@@ -109,7 +109,9 @@ def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
 
     labels = {}
     for name in differing:
-        if name != "workload":
+        if name == "layout":
+            labels[name] = [run_layout(row) or fmt.MISSING for row in rows.to_dict("records")]
+        elif name != "workload":
             options = differing_options(rows[name]) if name in JSON_COLUMNS else {}
             labels[name] = [label(name, value, options) for value in rows[name]]
     limits = rows[[name for name in LIMITS if name in rows]]

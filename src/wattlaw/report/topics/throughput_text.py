@@ -10,9 +10,12 @@ from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
 _NAMES = {
-    "micro_batch": "micro-batches of", "tp": "tensor parallel", "pp": "pipeline stages",
-    "cp": "context parallel", "virtual_stages": "virtual stages",
-}  # fmt: skip
+    "micro_batch": "micro-batches of",
+    "tp": "tensor parallel",
+    "pp": "pipeline stages",
+    "cp": "context parallel",
+    "virtual_stages": "virtual stages",
+}
 
 
 def headline(item: Placement) -> str:
@@ -26,11 +29,9 @@ def headline(item: Placement) -> str:
 
 
 def _what(item: Placement) -> str:
-    text = f"on {item.board}"
-    if item.parameters_range_b is None:
-        return text
-    low, high = (fmt.number(size, 2) for size in item.parameters_range_b)
-    return f"{text} of models of {low} to {high} billion parameters"
+    low, high = item.parameters_range_b or (item.parameters_b, item.parameters_b)
+    sizes = dict.fromkeys((fmt.number(low, 2), fmt.number(high, 2)))
+    return f"on {item.board} of {' to '.join(sizes)} billion parameters"
 
 
 def _gpus(item: Placement) -> str:
@@ -64,9 +65,9 @@ def sentences(item: Placement) -> tuple[str, ...]:
 def _percentile(item: Placement) -> str:
     if item.percentile is None or item.percentile_ci is None:
         return f"{fmt.plural(item.at_gpus, 'measurement')}: too few for a percentile."
-    low, high = (fmt.percent(end, 2) for end in item.percentile_ci)
-    slower = fmt.percent(item.percentile, 2)
-    return f"Faster than {slower} of these {item.at_gpus:,} (95 % interval: {low} to {high})."
+    low, high = (f"{100 * end:.0f}" for end in item.percentile_ci)
+    slower = f"{100 * item.percentile:.0f} %"
+    return f"Faster than {slower} of these {item.at_gpus:,} (95 % interval: {low} to {high} %)."
 
 
 def _why(item: Placement) -> list[str]:
@@ -99,17 +100,15 @@ def _why(item: Placement) -> list[str]:
 
 def _cause(setting: Setting, cause: Cause) -> str:
     low, high = (fmt.change(1 + end) for end in cause.gain_ci)
-    text, other = f"{cause.setting} {cause.value}", f"{fmt.printable(cause.other)}"
+    text, other = f"{cause.setting} {cause.value}", cause.other
     if cause.setting in _NAMES:
-        text = f"{_NAMES[cause.setting]} {cause.value}"
+        text, other = f"{_NAMES[cause.setting]} {cause.value}", f"{cause.other:g}"
     elif cause.setting == "checkpointing":
         text = f"{cause.value} recomputation of activations"
     if cause.setting == "tp" and setting.gpus_per_node and setting.tp > max(setting.gpus_per_node):
         text += ", over nodes"
     if cause.setting == "pp":
-        text += f" with {fmt.plural(setting.gradient_accumulation, 'micro-batch')}".replace(
-            "batchs", "batches"
-        )
+        text += f" and {setting.gradient_accumulation} micro-batches"
     return (
         f"{text}: {other} would bring about {fmt.change(1 + cause.gain)} (90 % interval: {low} to "
         f"{high}; probability {cause.probability:.2f} of bringing most), if it fits in memory"
@@ -126,14 +125,14 @@ def table(item: Placement) -> tables.Table | None:
 
     return tables.build(
         "known_measurements",
-        "The best known measurement, and those with the nearest layouts",
+        "The best known measurement, and those with the nearest layouts (rates per GPU)",
         [
-            tables.text("source", lambda run: fmt.printable(run.source, 24)),
+            tables.text("source", lambda run: fmt.printable(run.source, 16)),
             tables.number("GPUs", lambda run: run.gpus),
             tables.number("params (10⁹)", lambda run: run.parameters_b, 2),
             tables.text("layout", layout),
-            tables.number("tokens/s per GPU", lambda run: run.tokens_per_s_per_gpu),
-            tables.number("TFLOP/s per GPU", lambda run: run.tflops_per_gpu),
+            tables.number("tokens/s", lambda run: run.tokens_per_s_per_gpu),
+            tables.number("TFLOP/s", lambda run: run.tflops_per_gpu),
         ],
         item.nearest,
         command="wattlaw compare --reference --json",

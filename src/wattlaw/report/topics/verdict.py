@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
-from wattlaw.analysis.metrics.comparable_runs import comparable_runs
-from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
+from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE, comparable_runs
+from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import COLOURS, FAINT
@@ -33,6 +33,14 @@ _MAX_ANSWERS = 4
 #: Caveats beside the answer; others are in the section on data.
 MAX_CAVEATS = 5
 MAX_ROWS = 8
+#: Warnings that the other one makes superfluous.
+_IMPLIED = {
+    "energy-simulated": "simulated",
+    "energy-replayed": "replayed",
+    "quality-not-measured": "batch-quality-unknown",
+}
+#: Warnings that a caveat on the data says, with the number of runs.
+_IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 #: The role of a setting that is recommended only if the quality at its batch is acceptable.
 LARGER_BATCH = "larger batch, quality unknown"
 #: The role of the recommended setting where it is only one of several candidates.
@@ -140,7 +148,7 @@ def settings(advice: Advice) -> tables.Table | None:
 
 
 def caveats(findings: Findings) -> list[str]:
-    merged = advice_text.merge_warnings(findings.advice)
+    merged = merge_warnings(findings.advice)
     return list(dict.fromkeys([*merged, *caveat_sentences(findings)]))
 
 
@@ -187,26 +195,31 @@ def pareto(findings: Findings) -> Spec | None:
         option.energy_j.mean for advice in shown for option in advice.pareto if option.energy_j
     ]
     several = len({advice.unit for advice in shown}) > 1
-    joules, unit = (1.0, "J") if several else fmt.choose_unit(energies, fmt.ENERGY_UNITS)
+    work_s = [option.time_s.mean * option.gpus for advice in shown for option in advice.pareto]
+    amounts, units = (energies, fmt.ENERGY_UNITS) if energies else (work_s, fmt.TIME_UNITS)
+    size, unit = (1.0, "J" if energies else "s") if several else fmt.choose_unit(amounts, units)
     times = [option.time_s.mean for advice in shown for option in advice.pareto]
     seconds = (1.0, "s") if several else fmt.choose_unit(times, fmt.TIME_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
-    of_workloads = [_points(findings, advice, joules, seconds[0]) for advice in shown]
+    of_workloads = [
+        _points(findings, advice, size if _has_energy(advice) or not energies else 1.0, seconds[0])
+        for advice in shown
+    ]
     present = set(pd.concat(of_workloads)["line"])
     kinds = {kind: look for kind, look in KINDS.items() if kind in present}
     panels = []
     for advice, points in zip(shown, of_workloads, strict=True):
         spent = f"energy per {advice.unit} ({unit})"
-        if not any(option.energy_j for option in advice.pareto):
-            spent = f"{_hours(advice)} per {advice.unit} ({'h' if _hour_s(advice) > 1 else 's'})"
+        if not _has_energy(advice):
+            spent = f"{advice.worker} time per {advice.unit} ({'s' if energies else unit})"
         best = advice.recommended
         subtitle = shorten_middle(best.label if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
         layers = _layers(points, kinds, spent, f"time per {advice.unit} ({seconds[1]})")
         panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
-    replaced = dict.fromkeys(_hours(advice) for advice in shown) if not energies else {}
+    replaced = dict.fromkeys(f"{advice.worker} time" for advice in shown) if not energies else {}
     notes = [
-        f"Energy is not known; {' and '.join(replaced)} replace it." if replaced else "",
+        f"Energy is not known; {' and '.join(replaced)} replaces it." if replaced else "",
         "Bars and shaded boxes are 95 % intervals.",
         charts.not_shown(len(advices) - len(shown), "workload"),
     ]
@@ -216,20 +229,15 @@ def pareto(findings: Findings) -> Spec | None:
     return spec
 
 
-def _hours(advice: Advice) -> str:
-    return f"{advice.worker}-{'hours' if _hour_s(advice) > 1 else 'seconds'}"
+def _has_energy(advice: Advice) -> bool:
+    return any(option.energy_j for option in advice.pareto)
 
 
-def _hour_s(advice: Advice) -> float:
-    """Return the seconds in the unit of GPU-time: an hour, or a second of samples and steps."""
-    return 1.0 if advice.unit in ("sample", "step") else HOUR_S
-
-
-def _points(findings: Findings, advice: Advice, joules: float, seconds: float) -> pd.DataFrame:
+def _points(findings: Findings, advice: Advice, size: float, seconds: float) -> pd.DataFrame:
+    """Return times in ``seconds``, and energies or else GPU-time in ``size`` joules or seconds."""
     runs = comparable_runs(findings.runs, advice.workload).rows
-    spent = runs["time_s"] * runs["gpus"] / _hour_s(advice)
-    if any(option.energy_j for option in advice.pareto):
-        spent = runs["energy_j"] / joules
+    has_energy = _has_energy(advice)
+    spent = (runs["energy_j"] if has_energy else runs["time_s"] * runs["gpus"]) / size
     runs = runs.assign(time=runs["time_s"] / seconds, energy=spent).dropna(subset="energy")
     means = runs.groupby(list(SETTINGS), dropna=False)[["time", "energy"]].mean().reset_index()
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
@@ -244,11 +252,10 @@ def _points(findings: Findings, advice: Advice, joules: float, seconds: float) -
     chosen += [(option, _PREDICTED if option.is_predicted else _FRONT) for option in front]
     rows = []
     for option, kind in chosen:
-        quantity = option.time_s.times(option.gpus / _hour_s(advice))
-        if any(option.energy_j for option in advice.pareto):
-            if option.energy_j is None:
-                continue
-            quantity = option.energy_j.times(1 / joules)
+        amount = option.energy_j if has_energy else option.time_s.times(option.gpus)
+        if amount is None:
+            continue
+        quantity = amount.times(1 / size)
         row: dict[str, Any] = {"line": kind, "setting": option.label}
         for name, value in (("time", option.time_s.times(1 / seconds)), ("energy", quantity)):
             low, high = (math.nan if end is None else end for end in (value.low, value.high))
@@ -317,3 +324,23 @@ def _layers(
             if len(rows := table[table["line"] == kind])
         ),
     ]
+
+
+def merge_warnings(advices: Sequence[Advice]) -> list[str]:
+    """Of a kind whose texts differ, those of the first workload are returned."""
+    texts: dict[str, dict[str, list[str]]] = {}
+    for advice in advices:
+        codes = {warning.code for warning in advice.warnings}
+        for warning in advice.warnings:
+            if warning.code not in _IN_DATA and _IMPLIED.get(warning.code) not in codes:
+                of_code = texts.setdefault(warning.code, {})
+                of_code.setdefault(advice.workload, []).append(str(warning))
+    lines: list[str] = []
+    for of_code in texts.values():
+        (first, shown), *others = of_code.items()
+        if len(of_code) == len(advices) and all(text == shown for _, text in others):
+            lines += shown
+        else:
+            more = f" So too for {fmt.plural(len(others), 'other workload')}." if others else ""
+            lines += [f"{first}: {text}{more}" for text in shown]
+    return lines

@@ -284,18 +284,17 @@ def forward_signals() -> Iterator[None]:
                         child.send_signal(signal.SIGUSR1)
                         signalled.add(child)
 
-    handler = signal.signal(signal.SIGUSR1, lambda number, _: received.append(number))
-    # In a thread, because the main thread waits for the ranks.
-    thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
-    thread.start()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-    try:
-        yield
-    finally:
-        is_over.set()
-        thread.join()
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        signal.signal(signal.SIGUSR1, handler)
+    with processes.handling([signal.SIGUSR1], lambda number, _: received.append(number)):
+        # In a thread, because the main thread waits for the ranks.
+        thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
+        thread.start()
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 if __name__ == "__main__":

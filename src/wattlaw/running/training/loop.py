@@ -61,7 +61,7 @@ class Training:
         self._clock = StepClock(ranks.gpu)
         self._precision = Precision(spec.setting.precision or "fp32", ranks.device)
         fraction = spec.setting.dataset_fraction
-        parts = max(self._options.gradient_accumulation, spec.setting.gradient_accumulation)
+        parts = spec.gradient_accumulation
         of_copy = global_batch // copies
         self._batch_size = of_copy // parts
         shard = Shard(self._place.copy, copies, of_copy, seed, fraction, parts)

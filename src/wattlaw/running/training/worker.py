@@ -136,7 +136,7 @@ def _peak_memory_bytes(ranks: "Ranks") -> int:
 def _layout(spec: RunSpec, world: int) -> dict[str, Any]:
     setting, work = spec.setting, catalogue.work(spec.workload)
     copies = world // setting.tp
-    accumulation = max(setting.gradient_accumulation, spec.train.gradient_accumulation)
+    accumulation = spec.gradient_accumulation
     return {
         **{name: getattr(setting, name) for name in _SIZES},
         "dp": copies,

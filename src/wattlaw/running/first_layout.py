@@ -1,0 +1,89 @@
+"""The parallel layout of a first study: what a run has shown, and the arguments that carry it."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+from wattlaw.study.command import Argument, arguments
+
+#: Sizes that share a copy of the model, and how the arguments are named that carry a layout.
+_SIZES = ("tp", "pp", "cp")
+_NAMES = {
+    "tp": r"\btp\b|tensor", "pp": r"\bpp\b|pipe", "cp": r"\bcp\b|context", "ep": r"\bep\b|expert",
+    "sharding": r"shard|zero|fsdp|parallel", "micro_batch": r"micro",
+    "gradient_accumulation": r"accum",
+}  # fmt: skip
+_LEFT_OUT = (None, 1, "none")
+
+
+@dataclass(frozen=True)
+class SeenLayout:
+    """What of a layout is not that of a data-parallel job."""
+
+    sizes: Mapping[str, Any] = field(default_factory=dict)  # tp, pp, cp, ep, sharding
+    network: Mapping[str, Any] | None = None  # sizes of the transformer
+
+    @classmethod
+    def of(cls, facts: Any, network: Mapping[str, Any] | None) -> "SeenLayout":
+        sizes = {name: getattr(facts, name) for name in (*_SIZES, "ep", "sharding")}
+        return cls({name: v for name, v in sizes.items() if v not in _LEFT_OUT}, network)
+
+    @property
+    def model_gpus(self) -> int:
+        return prod(self.sizes.get(name, 1) for name in _SIZES)
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{name} {value}" if name != "sharding" else str(value)
+                         for name, value in self.sizes.items())  # fmt: skip
+
+
+def carriers(
+    command: Sequence[str], layout: SeenLayout, micro_batch: float | None, accumulation: int | None
+) -> dict[str, Argument]:
+    """Return the argument of each part of a layout that one carries, by its name and its value."""
+    parts = {**layout.sizes, "micro_batch": micro_batch, "gradient_accumulation": accumulation}
+    found: dict[str, Argument] = {}
+    for name, value in parts.items():
+        text = f"{value:g}" if isinstance(value, float) else str(value)
+        for argument in arguments(command):
+            words = argument.name.replace("_", "-")
+            if argument.value == text and re.search(_NAMES[name], words, re.IGNORECASE):
+                found.setdefault(name, argument)
+    return found
+
+
+def sweep_values(
+    layout: SeenLayout, carried: Mapping[str, Argument], micro_batch: float | None, node: int
+) -> dict[str, list[Any]]:
+    """Return what of a layout a sweep has: what ran, and half and twice of what is an argument.
+
+    Tensor parallel sizes stay within a node.
+    """
+    values: dict[str, list[Any]] = {}
+    has_sizes = layout.model_gpus > 1 or "ep" in layout.sizes
+    for name, seen in layout.sizes.items():
+        if name in carried and name != "sharding":
+            around = {max(1, seen // 2), seen, 2 * seen}
+            values[name] = sorted(v for v in around if v == seen or name != "tp" or v <= node)
+        elif has_sizes or name in carried:
+            values[name] = [seen]
+    if micro_batch is not None and "micro_batch" in carried:
+        around = {max(1, int(micro_batch) // 2), int(micro_batch), 2 * int(micro_batch)}
+        values["micro_batch"] = sorted(around)
+    return values
+
+
+def layouts_on(values: Mapping[str, Sequence[Any]], workers: int, batch: int) -> int:
+    """Return how many layouts of a sweep so many workers can have."""
+    count = 0
+    for chosen in product(*values.values()):
+        named = dict(zip(values, chosen, strict=True))
+        shared = prod(named.get(name, 1) for name in _SIZES)
+        copies, rest = divmod(workers, shared)
+        micro = named.get("micro_batch") or 1
+        count += rest == 0 and batch % (copies * micro) == 0
+    return count

@@ -1,0 +1,272 @@
+"""A job among known measurements: which rows compare, how far from the best, and why."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import wattlaw
+from made_stores import write_store
+from made_tables import frames, run_row, window_row
+from public_data import layouts_file
+from wattlaw.analysis.advise.known_runs import NUMBERS, REQUIRED, TEXTS, board_of, setting_of
+from wattlaw.analysis.advise.known_throughput import (
+    BEYOND,
+    NORMAL,
+    OBSERVED,
+    SETTING,
+    UNKNOWN,
+    Placement,
+    place,
+)
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.store.measurements import read_table
+from wattlaw.study.network import Network
+from wattlaw.study.setting import Setting
+
+NETWORK = Network(
+    layers=28, hidden=3072, heads=32, ffn=8192, vocabulary=131072, sequence=4096, tied=True
+)
+HARDWARE = "NVIDIA H100 80GB HBM3"
+#: tokens per second of a GPU by tensor parallel size and micro-batch: a rule without noise.
+RATES = {
+    (tp, micro): 16000 / (1 + 0.1 * np.log2(tp)) / (1 + 1.5 / micro)
+    for tp in (1, 2, 4, 8)
+    for micro in (1, 2, 4, 8)
+}
+
+
+def known(**changes: object) -> pd.DataFrame:
+    """Return a table of a 3.57B model on 8 H100 at a global batch of 256, without recomputation."""
+    rows = [
+        {
+            "source": "site",
+            "model": "3B",
+            "params_b": NETWORK.parameters / 1e9,
+            "hardware": "h100_80gb",
+            "gpus": 8,
+            "gpus_per_node": 8,
+            "tp": tp,
+            "pp": 1,
+            "cp": 1,
+            "ep": 1,
+            "micro_batch": micro,
+            "grad_acc": 256 * tp / 8 / micro,
+            "global_batch": 256,
+            "seq_len": 4096,
+            "precision": "bf16",
+            "tokens_per_s_per_gpu": rate,
+            "status": "ok",
+        }
+        | changes
+        for (tp, micro), rate in RATES.items()
+    ]
+    return pd.DataFrame(rows).reindex(columns=[*NUMBERS, *TEXTS])
+
+
+def tables(
+    rate: float, tp: int = 1, micro: int = 4, /, **changes: object
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the tables of a store with one job that trains so many tokens per second and GPU."""
+    gpus = int(str(changes.get("gpus", 8)))
+    setting = Setting(gpus, tp=tp, sharding="zero1", local_batch=256 / gpus, precision="bf16")
+    layout = setting.in_micro_batches(micro).layout
+    run = {
+        "workload": "gpt",
+        "gpus": gpus,
+        "global_batch": 256,
+        "local_batch": 256 // gpus,
+        "precision": "bf16",
+        "hardware": HARDWARE,
+        "layout": json.dumps(layout),
+        "network": NETWORK.model_dump_json(exclude_defaults=True),
+    } | changes
+    step_s = 256 * 4096 / (rate * gpus)
+    window = window_row("r" * 16, 1, duration_s=10 * step_s, samples=2560, steps=10)
+    return frames([run_row("r" * 16, **run)], [window])
+
+
+def placed(
+    rate: float, table: pd.DataFrame, tp: int = 1, micro: int = 4, /, **changes: object
+) -> Placement:
+    runs, windows = tables(rate, tp, micro, **changes)
+    (placement,) = place(run_metrics(runs, windows), runs[[*OBSERVED]], table)
+    return placement
+
+
+def test_a_job_has_its_rate_its_distance_from_the_best_and_its_percentile():
+    item = placed(8000.0, known())
+    best = max(RATES.values())
+    assert item.tokens_per_s_per_gpu == pytest.approx(8000)
+    assert item.tflops_per_gpu == pytest.approx(8000 * NETWORK.flops_per_token / 1e12)
+    assert item.mfu == pytest.approx(item.tflops_per_gpu / 1070)  # of the library's H100
+    assert item.best is not None
+    assert (item.best.tokens_per_s_per_gpu, item.at_gpus) == (best, 16)
+    assert item.below_best == pytest.approx(1 - 8000 / best)
+    slower = sum(rate < 8000 for rate in RATES.values())
+    assert item.percentile == slower / 16
+    low, high = item.percentile_ci or (1.0, 0.0)
+    assert 0 < low < slower / 16 < high < 1
+
+
+def test_a_model_of_other_size_compares_by_its_operations():
+    other = known(params_b=2 * NETWORK.parameters / 1e9 * 0.9)
+    item = placed(8000.0, other)
+    assert item.best is not None
+    assert item.best.tflops_per_gpu == pytest.approx(
+        1.8 * max(RATES.values()) * NETWORK.flops_per_token / 1e12
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"hardware": "A100-80GB SXM"}, "of another board"),
+        ({"params_b": 8.0}, "of models beyond a factor of 2"),
+        ({"params_b": None}, "without a model size"),
+        ({"seq_len": 32768}, "of sequences beyond a factor of 4"),
+        ({"precision": "fp8"}, "of another precision"),
+        ({"status": "oom"}, "out of memory or crashed"),
+        ({"tokens_per_s_per_gpu": np.nan}, "without a throughput"),
+        ({"tokens_per_s_per_gpu": 90000.0}, "above the board's peak"),
+        ({"ep": 8}, "with experts"),
+        ({"model": "3B LoRA"}, "that train adapters only"),
+    ],
+)
+def test_rows_that_do_not_compare_are_counted_by_reason(changes, reason):
+    item = placed(8000.0, pd.concat([known(), known(**changes)], ignore_index=True))
+    assert (item.comparable, item.left_out) == (16, {reason: 16})
+
+
+def test_a_throughput_that_is_not_stated_follows_from_the_time_of_a_step():
+    row = known().iloc[[0]]
+    step_s = 256 * 4096 / (row["tokens_per_s_per_gpu"] * 8)
+    item = placed(8000.0, row.assign(step_time_s=step_s, tokens_per_s_per_gpu=np.nan))
+    assert item.best is not None
+    assert item.best.tokens_per_s_per_gpu == pytest.approx(RATES[1, 1])
+
+
+def test_other_gpu_counts_are_named_and_few_measurements_say_nothing():
+    assert placed(8000.0, known(), gpus=16).gpus_compared == (8,)
+    far = placed(8000.0, known(), gpus=64)
+    assert (far.best, far.below_best, far.explanation) == (None, None, UNKNOWN)
+    few = placed(8000.0, known().iloc[:5])
+    assert (few.at_gpus, few.percentile, few.causes) == (5, None, ())
+
+
+@pytest.mark.parametrize(("tp", "micro", "named"), [(1, 1, "micro_batch"), (8, 8, "tp")])
+def test_the_setting_that_costs_most_is_named(tp, micro, named):
+    table = known()
+    is_own = (table["tp"] == tp) & (table["micro_batch"] == micro)
+    rate = RATES[tp, micro] if named == "micro_batch" else 0.9 * RATES[tp, micro]
+    item = placed(rate, table[~is_own], tp, micro)
+    first = item.causes[0]
+    assert (item.explanation, first.setting) == (SETTING, named)
+    assert first.gain_ci[0] < first.gain < first.gain_ci[1]
+    assert first.probability > 0.6
+
+
+def test_full_recomputation_is_named_where_the_table_has_none():
+    item = placed(
+        0.74 * RATES[1, 8],
+        known(),
+        1,
+        8,
+        layout=json.dumps({"checkpointing": "full", "gradient_accumulation": 4}),
+    )
+    assert item.causes[0].setting == "checkpointing"
+    assert item.causes[0].gain == pytest.approx(1 / 3, abs=0.1)
+
+
+def test_a_job_far_below_its_layout_is_slow_for_another_reason_and_the_best_is_normal():
+    assert placed(0.3 * RATES[1, 8], known(), 1, 8).explanation == BEYOND
+    assert placed(RATES[1, 8], known(), 1, 8).explanation == NORMAL
+
+
+def test_a_layout_that_was_seen_counts_as_one_that_was_asked_for():
+    seen = {"layout": None, "tp": 8, "pp": 1, "cp": 1, "gradient_accumulation": 32}
+    setting = placed(8000.0, known(), parallelism="tensor", **seen).setting
+    assert (setting.tp, setting.micro_batch) == (8, 8)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"network": None}, "model"),
+        ({"layout": None, "parallelism": "tensor"}, "tp, pp"),
+        ({"network": NETWORK.model_copy(update={"experts": 8}).model_dump_json()}, "experts"),
+    ],
+)
+def test_runs_that_do_not_say_enough_are_refused_with_what_to_add(changes, message):
+    with pytest.raises(Refused, match=message):
+        placed(8000.0, known(), **changes)
+
+
+def test_boards_are_recognised_by_the_names_of_drivers_vendors_and_tables():
+    names = {
+        "H100": (HARDWARE, "DGX-H100", "h100_80gb", "H100-96GB HBM2e (500 W limit)"),
+        "A100": ("NVIDIA A100-SXM4-40GB", "A100"),
+        "T4": ("Tesla T4",),
+        "RTX 4090": ("NVIDIA GeForce RTX 4090",),
+        "GB300": ("DGX-GB300",),
+    }
+    for board, texts in names.items():
+        assert {board_of(text) for text in texts} == {board}
+
+
+def test_a_row_has_a_setting_only_if_it_states_one_that_can_exist():
+    row = known().iloc[0].to_dict()
+    assert setting_of(row | {"zero_or_fsdp": "FULL_SHARD", "act_ckpt": "selective 1/2"}) == (
+        Setting(
+            8,
+            gpus_per_node=(8,),
+            local_batch=32,
+            gradient_accumulation=32,
+            sharding="fsdp",
+            checkpointing="selective",
+            precision="bf16",
+        )
+    )
+    for change in ({"tp": np.nan}, {"tp": 3}, {"micro_batch": np.nan}, {"grad_acc": 0.5}):
+        assert setting_of(row | {"global_batch": np.nan} | change) is None
+
+
+def test_the_command_and_python_read_the_same_table(tmp_path: Path, capsys):
+    store, file = tmp_path / "store", tmp_path / "known.csv"
+    write_store(store, *tables(RATES[8, 1], 8, 1))
+    known().drop(columns=["step_time_s", "note", "vp"]).to_csv(file, index=False)
+    expected = wattlaw.open(store).compare(reference=file)
+    assert main(["compare", str(store), "--reference", str(file), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == expected.to_dict()
+    assert main(["compare", str(store), "--reference", str(file)]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert "below the best known of 16 measurements on H100" in out[0]
+    assert max(map(len, out)) <= 80
+
+
+@pytest.mark.parametrize("more", [["b"], ["--by", "git_commit"], ["-o", "x.html"]])
+def test_a_reference_and_another_comparison_exclude_each_other(more, tmp_path: Path):
+    write_store(tmp_path / "a", *tables(8000.0))
+    assert main(["compare", str(tmp_path / "a"), *more, "--reference", "known.csv"]) == 2
+
+
+def test_a_table_without_a_required_column_is_bad_input(tmp_path: Path):
+    for name in REQUIRED:
+        known().drop(columns=name).to_csv(tmp_path / "known.csv", index=False)
+        with pytest.raises(BadInput, match=name):
+            read_table(tmp_path / "known.csv", NUMBERS, TEXTS, REQUIRED)
+
+
+def test_public_measurements_place_one_of_their_own_and_name_its_micro_batch():
+    table = read_table(layouts_file(), NUMBERS, TEXTS, REQUIRED)
+    row = (table["gpus"] == 8) & (table["tp"] == 8) & (table["micro_batch"] == 1)
+    row &= table["source"].eq("nanotron-ultrascale-playbook")
+    item = placed(float(table.loc[row, "tokens_per_s_per_gpu"].iloc[0]), table[~row], 8, 1)
+    assert (item.board, item.gpus_compared, item.comparable) == ("H100", (8,), 610)
+    assert item.left_out["out of memory or crashed"] == 249
+    assert item.explanation == SETTING
+    assert item.causes[0].setting == "micro_batch"
