@@ -11,6 +11,8 @@ import pytest
 from made_runs import made_record, made_spec
 from made_tables import LAYOUTS, NETWORK, frames, layouts, run_row, window_row
 from wattlaw.analysis.advise.advice import advise
+from wattlaw.analysis.advise.advice_cautions import of_choice
+from wattlaw.analysis.advise.choice import choose_of
 from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.advise.possible_options import read_options
 from wattlaw.analysis.findings import analyse
@@ -265,6 +267,9 @@ def test_advice_considers_layouts_between_those_that_ran_and_that_fit():
     assert found[4, 2].to_dict()["tp"] == 4
     assert "tp 4" in found[4, 2].label
     assert found[4, 2].extrapolates == ()
+    for fits, warned in ((0.5, True), (0.95, False)):
+        choice = choose_of([replace(found[4, 2], fits=fits)], asked, "GPU")
+        assert ("may-not-fit" in {item.code for item in of_choice(choice, options, job)}) == warned
 
 
 def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():
