@@ -7,7 +7,7 @@ import pytest
 import statsmodels.api as sm
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from scipy import optimize
+from scipy import optimize, stats
 
 from wattlaw.analysis.laws.curves import LAWS, Curve, fit_curve
 from wattlaw.analysis.laws.fitting import Selection, selection
@@ -45,28 +45,32 @@ def fitted(name: str, x, y) -> Curve:
     return fit_curve(BY_NAME[name], observe(x, y))
 
 
+def test_every_law_is_tested():
+    assert {*TRUTHS} == {*FORMULAS} == {*BY_NAME}
+
+
 @pytest.mark.parametrize("name", TRUTHS)
 def test_an_exact_law_is_found_again(name):
     curve = fitted(name, *noisy(name, 0.0))
     assert list(curve.params.values()) == pytest.approx(TRUTHS[name], rel=1e-5)
 
 
-@pytest.mark.parametrize("name", ["log-normal", "amdahl", "usl", "communication"])
+@pytest.mark.parametrize("name", TRUTHS)
 def test_intervals_are_those_of_scipys_curve_fit(name):
     x, y = noisy(name, 0.02)
     curve = fitted(name, x, y)
     theta, covariance = optimize.curve_fit(
         lambda n, *p: np.log(FORMULAS[name](n, *p)), x, np.log(y), p0=list(TRUTHS[name])
     )
-    if name == "log-normal":  # alpha's interval is made in logarithms
+    if BY_NAME[name].in_logs:  # the interval of the first is made in logarithms
         theta, covariance = theta[1:], covariance[1:, 1:]
     errors = np.sqrt(np.diag(covariance))
-    t = 2.7764451 if len(TRUTHS[name]) == 3 else 2.5705818  # 4 and 5 degrees of freedom
+    t = stats.t.ppf(0.975, len(x) - len(TRUTHS[name]))
     ends = list(curve.params_ci.values())[-len(theta) :]
     for (low, high), value, error in zip(ends, theta, errors, strict=True):
         assert high == pytest.approx(value + t * error, rel=1e-3)
         # What has no negative value has a lower bound.
-        lowest = -np.inf if name == "log-normal" else 0
+        lowest = -np.inf if BY_NAME[name].in_logs else 0
         assert low == pytest.approx(max(value - t * error, lowest), rel=1e-3, abs=1e-9)
 
 

@@ -1,6 +1,7 @@
 """The sections of the page: their sentences, the most important first, and their tables."""
 
 import re
+import sys
 from dataclasses import replace
 from functools import cache
 
@@ -13,10 +14,11 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
-from wattlaw.common import formatting
+from wattlaw.common import formatting, registry
+from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.report import tables
-from wattlaw.report.core_sections import sections
-from wattlaw.report.sections import BulletList, Content, Layout
+from wattlaw.report.core_sections import all_sections, layout, sections
+from wattlaw.report.sections import GROUP, BulletList, Content, Layout
 from wattlaw.report.tables import MAX_ROWS, Column, Table
 from wattlaw.report.topics import batch, caps, data_quality, energy, measured, scaling, verdict
 from wattlaw.report.topics.advice_text import answer
@@ -245,3 +247,55 @@ def test_a_text_of_all_has_no_names_and_a_text_of_some_names_them():
     both = Caution("energy-simulated", "energies"), Caution("simulated", "all")
     assert merge_warnings([replace(first, warnings=both)]) == ["all"]  # which includes the other
     assert merge_warnings([replace(first, warnings=both[:1])]) == ["energies"]
+
+
+@pytest.fixture
+def add_on(tmp_path, monkeypatch):
+    """Register a section of an add-on that is installed for the test, by its code."""
+
+    def install(code: str) -> None:
+        (tmp_path / "made_addon.py").write_text(code)
+        info = tmp_path / "made-1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: made\nVersion: 1\n")
+        (info / "entry_points.txt").write_text(f"[{GROUP}]\nmade = made_addon:SECTION\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        registry._points.cache_clear()
+
+    yield install
+    sys.modules.pop("made_addon", None)
+    registry._points.cache_clear()
+
+
+_SECTION = (
+    "from wattlaw.report.pictures import Figure\nfrom wattlaw.report.sections import Section\n"
+    "SECTION = Section('Made', lambda _: ['It is shown.'] if 'made' in _.layout.wanted else [], "
+    "(Figure({name!r}, 'A', lambda _: None),))\n"
+)
+
+
+@pytest.mark.parametrize("module", ["wattlaw.report.tabels", "made_addon.tabels"])
+def test_a_misspelt_import_of_an_add_on_is_an_error(module, add_on):
+    add_on(f"import {module}\n")
+    with pytest.raises(NotAvailable, match=re.escape(module)):
+        all_sections()
+
+
+def test_an_add_on_whose_library_is_not_installed_has_no_section(add_on):
+    add_on("import a_library_that_is_not_installed\n")
+    assert "made" not in all_sections()
+
+
+def test_a_section_of_an_add_on_is_shown_without_a_result_if_it_is_named(add_on):
+    add_on(_SECTION.format(name="made_figure"))
+    shown = [layout(None), layout(None, ["made"])]
+    names = [{one.name for one in sections(Content(kit_findings(), (), each))} for each in shown]
+    assert names[1] - names[0] == {"made"}
+    with pytest.raises(BadInput, match='given "none"; allowed: claims, made'):
+        layout(None, ["none"])
+
+
+def test_a_figure_of_an_add_on_cannot_have_the_name_of_another(add_on):
+    add_on(_SECTION.format(name="speedup"))
+    with pytest.raises(BadInput, match="speedup"):
+        all_sections()

@@ -127,7 +127,7 @@ class StoreReports(StoreTables):
         path: str | PathLike[str] = "report.html",
         *,
         template: str | None = None,
-        claims: bool = False,
+        sections: str | Sequence[str] = (),
         interactive: bool = False,
         figures: str | PathLike[str] | None = None,
         kinds: str | Sequence[str] = ("png", "svg"),
@@ -143,8 +143,8 @@ class StoreReports(StoreTables):
             The page. Its folder is created if necessary.
         template
             A layout of an add-on, such as ``mit-2022``.
-        claims
-            Show the published claims even if these runs decide none of them.
+        sections
+            Sections of add-ons to show even without a result, such as ``claims``.
         interactive
             Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures, kinds
@@ -152,7 +152,7 @@ class StoreReports(StoreTables):
         target
             A target quality: the report also shows the time and energy to reach it.
         energy_scope
-            As in ``advise``. By default, the layout of a study, and the claims, count what that
+            As in ``advise``. By default, what add-ons show of a study counts what that
             study counted.
         **asked
             Prices and the carbon of the grid, as in ``advise``.
@@ -166,7 +166,8 @@ class StoreReports(StoreTables):
         from wattlaw.report.page import write_report
         from wattlaw.report.pictures import draw_pictures, figure_kinds, write_figures
 
-        page, chosen = Path(path), layout(template, ["claims"] if claims else [])
+        wanted = [sections] if isinstance(sections, str) else sections
+        page, chosen = Path(path), layout(template, wanted)
         file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
         scope = checked_scope(energy_scope)
         findings = self._findings(

@@ -6,6 +6,7 @@ names, unfolded.
 """
 
 import tomllib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -18,6 +19,7 @@ from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.common.text import quote
 from wattlaw.report.pictures import Figure
 from wattlaw.report.sections import (
     BulletList,
@@ -337,8 +339,9 @@ _STATES: dict[str, State] = {"advice": "screen", "layouts": "open"}
 
 def all_sections() -> dict[str, Section]:
     added = added_sections()
-    if taken := {*added} & {*SECTIONS}:
-        raise BadInput(f"report: an add-on's section has the name of another: {', '.join(taken)}")
+    figures = Counter(one.name for each in (SECTIONS | added).values() for one in each.figures)
+    if taken := {*added} & {*SECTIONS} | {name for name, count in figures.items() if count > 1}:
+        raise BadInput(f"report: several sections or figures are named {', '.join(sorted(taken))}")
     return SECTIONS | added
 
 
@@ -350,7 +353,7 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
     """The default for None, with the ``wanted`` sections of add-ons."""
     added = added_sections()
     if missing := {*wanted} - {*added}:
-        raise BadInput(f"report: no add-on with the section {', '.join(missing)} is installed")
+        raise BadInput(f"sections: no {quote(min(missing))}; allowed: {', '.join(added) or 'none'}")
     if template is None:
         first = (name for name in SECTIONS if name not in _LAST)
         return Layout((*first, *added, *_LAST), wanted=frozenset(wanted))
@@ -362,9 +365,8 @@ def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
 
 
 def figures_of(layout: Layout) -> list[Figure]:
-    if layout.figures is None:
-        return [figure for figure in gallery() if not figure.is_extra]
-    return [figure for figure in gallery() if figure.name in layout.figures]
+    names = layout.figures
+    return [one for one in gallery() if (not one.is_extra if names is None else one.name in names)]
 
 
 def figure_scope(figure: str) -> str:

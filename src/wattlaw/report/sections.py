@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from wattlaw.common import registry
-from wattlaw.common.errors import NotAvailable
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.report.pictures import Figure, Picture
 from wattlaw.report.tables import Column, Table
@@ -100,14 +99,7 @@ class Section:
 
 
 def added_sections() -> dict[str, Section]:
-    added = {}
-    for name in registry.names(GROUP):
-        try:
-            added[name] = registry.load(GROUP, name)
-        except NotAvailable as error:
-            if not isinstance(error.__cause__, ModuleNotFoundError):
-                raise
-    return added
+    return registry.load_installed(GROUP)
 
 
 #: How a section is shown: on the first screen; open or folded at first; ``plain`` if it cannot be

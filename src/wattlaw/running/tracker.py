@@ -18,6 +18,7 @@ from pydantic import JsonValue
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.terminal import escape_invisible
+from wattlaw.running.instrumentation.hook._wattlaw.device_times import TORCH_GPUS
 from wattlaw.running.job_step import JobStep, first_number
 from wattlaw.running.recording import NestedRecording, Recording
 from wattlaw.running.run_logger import RunLogger
@@ -506,7 +507,7 @@ def _gpus_in_use() -> tuple[Any, list[int | None]]:
     ``[None]``, the current device, where torch cannot say. No functions without a GPU in use.
     """
     torch = sys.modules.get("torch")
-    for gpu in (getattr(torch, name, None) for name in ("cuda", "xpu")):
+    for gpu in (getattr(torch, name, None) for name in TORCH_GPUS):
         # The first question asks no driver, which a program on the CPU must not start.
         if gpu is None or not gpu.is_initialized() or not gpu.is_available():
             continue

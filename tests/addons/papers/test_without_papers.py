@@ -31,7 +31,7 @@ def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(store, tm
     ("line", "words"),
     [
         (("report", "--template", "mit-2022"), "allowed: those of add-ons"),
-        (("report", "--claims"), "claims"),
+        (("report", "--section", "claims"), "claims"),
         (("claims",), "claims"),
     ],
 )

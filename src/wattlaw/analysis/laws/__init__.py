@@ -1,4 +1,5 @@
 """Scaling laws: how a quantity changes with the number of GPUs N, with range and uncertainty.
 
-Every law is fitted to logarithms: a measured time is the law times log-normal noise.
+Laws of N are fitted to logarithms: a measured time is the law times log-normal noise. The energy of
+a GPU-hour is a weighted mean (``energy_laws``).
 """

@@ -175,9 +175,9 @@ def _parameters(
             low, high = max(low, 0.0), min(high, 1.0 if name in law.shares else math.inf)
         unit = 1.0 if name in law.without_unit else float(np.exp(scale))
         params[name], bounds[name] = float(value) * unit, (low * unit, high * unit)
-    if law.in_logs:  # ln alpha is what is normal, not alpha
+    if law.in_logs:  # the first parameter is normal in logarithms
         low, high = noise.interval(float(weights[0]) + scale, float(errors[0] / values[0]))
-        bounds["alpha"] = (float(np.exp(low)), float(np.exp(high)))
+        bounds[law.names[0]] = (float(np.exp(low)), float(np.exp(high)))
     return params, bounds
 
 

@@ -24,9 +24,10 @@ def report(
     interactive: Annotated[
         bool, option(None, "Figures with values and zoom, and tables that can be sorted.")
     ] = False,
-    claims: Annotated[
-        bool, option(None, "Show the published claims even if these runs decide none.")
-    ] = False,
+    section: Annotated[
+        list[str] | None,
+        option("NAME", "A section of an add-on to show even without a result. Can be repeated."),
+    ] = None,
     template: Annotated[
         str | None, option("NAME", "A layout, such as mit-2022 or kit-2025.")
     ] = None,
@@ -40,7 +41,7 @@ def report(
     """Write an HTML report that works offline."""
     opened = results.open(*stores, strict=strict)
     written = opened.report(
-        output, figures=figures, kinds=kinds, template=template, claims=claims,
+        output, figures=figures, kinds=kinds, template=template, sections=section or (),
         interactive=interactive, target=target, energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")

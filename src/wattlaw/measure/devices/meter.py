@@ -19,7 +19,7 @@ class Device:
     """One piece of hardware, with an id that stays the same between runs.
 
     These facts are read by other code; each is left out or None where the meter does not know it,
-    and a meter may add others.
+    but a GPU has ``scope`` and ``is_shared`` always. A meter may add others.
 
     - ``scope``: what is counted, as text for users.
     - ``energy_counter``, ``power``: the source of each, such as ``hwmon``.
@@ -48,7 +48,7 @@ class Target:
     root_pid: int
     period_s: float = 0.1
     assume_cpu_w: float | None = None
-    gpus: tuple[str, ...] | None = None  # UUIDs; None: those that the environment makes visible
+    gpus: tuple[str, ...] | None = None  # ids of devices; None: those that are visible
 
 
 @dataclass(frozen=True)

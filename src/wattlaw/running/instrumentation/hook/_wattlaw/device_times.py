@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 clock = time.perf_counter_ns
+TORCH_GPUS = ("cuda", "xpu")  # torch's kinds, as in ``Meter.accelerator``
 MAX_PENDING = 10_000  # events of a GPU
 _MAX_MARKS = 10**6  # that are not written, as of an evaluation
 GRADIENT_WAITS = "gradient waits"  # a part that can fail
@@ -97,7 +98,7 @@ class GradientWaits:
     def _use(self, device: Any, is_one_of_several: bool = False) -> None:
         if self.device is None:
             self.device = device
-            if device.type in ("cuda", "xpu"):
+            if device.type in TORCH_GPUS:
                 self.gpu = DeviceTimes(getattr(sys.modules["torch"], device.type), device)
         if is_one_of_several or device != self.device:
             raise RuntimeError("the models of a process are on several devices")

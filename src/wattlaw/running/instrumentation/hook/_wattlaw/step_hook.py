@@ -19,7 +19,14 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from . import layouts, loaders, model_facts
-from .device_times import GRADIENT_WAITS, MAX_PENDING, DeviceTimes, GradientWaits, clock
+from .device_times import (
+    GRADIENT_WAITS,
+    MAX_PENDING,
+    TORCH_GPUS,
+    DeviceTimes,
+    GradientWaits,
+    clock,
+)  # fmt: skip
 
 _FLUSH_NS = 450_000_000
 _EXIT_POLL_S = 2.0  # how long the exit waits for the times of the last steps on a GPU
@@ -154,7 +161,7 @@ class _Recorder:
                 return
             # The first parameter on a GPU is where the backward pass ends. Of parameters on a CPU
             # or the meta device, no GPU is queried.
-            gpus = [device for device in own.devices if device.type in ("cuda", "xpu")]
+            gpus = [device for device in own.devices if device.type in TORCH_GPUS]
             self.gpus += [device for device in gpus if device not in self.gpus]
             if gpus:
                 own.gpu = DeviceTimes(getattr(sys.modules["torch"], gpus[0].type), gpus[0])
