@@ -136,8 +136,12 @@ def windows_of(
         for interval in training:
             account.leave_out("an epoch within which training ended", *interval.rows)
         rows = []
-    edges = sorted(interval.times for interval in training)
-    overlaps = sum(each.rows in beside and _overlaps(each.times, edges) for each in evaluations)
+    begins, ends = ([each.times[edge] for each in training] for edge in (0, 1))
+    overlaps = sum(
+        each.rows in beside
+        and bisect_left(begins, each.stop.t_ms) > bisect_right(ends, each.begin.t_ms)
+        for each in evaluations
+    )
     return rows + _evaluations(account, events, evaluations, rows, scale), overlaps
 
 
@@ -201,13 +205,6 @@ def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
         bisect_left(others, t_ms, key=lambda each: each.begin.t_ms) for t_ms in outer.times
     )
     return [each for each in others[first:end] if each.stop.t_ms <= outer.stop.t_ms]
-
-
-def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
-    place = bisect_right(edges, times[0], key=lambda each: each[0])
-    return any(
-        begin < times[1] and end > times[0] for begin, end in edges[max(0, place - 1) : place + 1]
-    )
 
 
 def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:

@@ -44,9 +44,6 @@ _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "gradient_ac
 _NOTED = (*_COUNTS[:6], "sharding", "checkpointing", "precision")
 
 
-_COLUMNS = ("row", "step", "value", "batch", "energy", "total", "t_s")
-
-
 @dataclass
 class _Training:
     printed: dict[str, str] = field(default_factory=dict)
@@ -161,7 +158,8 @@ def _run(
     constants: Mapping[str, Any],
 ) -> ImportedRun | str:
     """Return the run of a training, or why it is none."""
-    table = pd.DataFrame(training.points, columns=[*_COLUMNS], dtype=float)
+    columns = ["row", "step", "value", "batch", "energy", "total", "t_s"]
+    table = pd.DataFrame(training.points, columns=columns, dtype=float)
     table["row"] = table["row"].astype(int)
     values, notes = _values(source.path, training.printed)
     batches = table["batch"].mode()

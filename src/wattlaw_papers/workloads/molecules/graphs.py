@@ -7,11 +7,11 @@ from wattlaw.common.errors import NotAvailable, one_line
 
 try:
     import torch_geometric.nn as pyg
-    from torch_geometric.nn.models import dimenet
+    from torch_geometric.nn.models import dimenet, dimenet_utils
 except ImportError as error:
     raise NotAvailable(f'{one_line(error)}; try: pip install "wattlaw[molecules]"') from error
 
-__all__ = ["dimenet", "paths", "pyg", "radius_graph"]
+__all__ = ["dimenet", "dimenet_utils", "paths", "pyg", "radius_graph"]
 
 
 def radius_graph(pos: Tensor, r: float, batch: Tensor, max_num_neighbors: int = 32) -> Tensor:

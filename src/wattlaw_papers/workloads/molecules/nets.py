@@ -9,14 +9,11 @@ number from the device to the host, such as that of edges, so that a GPU never w
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
 from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions
-from wattlaw_papers.workloads.molecules.graphs import dimenet, pyg
-
-_Array = npt.NDArray[np.float64]
+from wattlaw_papers.workloads.molecules.graphs import dimenet, dimenet_utils, pyg
 
 
 class Standardised(nn.Module):
@@ -133,10 +130,9 @@ class SphericalBasis(nn.Module):
         super().__init__()
         self._cutoff = cutoff
         self._envelope = dimenet.Envelope(5)
-        zeros = bessel_zeros(spherical, radial)
-        norms = np.stack(
-            [np.sqrt(2) / np.abs(_bessel(row, order + 1)) for order, row in enumerate(zeros)]
-        )
+        zeros = dimenet_utils.Jn_zeros(spherical, radial).astype(np.float64)
+        orders = np.arange(spherical)[:, None]
+        norms = np.sqrt(2) / np.abs(dimenet_utils.Jn(zeros, orders + 1))
         harmonics = np.sqrt((2 * np.arange(spherical) + 1) / (4 * np.pi))
         for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
@@ -168,33 +164,6 @@ class SphericalBasis(nn.Module):
             x, lower, value = x[:, 1:], lower[:, 1:], value[:, 1:]
             lower, value = value, value * ((2 * order + 1) / x) - lower
         return (torch.stack(functions, dim=1) * self.norms).to(share.dtype)
-
-
-def bessel_zeros(orders: int, count: int) -> _Array:
-    """Return the first positive zeros of spherical Bessel functions, shape (orders, count).
-
-    The zeros of an order lie between those of the next lower order, so bisection finds them all.
-    """
-    zeros: _Array = np.arange(1.0, count + orders) * np.pi
-    rows = [zeros[:count]]
-    for order in range(1, orders):
-        low, high = zeros[:-1].copy(), zeros[1:].copy()
-        sign = np.sign(_bessel(low, order))
-        for _ in range(60):
-            middle = (low + high) / 2
-            left = np.sign(_bessel(middle, order)) == sign
-            low, high = np.where(left, middle, low), np.where(left, high, middle)
-        zeros = (low + high) / 2
-        rows.append(zeros[:count])
-    return np.stack(rows)
-
-
-def _bessel(x: _Array, order: int) -> _Array:
-    """Return j_order(x); upward recursion is accurate unless x is much less than the order."""
-    value, higher = np.sin(x) / x, np.sin(x) / x**2 - np.cos(x) / x
-    for lower in range(1, order + 1):
-        value, higher = higher, (2 * lower + 1) / x * higher - value
-    return value
 
 
 def _legendre(x: Tensor, orders: int) -> Tensor:
