@@ -156,6 +156,7 @@ $(OPTUNA)/.installed: benchmarks/optuna.txt | setup
 bench-decisions: setup $(OPTUNA)/.installed
 	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONPATH=$(OPTUNA) PYTHONWARNINGS=ignore \
 	  $(BIN)/python benchmarks/decisions.py
+	OPENBLAS_NUM_THREADS=1 OMP_NUM_THREADS=1 PYTHONPATH=$(OPTUNA) $(BIN)/python benchmarks/layout_decisions.py
 	$(BIN)/python benchmarks/decide_run.py
 
 # Predicted and published exponents, and the time of a simulated study.

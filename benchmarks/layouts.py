@@ -149,6 +149,9 @@ def explained(table: pd.DataFrame, jobs: int, seeds: int, *, chosen: bool) -> No
             gains[setting] = (alike.transform("max") - speed).where(alike.transform("size") > 1)
         is_job = (best - speed > np.log(1.25)) & (gains.max(axis=1) > np.log(1.15))
         of_half = rows.index[is_job & (half if chosen else ~half)]
+        own = gains.loc[of_half]
+        usual = own.ge(0.9 * own.max(axis=1), axis=0).mean().sort_values()
+        print(f"{source}: always {usual.index[-1]} is right for {100 * usual.iloc[-1]:.0f} %")
         for held_out in ("pairs", "series"):
             found: list[Answer] = []
             for seed in range(seeds):
@@ -194,20 +197,28 @@ def _answer(row: Any, table: pd.DataFrame, gains: pd.Series) -> Answer:
 
 
 def of_store(store: Path, seeds: int) -> None:
-    """Of runs that were measured here (``gpt_layouts.yaml``), half predict the others."""
+    """Of settings that were measured here (``gpt_layouts.yaml``), half predict the others; each
+    run is compared, as are the repeats of a setting with each other."""
     tables = Store(store)
     runs = run_metrics(tables.pandas("runs"), tables.pandas("epochs"))
     (job,) = jobs_of(runs, str(runs["workload"].iloc[0]))
-    known = job.observations
+    by_setting: dict[Setting, list[Observation]] = {}
+    for run in job.observations:
+        by_setting.setdefault(run.setting, []).append(run)
+    cells = [*by_setting.values()]
+    logs = (np.log([run.step_time_s for run in cell]) for cell in cells if len(cell) > 1)
+    apart = 100 * np.median([np.exp(np.ptp(values)) - 1 for values in logs])
+    print(f"repeats of a setting differ by a median of {apart:.0f} %")
     all_draws, all_truths = list[np.ndarray](), list[np.ndarray]()
     for seed in range(seeds):
-        order = np.random.default_rng(seed).permutation(len(known))
-        rest = [known[index] for index in order[len(known) // 2 :]]
-        posterior = fit([known[index] for index in order[: len(known) // 2]], seed=seed)
-        all_draws.append(_draws(posterior, [run.setting for run in rest],
-                                [run.network for run in rest]))  # fmt: skip
+        order = np.random.default_rng(seed).permutation(len(cells))
+        known = [run for index in order[: len(cells) // 2] for run in cells[index]]
+        rest = [run for index in order[len(cells) // 2 :] for run in cells[index]]
+        _, times_s, _ = fit(known, seed=seed).runs([run.setting for run in rest])
+        all_draws.append(times_s)
         all_truths.append(np.array([run.step_time_s for run in rest]))
-        _line(f"{len(known) // 2} of {len(known)} runs, seed {seed}", all_draws[-1], all_truths[-1])
+        _line(f"{len(cells) // 2} of {len(cells)} settings, seed {seed}", all_draws[-1],
+              all_truths[-1])  # fmt: skip
     _line("together", np.hstack(all_draws), np.hstack(all_truths))
 
 

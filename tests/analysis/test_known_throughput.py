@@ -28,23 +28,43 @@ from wattlaw.store.measurements import read_table
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
-NETWORK = Network(layers=28, hidden=3072, heads=32, ffn=8192, vocabulary=131072, sequence=4096,
-                  tied=True)  # fmt: skip
+NETWORK = Network(
+    layers=28, hidden=3072, heads=32, ffn=8192, vocabulary=131072, sequence=4096, tied=True
+)
 HARDWARE = "NVIDIA H100 80GB HBM3"
 #: tokens per second of a GPU by tensor parallel size and micro-batch: a rule without noise.
-RATES = {(tp, micro): 16000 / (1 + 0.1 * np.log2(tp)) / (1 + 1.5 / micro)
-         for tp in (1, 2, 4, 8) for micro in (1, 2, 4, 8)}  # fmt: skip
+RATES = {
+    (tp, micro): 16000 / (1 + 0.1 * np.log2(tp)) / (1 + 1.5 / micro)
+    for tp in (1, 2, 4, 8)
+    for micro in (1, 2, 4, 8)
+}
 
 
 def known(**changes: object) -> pd.DataFrame:
     """Return a table of a 3.57B model on 8 H100 at a global batch of 256, without recomputation."""
     rows = [
-        {"source": "site", "model": "3B", "params_b": NETWORK.parameters / 1e9, "hardware": "h100_80gb",
-         "gpus": 8, "gpus_per_node": 8, "tp": tp, "pp": 1, "cp": 1, "ep": 1, "micro_batch": micro,
-         "grad_acc": 256 * tp / 8 / micro, "global_batch": 256, "seq_len": 4096, "precision": "bf16",
-         "tokens_per_s_per_gpu": rate, "status": "ok"} | changes
+        {
+            "source": "site",
+            "model": "3B",
+            "params_b": NETWORK.parameters / 1e9,
+            "hardware": "h100_80gb",
+            "gpus": 8,
+            "gpus_per_node": 8,
+            "tp": tp,
+            "pp": 1,
+            "cp": 1,
+            "ep": 1,
+            "micro_batch": micro,
+            "grad_acc": 256 * tp / 8 / micro,
+            "global_batch": 256,
+            "seq_len": 4096,
+            "precision": "bf16",
+            "tokens_per_s_per_gpu": rate,
+            "status": "ok",
+        }
+        | changes
         for (tp, micro), rate in RATES.items()
-    ]  # fmt: skip
+    ]
     return pd.DataFrame(rows).reindex(columns=[*NUMBERS, *TEXTS])
 
 
@@ -55,9 +75,16 @@ def tables(
     gpus = int(str(changes.get("gpus", 8)))
     setting = Setting(gpus, tp=tp, sharding="zero1", local_batch=256 / gpus, precision="bf16")
     layout = setting.in_micro_batches(micro).layout
-    run = {"workload": "gpt", "gpus": gpus, "global_batch": 256, "local_batch": 256 // gpus,
-           "precision": "bf16", "hardware": HARDWARE, "layout": json.dumps(layout),
-           "network": NETWORK.model_dump_json(exclude_defaults=True)} | changes  # fmt: skip
+    run = {
+        "workload": "gpt",
+        "gpus": gpus,
+        "global_batch": 256,
+        "local_batch": 256 // gpus,
+        "precision": "bf16",
+        "hardware": HARDWARE,
+        "layout": json.dumps(layout),
+        "network": NETWORK.model_dump_json(exclude_defaults=True),
+    } | changes
     step_s = 256 * 4096 / (rate * gpus)
     window = window_row("r" * 16, 1, duration_s=10 * step_s, samples=2560, steps=10)
     return frames([run_row("r" * 16, **run)], [window])
@@ -107,7 +134,7 @@ def test_a_model_of_other_size_compares_by_its_operations():
         ({"tokens_per_s_per_gpu": np.nan}, "without a throughput"),
         ({"tokens_per_s_per_gpu": 90000.0}, "above the board's peak"),
         ({"ep": 8}, "with experts"),
-        ({"note": "LoRA"}, "that train adapters only"),
+        ({"model": "3B LoRA"}, "that train adapters only"),
     ],
 )
 def test_rows_that_do_not_compare_are_counted_by_reason(changes, reason):
@@ -144,8 +171,13 @@ def test_the_setting_that_costs_most_is_named(tp, micro, named):
 
 
 def test_full_recomputation_is_named_where_the_table_has_none():
-    item = placed(0.74 * RATES[1, 8], known(), 1, 8, layout=json.dumps(
-        {"checkpointing": "full", "gradient_accumulation": 4}))  # fmt: skip
+    item = placed(
+        0.74 * RATES[1, 8],
+        known(),
+        1,
+        8,
+        layout=json.dumps({"checkpointing": "full", "gradient_accumulation": 4}),
+    )
     assert item.causes[0].setting == "checkpointing"
     assert item.causes[0].gain == pytest.approx(1 / 3, abs=0.1)
 
@@ -175,9 +207,13 @@ def test_runs_that_do_not_say_enough_are_refused_with_what_to_add(changes, messa
 
 
 def test_boards_are_recognised_by_the_names_of_drivers_vendors_and_tables():
-    names = {"H100": (HARDWARE, "DGX-H100", "h100_80gb", "H100-96GB HBM2e (500 W limit)"),
-             "A100": ("NVIDIA A100-SXM4-40GB", "A100"), "T4": ("Tesla T4",),
-             "RTX 4090": ("NVIDIA GeForce RTX 4090",), "GB300": ("DGX-GB300",)}  # fmt: skip
+    names = {
+        "H100": (HARDWARE, "DGX-H100", "h100_80gb", "H100-96GB HBM2e (500 W limit)"),
+        "A100": ("NVIDIA A100-SXM4-40GB", "A100"),
+        "T4": ("Tesla T4",),
+        "RTX 4090": ("NVIDIA GeForce RTX 4090",),
+        "GB300": ("DGX-GB300",),
+    }
     for board, texts in names.items():
         assert {board_of(text) for text in texts} == {board}
 
@@ -185,9 +221,16 @@ def test_boards_are_recognised_by_the_names_of_drivers_vendors_and_tables():
 def test_a_row_has_a_setting_only_if_it_states_one_that_can_exist():
     row = known().iloc[0].to_dict()
     assert setting_of(row | {"zero_or_fsdp": "FULL_SHARD", "act_ckpt": "selective 1/2"}) == (
-        Setting(8, gpus_per_node=(8,), local_batch=32, gradient_accumulation=32, sharding="fsdp",
-                checkpointing="selective", precision="bf16")
-    )  # fmt: skip
+        Setting(
+            8,
+            gpus_per_node=(8,),
+            local_batch=32,
+            gradient_accumulation=32,
+            sharding="fsdp",
+            checkpointing="selective",
+            precision="bf16",
+        )
+    )
     for change in ({"tp": np.nan}, {"tp": 3}, {"micro_batch": np.nan}, {"grad_acc": 0.5}):
         assert setting_of(row | {"global_batch": np.nan} | change) is None
 

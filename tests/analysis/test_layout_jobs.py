@@ -11,18 +11,24 @@ import pytest
 from made_runs import made_record, made_spec
 from made_tables import LAYOUTS, NETWORK, frames, layouts, run_row, window_row
 from wattlaw.analysis.advise.advice import advise
+from wattlaw.analysis.advise.advice_cautions import of_choice
+from wattlaw.analysis.advise.choice import choose_of
 from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.advise.possible_options import read_options
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.planned_campaign import Campaign, propose
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
 from wattlaw.analysis.predict.layout_cells import layout_cells
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
+from wattlaw.report.topics.advice_text import changes
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
+from wattlaw.study.labels import run_layout
 from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
@@ -261,6 +267,9 @@ def test_advice_considers_layouts_between_those_that_ran_and_that_fit():
     assert found[4, 2].to_dict()["tp"] == 4
     assert "tp 4" in found[4, 2].label
     assert found[4, 2].extrapolates == ()
+    for fits, warned in ((0.5, True), (0.95, False)):
+        choice = choose_of([replace(found[4, 2], fits=fits)], asked, "GPU")
+        assert ("may-not-fit" in {item.code for item in of_choice(choice, options, job)}) == warned
 
 
 def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():
@@ -268,3 +277,35 @@ def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():
     row = row_of(made_record("r", spec, facts=Facts()), "done")
     assert (row["global_batch"], row["local_batch"]) == (4, None)
     assert setting_of_row(row, "sample").local_batch == 0.5
+
+
+def test_advice_tells_layouts_of_one_size_apart():
+    nothing = pd.DataFrame({"run_id": [], "energy_reason": []})
+    question = Question("time", max_global_batch=32)
+    given = {"gpus": 8, "tp": 2, "pp": 2}
+    advice = advise(table(), nothing, "digits-cnn", question, baseline=given)
+    best, base = advice.recommended, advice.baseline
+    assert (best.setting.tp, base.setting.tp, base.setting.pp) == (1, 2, 2)
+    assert best.columns == base.columns
+    assert advice.savings.time.mean == pytest.approx(1 / 1.3 - 1, abs=0.02)
+    assert changes(advice) != ""
+    assert "tp 2" in base.label_beyond(best) and "pp 2" in base.label_beyond(best)
+    with pytest.raises(BadInput, match="tp=1 or 2"):
+        advise(table(), nothing, "digits-cnn", question, baseline={"gpus": 8, "pp": 1})
+
+
+def test_the_title_of_a_run_has_the_layout_that_is_asked_for_or_was_seen():
+    run = {"gpus": 8, "local_batch": 4, "layout": '{"tp": 2, "gradient_accumulation": 2}'}
+    assert run_layout(run | {"pp": 4}) == "tp 2, pp 4, micro-batch 16"
+    assert run_layout(run | {"layout": None, "tp": 1, "sharding": "none"}) == ""
+    assert run_layout(run | {"layout": None, "tp": 4, "sharding": None}) == "tp 4, micro-batch 16"
+    assert run_layout(run | {"layout": '{"tp": 3}'}) == ""  # of another number of GPUs
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_proposal_plans_the_recommended_layout(nodes):
+    findings = analyse(*layouts())
+    proposal = propose(findings, "digits-cnn", Campaign(nodes, steps=100))
+    planned = proposal.planned.setting
+    assert (planned.gpus, planned.tp, planned.sharding) == (8 * nodes, 1, "zero1")
+    assert proposal.planned.runs == (nodes == 1)

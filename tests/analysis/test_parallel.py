@@ -137,3 +137,13 @@ def test_a_fit_predicts_other_layouts_of_its_own_world():
     low, high = np.quantile(draws, [0.05, 0.95], axis=0)
     assert np.median(error) < 0.05
     assert ((low < times[rest]) & (times[rest] < high)).mean() >= 0.75
+
+
+def test_runs_of_one_setting_that_scatter_widen_the_intervals_of_others():
+    choices = [layout(8, micro=micro, tp=tp) for tp in (1, 2, 4) for micro in (1, 2)] * 2
+    scatter = 0.3 * np.random.default_rng(2).standard_normal(12)
+    rows = zip(choices, seconds(*choices) * np.exp(scatter), strict=True)
+    _, draws, _ = fit([Observation(*row, network=NETWORK) for row in rows]).runs(choices[:1])
+    low, high = np.quantile(draws, [0.05, 0.95])
+    apart = scatter[:6] - scatter[6:]
+    assert np.log(high / low) > 2 * 1.645 * np.sqrt((apart**2).mean() / 2)

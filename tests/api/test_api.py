@@ -22,6 +22,7 @@ import wattlaw.api
 from conftest import environment
 from made_stores import write_store
 from made_studies import MIT, mit
+from made_tables import study
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.common import progress
 from wattlaw.common.errors import BadInput, Refused, WattlawError
@@ -356,3 +357,17 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
     ]  # fmt: skip
     assert names["outcome"].done == 21
     assert (tmp_path / "notebook-output" / "report.html").is_file()
+
+
+def test_predictions_place_workers_on_the_nodes_of_the_study(tmp_path):
+    store = write_store(tmp_path, *study(counts=(1, 2)))
+    text = "name: s\nworkloads: [{name: digits-cnn}]\nlaunch: {kind: local, gpus_per_node: 4}\n"
+    (store.path / "studies").mkdir(exist_ok=True)
+    (store.path / "studies" / "s.yaml").write_text(
+        f"{text}sweeps: [{{gpus: [1, 2], global_batch: [64]}}]\n"
+    )
+    results = wattlaw.open(store.path)
+    (row,) = results.predict(gpus=4, global_batch=64)
+    assert row.setting.nodes == 1
+    (row,) = results.predict(gpus=4, global_batch=64, gpus_per_node=2)
+    assert row.setting.nodes == 2

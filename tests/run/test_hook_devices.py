@@ -76,6 +76,7 @@ def cuda(monkeypatch):
     fake = SimpleNamespace(
         get_num_threads=lambda: 1,
         cuda=found, xpu=None, distributed=torch.distributed, __version__="2",
+        version=SimpleNamespace(cuda=None, hip=None),
         backends=SimpleNamespace(cuda=SimpleNamespace(matmul=SimpleNamespace(allow_tf32=False))),
     )  # fmt: skip
     monkeypatch.setitem(sys.modules, "torch", fake)

@@ -246,7 +246,7 @@ def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):
     code = (
         "import importlib.util as util\nfind = util.find_spec\n"
         "util.find_spec = lambda name, *more: None if name == 'torch' else find(name, *more)\n"
-        "from wattlaw.running.first_study import this_machine\n"
+        "from wattlaw.running.first_machine import this_machine\n"
         "it = this_machine()\nprint([it.per_node, it.has_gpus, it.caps_w, it.memory_gb])"
     )
     shown = subprocess.run(

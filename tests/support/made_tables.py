@@ -82,7 +82,7 @@ def layouts(network: str | None = NETWORK) -> tuple[pd.DataFrame, pd.DataFrame]:
         name = f"r{number}"
         parts = 32 // (8 // (tp * pp) * micro)
         layout = Setting(8, tp=tp, pp=pp, sharding="zero1", gradient_accumulation=parts).layout
-        failed = {} if seconds else {"status": "failed", "reason": "out of memory: 80 GiB"}
+        failed = {} if seconds else {"status": "out of memory", "out_of_memory": "device"}
         runs.append(
             run_row(name, gpus=8, global_batch=32, local_batch=4, network=network,
                     parallelism="tensor", layout=json.dumps(layout), **failed)

@@ -335,8 +335,7 @@ class Results(StoreReports):
         """
         if reference is not None:
             if any(given is not None for given in (other, by, energy_scope)):
-                raise BadInput("reference: given with another store, by or energy_scope; allowed: "
-                               "one store alone")  # fmt: skip
+                raise BadInput("reference: given with other, by or energy_scope; allowed: it alone")
             path = path_of("reference", reference)
             known = read_table(path, NUMBERS, TEXTS, REQUIRED)
             return place(self.metrics, self.runs[[*OBSERVED]], known)

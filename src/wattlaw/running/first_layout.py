@@ -61,12 +61,13 @@ def sweep_values(
 ) -> dict[str, list[Any]]:
     """Return what of a layout a sweep has: what ran, and half and twice of what is an argument.
 
-    Tensor parallel sizes stay within a node.
+    Tensor parallel sizes stay within a node. Other sizes need those of the network: decisions
+    predict them.
     """
     values: dict[str, list[Any]] = {}
     has_sizes = layout.model_gpus > 1 or "ep" in layout.sizes
     for name, seen in layout.sizes.items():
-        if name in carried and name != "sharding":
+        if name in carried and name != "sharding" and layout.network is not None:
             around = {max(1, seen // 2), seen, 2 * seen}
             values[name] = sorted(v for v in around if v == seen or name != "tp" or v <= node)
         elif has_sizes or name in carried:

@@ -187,6 +187,11 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if _ran_elsewhere(seen, machine):
         notes.append("the run used no GPU: cost and memory are not known; the budget is a comment")
+    if seen.layout.network is None and (others := carried.keys() & seen.layout.sizes.keys()):
+        notes.append(
+            f"only the layout that ran: to sweep {', '.join(sorted(others))}, state the sizes of "
+            "the network as model of the workload"
+        )
     if not seen.is_parallel:
         notes.append(
             "one worker only: the script names neither torch.distributed nor another way to train "

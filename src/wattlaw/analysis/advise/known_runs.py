@@ -16,12 +16,31 @@ from wattlaw.study.setting import Setting
 
 #: Columns of a table of measurements: numbers, texts, and those that it must have.
 NUMBERS = (
-    "gpus", "params_b", "tokens_per_s_per_gpu", "step_time_s", "global_batch", "seq_len",
-    "gpus_per_node", "tp", "pp", "vp", "cp", "ep", "micro_batch", "grad_acc",
-)  # fmt: skip
+    "gpus",
+    "params_b",
+    "tokens_per_s_per_gpu",
+    "step_time_s",
+    "global_batch",
+    "seq_len",
+    "gpus_per_node",
+    "tp",
+    "pp",
+    "vp",
+    "cp",
+    "ep",
+    "micro_batch",
+    "grad_acc",
+)
 TEXTS = (
-    "hardware", "source", "model", "zero_or_fsdp", "act_ckpt", "precision", "status", "note",
-)  # fmt: skip
+    "hardware",
+    "source",
+    "model",
+    "zero_or_fsdp",
+    "act_ckpt",
+    "precision",
+    "status",
+    "note",
+)
 REQUIRED = ("hardware", "gpus", "params_b", "tokens_per_s_per_gpu")
 #: Models of up to so many times the parameters, and samples of so many times the tokens, compare.
 SIZE_FACTOR, SEQUENCE_FACTOR = 2.0, 4.0
@@ -73,11 +92,15 @@ def comparable_rows(
     tokens = rows["tokens_per_s_per_gpu"].fillna(step)
     sequence = rows["seq_len"].fillna(job.network.sequence)
     ratio = rows["params_b"] * 1e9 / job.parameters
-    flops = {length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
-             for length in sequence.unique() if length >= 1}  # fmt: skip
+    flops = {
+        length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
+        for length in sequence.unique()
+        if length >= 1
+    }
     rows["tokens"], rows["flops"] = tokens, tokens * ratio * sequence.map(flops)
     peak = peak_of(hardware, job.setting.precision) or np.inf
-    texts = rows["model"].astype(str) + " " + rows["note"].astype(str)
+    named, note = (rows[name].astype(object).fillna("") for name in ("model", "note"))
+    texts = named.astype(str) + " " + note.astype(str)
     boards = {name: board_of(str(name)) for name in rows["hardware"].unique()}
     away = sequence / job.network.sequence
     reasons = {
@@ -121,9 +144,16 @@ def _known(row: Mapping[Any, Any], job: Measured) -> KnownRun:
         run = Measured(setting, network, size * 1e9, row["flops"], source)
     model = str(row["model"] if pd.notna(row["model"]) else "")
     return KnownRun(
-        source, model, str(row["hardware"]), int(row["gpus"]), size, setting, row["tokens"],
-        row["flops"] / 1e12, run,
-    )  # fmt: skip
+        source,
+        model,
+        str(row["hardware"]),
+        int(row["gpus"]),
+        size,
+        setting,
+        row["tokens"],
+        row["flops"] / 1e12,
+        run,
+    )
 
 
 def setting_of(row: Mapping[Any, Any]) -> Setting | None:
@@ -144,12 +174,17 @@ def setting_of(row: Mapping[Any, Any]) -> Setting | None:
     again = str(row["act_ckpt"] or "none").lower().split()[0]
     try:
         return Setting.packed(
-            int(gpus), count("gpus_per_node") if row["gpus_per_node"] >= 1 else int(gpus),
-            local_batch=float(micro * parts * copies / gpus), gradient_accumulation=int(parts),
-            precision="bf16", tp=sizes[0], pp=sizes[1], cp=sizes[2],
+            int(gpus),
+            count("gpus_per_node") if row["gpus_per_node"] >= 1 else int(gpus),
+            local_batch=float(micro * parts * copies / gpus),
+            gradient_accumulation=int(parts),
+            precision="bf16",
+            tp=sizes[0],
+            pp=sizes[1],
+            cp=sizes[2],
             virtual_stages=count("vp"),
             sharding=sharding if sharding.startswith(("zero", "fsdp", "hsdp")) else "none",
             checkpointing=again if again in ("full", "selective") else "none",
-        )  # fmt: skip
+        )
     except BadInput:
         return None

@@ -158,20 +158,32 @@ def _placement(
         causes = effects.causes(job, values_of(known))
     sizes = [item.parameters_b for item in known]
     return Placement(
-        workload, hardware, board_of(hardware), source, job.setting, job.parameters / 1e9,
-        job.flops_per_s / job.network.flops_per_token, tflops,
-        None if peak is None else tflops / peak, len(known),
+        workload,
+        hardware,
+        board_of(hardware),
+        source,
+        job.setting,
+        job.parameters / 1e9,
+        job.flops_per_s / job.network.flops_per_token,
+        tflops,
+        None if peak is None else tflops / peak,
+        len(known),
         (min(sizes), max(sizes)) if sizes else None,
-        dict(Counter(item.source for item in known).most_common()), left_out,
-        tuple(sorted({item.gpus for item in near})), len(near), best,
+        dict(Counter(item.source for item in known).most_common()),
+        left_out,
+        tuple(sorted({item.gpus for item in near})),
+        len(near),
+        best,
         None if best is None else 1 - tflops / best.tflops_per_gpu,
         slower / len(near) if len(near) >= ENOUGH else None,
         (ends[0], ends[1]) if len(near) >= ENOUGH else None,
-        _nearest_layouts(job, near, best), len(learned),
+        _nearest_layouts(job, near, best),
+        len(learned),
         None if expected is None else expected[0] / 1e12,
         None if expected is None else (expected[1][0] / 1e12, expected[1][1] / 1e12),
-        _explanation(tflops, best, expected, causes), causes,
-    )  # fmt: skip
+        _explanation(tflops, best, expected, causes),
+        causes,
+    )
 
 
 def _explanation(

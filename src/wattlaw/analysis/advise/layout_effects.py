@@ -24,8 +24,14 @@ from wattlaw.study.setting import Setting
 
 #: Settings that may explain a throughput; GPUs and the global batch are what the job is.
 CAUSES = (
-    "micro_batch", "tp", "pp", "cp", "virtual_stages", "sharding", "checkpointing",
-)  # fmt: skip
+    "micro_batch",
+    "tp",
+    "pp",
+    "cp",
+    "virtual_stages",
+    "sharding",
+    "checkpointing",
+)
 #: A cause is named from this probability and gain on.
 LEAST_PROBABILITY, LEAST_GAIN = 0.6, 0.05
 #: Fewer measurements explain nothing.
@@ -33,7 +39,7 @@ LEAST = 8
 #: Most measurements that are learned from: a Gaussian process takes the cube of their number.
 MOST = 400
 #: Length (in doublings) and size of the smooth rest, chosen with half of the rows of two families
-#: (benchmarks/layouts.py); differences between sources; noise, from repeats of nanotron's layouts.
+#: (benchmarks/layouts.py --explain chosen); differences between sources, and noise, are assumed.
 _LENGTH, _REST, _SOURCE, _NOISE = 0.8, 0.25, 0.25, 0.08
 #: Residuals of so many times the noise are rare faults of a run: it then counts less.
 _RARE = 2.5
@@ -195,13 +201,36 @@ def features(jobs: Sequence[Measured]) -> tuple[Floats, Floats, Floats]:
     tp, pp, cp, stages = map(np.log2, (p.tp, p.pp, p.cp, p.virtual_stages))
     nodes = np.log2(p.nodes)
     small = np.log1p(_SMALL_TOKENS * np.sqrt(p.tp) / p.tokens)
-    linear = np.column_stack([
-        small, tp - outside, outside, pp, p.zero >= 3, p.zero >= 1, cp, nodes, again, mean, stages,
-    ])  # fmt: skip
-    places = np.column_stack([
-        tokens, tp, pp, nodes, np.log2(sizes), 0.7 * p.zero, cp, again, 1.5 * outside,
-        np.log2(p.micro_batches), stages,
-    ])  # fmt: skip
+    linear = np.column_stack(
+        [
+            small,
+            tp - outside,
+            outside,
+            pp,
+            p.zero >= 3,
+            p.zero >= 1,
+            cp,
+            nodes,
+            again,
+            mean,
+            stages,
+        ]
+    )
+    places = np.column_stack(
+        [
+            tokens,
+            tp,
+            pp,
+            nodes,
+            np.log2(sizes),
+            0.7 * p.zero,
+            cp,
+            again,
+            1.5 * outside,
+            np.log2(p.micro_batches),
+            stages,
+        ]
+    )
     return mean + linear @ _MEAN, linear.astype(float), places
 
 

@@ -112,7 +112,13 @@ class Planner:
             at_once=max(count, 1),
             seed=decide.seed,
         )
-        asked = {item.decided for item in candidates.values() if question.allows(item.decided)}
+        # Where the memory that layouts need is known, it is a reason against them, not a failure.
+        full = evidence.out_of_memory if evidence.memory is not None else ()
+        asked = {
+            item.decided
+            for item in candidates.values()
+            if question.allows(item.decided) and may_fit_memory(item.setting, full)
+        }
         if current.stopped_because in (CERTAIN, NOT_MET) and (
             2 * len(asked.intersection(settings)) < len(asked)
         ):

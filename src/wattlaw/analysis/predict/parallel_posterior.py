@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
 
@@ -69,11 +69,21 @@ class ParallelPosterior:
     def epoch_s(self) -> None:
         return None
 
-    @property
+    @cached_property
     def misfit(self) -> float:
         """Return what the model typically misses of the measured step times, in logs."""
         missed = np.median(self._missed(_arrays(self.observations)), axis=0)
         return float(np.median(np.abs(missed)) / _MEDIAN_OF_NORMAL)
+
+    @property
+    def repeat_scatter(self) -> float:
+        """Return the standard deviation of log times of runs of one setting; 0 without repeats."""
+        logs: dict[Setting, list[float]] = {}
+        for run in self.observations:
+            logs.setdefault(run.setting, []).append(math.log(run.step_time_s))
+        degrees = len(self.observations) - len(logs)
+        squares = sum(float(np.var(values)) * len(values) for values in logs.values())
+        return math.sqrt(squares / degrees) if degrees else 0.0
 
     def steps(self, settings: Sequence[Setting]) -> Step:
         wanted = self._wanted(settings)
@@ -101,7 +111,8 @@ class ParallelPosterior:
             return replace(self, values=thin).means(settings, noise=noise)
         wanted = self._wanted(settings)
         times, powers = self.times_s(wanted), None
-        noises = np.full(len(settings), max(noise, float(np.median(self.values["session"]))))
+        noise = max(noise, float(np.median(self.values["session"])), self.repeat_scatter)
+        noises = np.full(len(settings), noise)
         power_noise = None
         if self.has_power:
             dice = np.random.default_rng([self.seed, 6])

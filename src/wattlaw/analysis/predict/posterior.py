@@ -238,7 +238,8 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
     table = np.column_stack([normals[name] for name in known])
     columns = parameters.Transformation(list(known.values())).values(table)
     values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
-    values["storage"] = beyond.shown_storage(values, layout)
+    if growth[0] <= _GROWTH:  # else it may have begun
+        values["storage"] = beyond.shown_storage(values, layout)
     return Posterior(
         observations, reference, values, normals,
         tuple(name for name in parameters.GROUPS if name not in active), priors.source, seed,

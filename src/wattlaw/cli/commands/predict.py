@@ -21,7 +21,8 @@ def predict(
         str | None, option("N,...", "Numbers of nodes. Default: as few as the GPUs need.")
     ] = None,
     gpus_per_node: Annotated[
-        int | None, option("N", "GPUs of a node. Default: the study's, else the most of a run.", min=1)
+        int | None,
+        option("N", "GPUs of a node. Default: the study's, else the most of a run.", min=1),
     ] = None,
     local_batch: Annotated[str | None, option("B,...", "Samples per GPU and step.")] = None,
     global_batch: Annotated[

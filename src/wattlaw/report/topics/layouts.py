@@ -79,11 +79,12 @@ def figure(findings: Findings) -> Spec | None:
         width, height = ({"step": step} for step in _STEPS)
         panels.append(charts.panel(_layers(table, frame, marks), name, width, height,
                                    f"{workers}, batch {chosen.global_batch:g}"))  # fmt: skip
+    is_predicted = any((frame["status"] == "predicted").any() for frame in frames)
     folded = any("micro_batch" not in (*item.rows, *item.columns) for item in tables)
     notes = [
         f"Numbers are {' or '.join(dict.fromkeys(map(_unit, tables)))}.",
         "The more colour, the faster.",
-        "Dashed borders are predictions, with their 90 % intervals.",
+        "Dashed borders are predictions, with their 90 % intervals." if is_predicted else "",
         "The recommended cell has a thick border, and the 95 % interval of its mean.",
         "mb is the micro-batch of the fastest." if folded else "",
         charts.not_shown(len(findings.layouts) - len(tables), "job"),

@@ -10,9 +10,12 @@ from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
 _NAMES = {
-    "micro_batch": "micro-batches of", "tp": "tensor parallel", "pp": "pipeline stages",
-    "cp": "context parallel", "virtual_stages": "virtual stages",
-}  # fmt: skip
+    "micro_batch": "micro-batches of",
+    "tp": "tensor parallel",
+    "pp": "pipeline stages",
+    "cp": "context parallel",
+    "virtual_stages": "virtual stages",
+}
 
 
 def headline(item: Placement) -> str:
@@ -105,9 +108,7 @@ def _cause(setting: Setting, cause: Cause) -> str:
     if cause.setting == "tp" and setting.gpus_per_node and setting.tp > max(setting.gpus_per_node):
         text += ", over nodes"
     if cause.setting == "pp":
-        text += f" with {fmt.plural(setting.gradient_accumulation, 'micro-batch')}".replace(
-            "batchs", "batches"
-        )
+        text += f" and {setting.gradient_accumulation} micro-batches"
     return (
         f"{text}: {other} would bring about {fmt.change(1 + cause.gain)} (90 % interval: {low} to "
         f"{high}; probability {cause.probability:.2f} of bringing most), if it fits in memory"
