@@ -178,7 +178,6 @@ class Pages:
 
 
 def _answer(reading: Reading | None, chosen: view.Chosen) -> list[Answer | Table | str]:
-    """Return what the report begins with, of the chosen workload."""
     if reading is None or reading.problem:
         return []
     workload = dict(chosen.values).get("workload")
@@ -189,7 +188,6 @@ def _answer(reading: Reading | None, chosen: view.Chosen) -> list[Answer | Table
 
 
 def _used(found: Sequence[view.Total], reading: Reading | None) -> list[_Used]:
-    """Add what the runs used, as text by its name: the time of workers, then energies."""
     shown, read = [], reading or Reading()
     for total in found:
         sums = Counter[str]({_TIME: total.hours} if total.hours else {})

@@ -124,7 +124,6 @@ def listen_unix(folder: Path) -> tuple[socket.socket, Path]:
 
 
 def listen_tcp(port: int) -> socket.socket:
-    """Return a socket on 127.0.0.1 (0: any free port); ``NotAvailable`` if it is in use."""
     try:
         return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     except OSError as error:

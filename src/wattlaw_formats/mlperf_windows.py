@@ -146,7 +146,6 @@ def windows_of(
 
 
 def _intervals(account: Account, events: Sequence[Event], kind: str) -> list[Interval]:
-    """Return the intervals of a kind by their time; events that are in none are left out."""
     begin, end = f"{kind}_start", f"{kind}_stop"
     intervals, ended = list[Interval](), None
     begun: Event | None = None
@@ -221,9 +220,8 @@ def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
         if evaluated < begun or names is _SAMPLES or scale.epoch_unit != scale.dataset:
             return evaluated == begun == 0
         # Epoch 2 may be the one that begins here, or the one that was trained.
-        return (
-            training.stop.t_ms - evaluation.stop.t_ms < evaluation.begin.t_ms - training.begin.t_ms
-        )
+        left_ms = training.stop.t_ms - evaluation.stop.t_ms
+        return left_ms < evaluation.begin.t_ms - training.begin.t_ms
     return True
 
 
@@ -364,12 +362,8 @@ def _samples(
 def _windows(
     interval: Interval, inside: Sequence[Interval], amount: Amount, scale: Scale
 ) -> list[dict[str, Any]] | str:
-    """Return the windows between the evaluations in an interval, or why there is none."""
-    marks = [
-        interval.begin,
-        *(mark for each in inside for mark in (each.begin, each.stop)),
-        interval.stop,
-    ]
+    edges = (mark for each in inside for mark in (each.begin, each.stop))
+    marks = [interval.begin, *edges, interval.stop]
     spans = [(first, last, last.t_ms - first.t_ms)
              for first, last in zip(marks[::2], marks[1::2], strict=True)]  # fmt: skip
     trained_ms = sum(span_ms for _, _, span_ms in spans if span_ms > 0)

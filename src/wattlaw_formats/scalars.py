@@ -48,9 +48,7 @@ _MAX_OPTIONS, _MAX_TEXT = 200, 200
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value of a tag; ``row`` is the number of its record or line."""
-
-    row: int
+    row: int  # the number of its record or line
     file: Path
     tag: str
     step: int

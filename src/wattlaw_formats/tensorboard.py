@@ -32,7 +32,6 @@ class EventsImporter:
         return b"brain.Event:" in head[:100]
 
     def files_of(self, path: Path) -> list[Path]:
-        """Return the event files of a training: of its folder, and of ``train`` and the like."""
         parts = [each for each in sorted(path.iterdir()) if each.is_dir()]
         folders = [path, *(each for each in parts if PART.fullmatch(each.name))]
         return [file for each in folders for file in sorted(each.glob(_FILES)) if file.is_file()]

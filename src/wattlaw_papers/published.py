@@ -84,7 +84,6 @@ _NUMBERS = ("power_limit_w", "clock_limit_mhz", "value", "value_high", "se", "r2
 def published(
     study: str | None = None, quantity: str | None = None, workload: str | None = None
 ) -> tuple[Published, ...]:
-    """Return the published values, optionally of one study, quantity or workload."""
     return tuple(
         row
         for row in _all_values()

@@ -44,11 +44,8 @@ class Route:
         per_node = ceil(self.gpus / self.nodes)
         inner_s, outer_s = inner.latency_us * 1e-6, outer.latency_us * 1e-6
         outer_hops = self.nodes if self.nodes > 1 else 0
-        ring_s = (
-            (self.gpus - 1)
-            / self.gpus
-            * (send_s + outer_hops * outer_s + (self.gpus - outer_hops) * inner_s)
-        )
+        ring_s = send_s + outer_hops * outer_s + (self.gpus - outer_hops) * inner_s
+        ring_s *= (self.gpus - 1) / self.gpus
         tree_s = send_s + ceil(log2(self.nodes)) * outer_s + (per_node - 1) * inner_s
         return 2 * np.minimum(ring_s, tree_s)
 

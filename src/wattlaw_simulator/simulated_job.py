@@ -80,7 +80,6 @@ class SimulatedJob:
 
     @property
     def local_batch(self) -> int:
-        """Return the samples of a GPU in a step; one where the batch is not known."""
         return int(self.setting.local_batch or 1)
 
     @property
@@ -88,8 +87,11 @@ class SimulatedJob:
         return self.gpus * self.local_batch
 
     @property
+    def limit_w(self) -> float:
+        return self.setting.power_limit_w or self.cluster.gpu.max_w
+
+    @property
     def precision(self) -> Precision:
-        """Return the precision; fp32 where it is not known."""
         return self.setting.precision or "fp32"
 
 

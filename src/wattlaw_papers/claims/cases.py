@@ -97,7 +97,6 @@ def _all_groups(measured: Measurements) -> tuple[RunGroup, ...]:
 
 
 def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
-    """Return how many runs at which GPU counts, and what their energy is."""
     least, most = int(rows["gpus"].min()), int(rows["gpus"].max())
     span = f"{least} GPU{'s' * (most > 1)}" if least == most else f"{least} to {most} GPUs"
     origins = {origin_of(launcher) for launcher in rows["launcher"]} - {MEASURED}
@@ -246,7 +245,6 @@ def make_case(
     *,
     energy: bool = False,
 ) -> Case:
-    """Return the case with its tests, or with the reason of the analysis that refused."""
     try:
         selected = rows() if callable(rows) else rows
         if energy and selected["energy_is"].str.contains(ESTIMATED, na=False).any():

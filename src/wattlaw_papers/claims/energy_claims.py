@@ -161,8 +161,6 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
 
 
 def _on_all_runs(checks: cases.Checks) -> verdicts.Cases:
-    """Test the runs without limits of all groups together."""
-
     def all_runs(measured: Measurements) -> list[verdicts.Case]:
         groups = cases.run_groups(measured)
         if not groups:

@@ -94,7 +94,6 @@ def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
 
 
 def _overtakes(rows: pd.DataFrame) -> Iterator[Check]:
-    """Test that the first model is slower up to a count, and faster beyond it."""
     if rows["unit"].nunique() > 1:
         raise Refused("the times are of different units")
     counts = sorted(int(count) for count in rows["gpus"].unique())

@@ -197,7 +197,8 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
     to ``step_time_s``, and ``roofline_s``.
     """
     job, train = prediction.job, prediction.train
-    energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
+    energies_j = {"gpu": train.gpu_energy_j, "cpu": train.cpu_energy_j, "dram": train.dram_energy_j}
+    energy_j = sum(energies_j.values())
     evaluation = prediction.evaluation
     return {
         "workload": job.profile.workload,
@@ -220,13 +221,9 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
         "samples_per_s": train.samples / train.duration_s,
         "steps_per_epoch": train.steps,
         "power_per_gpu_w": train.gpu_power_w,
-        "gpu_energy_per_epoch_j": train.gpu_energy_j,
-        "cpu_energy_per_epoch_j": train.cpu_energy_j,
-        "dram_energy_per_epoch_j": train.dram_energy_j,
+        **{f"{part}_energy_per_epoch_j": own_j for part, own_j in energies_j.items()},
         "energy_per_epoch_j": energy_j,
-        "gpu_energy_j": train.gpu_energy_j * epochs,
-        "cpu_energy_j": train.cpu_energy_j * epochs,
-        "dram_energy_j": train.dram_energy_j * epochs,
+        **{f"{part}_energy_j": own_j * epochs for part, own_j in energies_j.items()},
         "energy_j": energy_j * epochs,
         "gpu_hours": job.gpus * train.duration_s * epochs / _HOUR_S,
         "eval_time_s": evaluation.duration_s if evaluation else None,
@@ -273,7 +270,6 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
-    """Write the rows as a table; a nested value becomes JSON text."""
     import pyarrow as pa
 
     from wattlaw.store.table_files import write_table

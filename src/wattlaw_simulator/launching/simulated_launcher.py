@@ -143,7 +143,6 @@ _machine: list[Machine] = []  # of a process of the pool
 
 
 def _initialize(parent_pid: int, machine: Machine) -> None:
-    """Initialize a process of the pool: it ends with its parent, and uses one core."""
     import pyarrow as pa
 
     processes.end_with_parent(parent_pid)

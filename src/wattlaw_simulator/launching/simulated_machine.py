@@ -90,7 +90,6 @@ class Machine:
 
     @classmethod
     def from_launch(cls, launch: Launch) -> "Machine":
-        """Return the machine of a study; ``BadInput`` without hardware, or with too few GPUs."""
         simulation = launch.simulation
         if simulation.hardware is None:
             names = ", ".join((*library.cluster_names(), *library.gpu_names()))
@@ -152,7 +151,6 @@ class Machine:
         return None
 
     def host(self, spec: RunSpec) -> str:
-        """Return a host name for all nodes of a run together."""
         return "sim0001" if spec.nodes == 1 else f"sim[0001-{spec.nodes:04d}]"
 
     def reported_boards(self, spec: RunSpec) -> list[str]:

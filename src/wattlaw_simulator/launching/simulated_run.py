@@ -79,7 +79,6 @@ def _done(machine: Machine, record: stored.RunRecord, folder: RunFolder) -> stor
 
 
 def limit_reports(machine: Machine, spec: RunSpec) -> tuple[stored.LimitReport, ...]:
-    """Return the limits of a run's boards, as requested; ``NotAvailable`` outside their range."""
     limits, states = requested_limits(spec.setting), machine.board_states(spec)
     if limits.are_none:
         return ()

@@ -105,7 +105,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [Kernel(name, flops / count, moved / count)] * count
 
     def _of_convolution_backward(self, func: Any, args: Any, out: Any) -> Iterator[Kernel]:
-        """Yield one kernel for each gradient that is computed."""
         packet, (grad_out, images, weight) = func.overloadpacket, args[:3]
         sources = ((grad_out, weight), (grad_out, images), (grad_out,))
         for number, is_computed in enumerate(args[10]):

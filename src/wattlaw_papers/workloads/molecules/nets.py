@@ -45,9 +45,8 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
             cutoff=options.cutoff,
         )
 
-    def forward(
-        self, z: Tensor, pos: Tensor, batch: Tensor, edges: Tensor, *, molecules: int
-    ) -> Tensor:
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
+        z, pos, batch, edges = graph
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
         expanded = self.distance_expansion(length)
@@ -81,17 +80,8 @@ class DimeNet(nn.Module):
             for _ in range(options.blocks)
         )
 
-    def forward(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor,
-        edges: Tensor,
-        kj: Tensor,
-        ji: Tensor,
-        *,
-        molecules: int,
-    ) -> Tensor:
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
+        z, pos, batch, edges, kj, ji = graph
         source, target = edges
         along = pos[source] - pos[target]
         length = along.pow(2).sum(-1).sqrt()

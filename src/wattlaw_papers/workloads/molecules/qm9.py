@@ -118,14 +118,14 @@ def _problem(record: Any) -> str | None:
 def _check_values(
     path: Path, molecule: Indices, z: npt.NDArray[np.int64], pos: npt.NDArray[np.float32]
 ) -> None:
-    unknown = np.flatnonzero((z < 1) | (z > _HEAVIEST))
-    if len(unknown):
-        problem = f"z has {z[unknown[0]]}; allowed: atomic numbers from 1 to {_HEAVIEST}"
-        _raise_bad_record(path, int(molecule[unknown[0]]), problem)
-    infinite = np.flatnonzero(~np.isfinite(pos).all(1))
-    if len(infinite):
-        problem = f"pos has {pos[infinite[0]].tolist()}; allowed: finite numbers"
-        _raise_bad_record(path, int(molecule[infinite[0]]), problem)
+    for name, values, is_wrong, allowed in (
+        ("z", z, (z < 1) | (z > _HEAVIEST), f"atomic numbers from 1 to {_HEAVIEST}"),
+        ("pos", pos, ~np.isfinite(pos).all(1), "finite numbers"),
+    ):
+        if is_wrong.any():
+            atom = int(is_wrong.argmax())
+            problem = f"{name} has {values[atom].tolist()}; allowed: {allowed}"
+            _raise_bad_record(path, int(molecule[atom]), problem)
 
 
 def _check_distances(path: Path, counts: Indices, pos: npt.NDArray[np.float32]) -> None:

@@ -26,8 +26,6 @@ _Options = TypeVar("_Options", bound=Options)
 
 
 class _Samples(NamedTuple):
-    """Molecules, the indices of those that are samples, and the number of samples."""
-
     molecules: Molecules
     chosen: Indices
     samples: int
@@ -62,7 +60,6 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         return self._errors(model, data).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
-        """Return summed absolute errors, in standard deviations and in the property's unit."""
         loss = self._errors(model, data).sum()
         return {"loss": loss, "mae": loss * self._statistics[1]}
 
@@ -90,11 +87,9 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         data = Path(options.data)
         molecules = qm9.read(data)
         qm9.check_target(data, molecules.targets[:, self._column], options.target)
-        training, evaluation = qm9.split(data, len(molecules), *sizes)
-        return (
-            _Samples(molecules, training, len(training)),
-            _Samples(molecules, evaluation, len(evaluation)),
-        )
+        parts = qm9.split(data, len(molecules), *sizes)
+        training, evaluation = (_Samples(molecules, part, len(part)) for part in parts)
+        return training, evaluation
 
     @cached_property
     def _statistics(self) -> tuple[float, float]:

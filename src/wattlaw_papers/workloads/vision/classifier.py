@@ -123,7 +123,7 @@ class Vgg16(_Classifier[Vgg16Options]):
     order and with the initial values of torchvision: at full width both are the same net.
     """
 
-    def _net(self) -> nn.Module:
+    def _net(self) -> Any:
         options = self._options
         widths = [
             width if isinstance(width, str) else width * options.width // _VGG_WIDTH
@@ -144,7 +144,7 @@ class Vgg16(_Classifier[Vgg16Options]):
                 nn.init.normal_(layer.weight, 0, 0.01 * math.sqrt(_VGG_WIDTH / options.width))
             if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        return net  # type: ignore[no-any-return]
+        return net
 
 
 class InceptionV3(_Classifier[InceptionV3Options]):
@@ -155,15 +155,11 @@ class InceptionV3(_Classifier[InceptionV3Options]):
         # The auxiliary head ends in one pixel, and so does the net for images below 107 pixels.
         self._doubles_single_image = options.aux or options.image_size < 107
 
-    def _net(self) -> nn.Module:
+    def _net(self) -> Any:
         options = self._options
-        net: nn.Module = inception.Inception3(
-            num_classes=options.classes,
-            aux_logits=options.aux,
-            init_weights=True,
-            dropout=options.dropout,
+        return inception.Inception3(
+            options.classes, options.aux, init_weights=True, dropout=options.dropout
         )
-        return net
 
 
 class ResNet50(_Classifier[ResNet50Options]):
@@ -173,12 +169,9 @@ class ResNet50(_Classifier[ResNet50Options]):
         super().__init__(options)
         self._doubles_single_image = options.image_size == 32  # the last stage has one pixel
 
-    def _net(self) -> nn.Module:
-        options = self._options
-        net: nn.Module = resnet.ResNet(
-            resnet.Bottleneck, list(options.blocks), num_classes=options.classes
-        )
-        return net
+    def _net(self) -> Any:
+        blocks = list(self._options.blocks)
+        return resnet.ResNet(resnet.Bottleneck, blocks, num_classes=self._options.classes)
 
 
 class NormalisedImages(nn.Module):

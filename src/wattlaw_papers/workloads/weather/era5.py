@@ -28,6 +28,7 @@ from wattlaw.workloads.workload import Indices, Seeds
 _H5PY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError)
 
 Array = npt.NDArray[np.float32]
+Size = tuple[int, int, int]  # channels, height and width of a state
 
 
 def kept_rows(rows: int) -> int:
@@ -104,20 +105,14 @@ class Era5:
     """Sequences of ``steps`` + 1 states, ``step`` records apart, from a folder of yearly files.
 
     No sequence crosses two files. Sample i begins at the i-th time, in the order of the file names,
-    that has all its steps in the same file. ``size`` is (channels, height, width) of a state.
+    that has all its steps in the same file.
     Fields are standardised on the CPU, so that the GPU's work is the same as with synthetic data.
     """
 
     reads_files = True
 
     def __init__(
-        self,
-        folder: Path,
-        statistics: ChannelStatistics,
-        size: tuple[int, int, int],
-        *,
-        steps: int,
-        step: int,
+        self, folder: Path, statistics: ChannelStatistics, size: Size, *, steps: int, step: int
     ) -> None:
         if not folder.is_dir():
             raise BadInput(f"{folder}: there is no such folder; allowed: one with *.h5 files")
@@ -175,8 +170,7 @@ def _opened(path: Path) -> Any:
     return h5py.File(path, "r", locking="best-effort")
 
 
-def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
-    """Return the number of times in a file after checking the type and shape of its records."""
+def _times(path: Path, size: Size, needed: int) -> int:
     channels, height, width = size
     try:
         with _opened(path) as file:
