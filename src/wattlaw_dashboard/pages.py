@@ -31,13 +31,17 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.sources import source_of
 from wattlaw_dashboard import dashboard_overview as view
-from wattlaw_dashboard.channels import PERIOD_S, PROBLEM, SHARE, Parts
 from wattlaw_dashboard.tails import Totals, Written, ended_run
 from wattlaw_dashboard.timeline import timelines
 
 T = TypeVar("T")
+Parts = dict[str, str]  # of HTML, by name
 _Used = tuple[view.Total, dict[str, str]]
 
+#: The part that says why the page cannot be computed; empty if it can.
+PROBLEM = "problem"
+#: The shortest time between two states.
+PERIOD_S = 1.0
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
 #: Energies of windows, with what they are of. Outer scopes contain inner ones.
@@ -116,7 +120,7 @@ class Pages:
                 begin_s = time.monotonic()
                 self._state = view.read_overview(self.paths, self._poller)
                 end_s = time.monotonic()
-                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / SHARE)
+                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / view.SHARE)
             state = self._state
             rows = chosen.rows(state.rows)
             running = view.active(rows)

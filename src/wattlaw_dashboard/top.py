@@ -22,7 +22,6 @@ from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw_dashboard import dashboard_overview as view
-from wattlaw_dashboard.channels import SHARE
 from wattlaw_dashboard.tails import Device
 
 #: Steps of a sparkline, and its seconds.
@@ -67,7 +66,7 @@ def _states(paths: list[Path]) -> Iterator[Group]:
         begin_s = time.monotonic()
         if begin_s >= due_s:
             overview = view.read_overview(paths, poller)
-            due_s = begin_s + (time.monotonic() - begin_s) / SHARE
+            due_s = begin_s + (time.monotonic() - begin_s) / view.SHARE
         running = view.active(overview.rows)
         devices = _devices(tails.poll(running)[0], is_running=bool(running))
         yield Group(*_summary(overview), devices, *_runs(overview))

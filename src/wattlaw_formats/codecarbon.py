@@ -109,12 +109,9 @@ def _contains(total: Line, task: Line) -> bool:
 
 
 def _last_of_each(lines: Sequence[Line]) -> list[Line]:
-    """Return the last line of each process, which adds up the ones before.
-
-    Lines of one ``run_id`` are of one process if they begin at the same time, so that the project's
-    name, ``None`` or 0 as ``run_id`` does no harm; or if they overlap and the id is CodeCarbon's, a
-    UUID. Lines of a UUID that follow each other are parts.
-    """
+    """Return the last line of each process, which adds up the ones before. Lines of one ``run_id``
+    are of one process if they begin at the same time (a ``run_id`` may be the project's name or 0),
+    or if they overlap and the id is a UUID. Lines of a UUID that follow each other are parts."""
     kept: list[Line] = []
     last: dict[str, list[int]] = {}  # by id, places in ``kept``
     for item in lines:

@@ -106,11 +106,8 @@ def windows_of(
     dataset: float | None,
     sequence: float | None,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the windows of a training, and the number of evaluations that ran at the same time.
-
-    ``batch`` has the samples of a step, ``dataset`` those of an epoch, ``sequence`` the tokens of a
-    sample. The events of windows are counted as read, other ones as left out with a reason.
-    """
+    """Return the windows of a training, and the number of evaluations that ran at the same time, by
+    the samples of a step and of an epoch, and the tokens of a sample."""
     evaluations = _intervals(account, events, "eval")
     starts = [each.begin.t_ms for each in evaluations]
     training = _innermost(
@@ -323,11 +320,9 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
 def _differences(
     begin: pd.DataFrame, stop: pd.DataFrame, totals: pd.DataFrame, name: str
 ) -> "pd.Series[float]":
-    """Return the difference of a running total in each interval; NaN where it is not logged.
-
-    A total that one event lacks is that of its neighbour: the evaluation after a block, the block
-    before it, or 0 at the start.
-    """
+    """Return the difference of a running total in each interval; NaN where it is not logged. One
+    event may lack it, and has that of its neighbour: the evaluation after a block, the block before
+    it, or 0 at the start."""
     first, until = begin[name], stop["t_ms"].shift(-1).fillna(math.inf)
     later = totals.reindex(np.searchsorted(totals["t_ms"], stop["t_ms"])).reset_index(drop=True)
     after = stop[name].fillna(first.shift(-1).where(first.notna()))

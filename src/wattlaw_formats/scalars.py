@@ -181,10 +181,8 @@ def _add_samples(windows: Sequence[dict[str, Any]], seen: Sequence[Scalar]) -> N
 
 
 def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
-    """Return the points of each uninterrupted training: its steps only grow, in one file.
-
-    Files that are written at the same time are those of several processes of one training.
-    """
+    """Return the points of each training without a break: its steps only grow, in one file. Files
+    that are written at the same time are of several processes of one training."""
     sessions = list[list[Scalar]]()
     for point in points:
         last = sessions[-1][-1] if sessions else None

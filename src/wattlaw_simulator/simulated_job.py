@@ -10,11 +10,8 @@ from wattlaw.workloads.profile import WorkloadProfile
 
 @dataclass(frozen=True)
 class Parameters:
-    """The free parameters: the shares of the hardware's peaks that runs achieve.
-
-    They describe machines and software, never a model. The comment of each is the source of its
-    default.
-    """
+    """The free parameters: the shares of the hardware's peaks that runs achieve, of machines and
+    software and never of a model. Comments are the sources of the defaults."""
 
     compute_fp32: float = 0.7  # assumed: large float32 products reach 70-90 % of peak
     #: Assumed: training on tensor cores reaches 30-60 % of peak within its kernels.
@@ -49,12 +46,8 @@ class Parameters:
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """One setting of one workload on one cluster.
-
-    A setting that is not placed gets the fewest nodes of the cluster. ``samples`` and
-    ``evaluation_samples`` are of the full data set; training uses the setting's fraction of its
-    samples.
-    """
+    """One setting of one workload on one cluster, on the fewest nodes if it is not placed. The
+    samples are of the full data set; training uses the setting's fraction."""
 
     profile: WorkloadProfile
     cluster: Cluster

@@ -24,11 +24,8 @@ from wattlaw_site.watch import Watch
 
 
 def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
-    """Restore the limits that earlier jobs have left, and limit a job's GPUs if it requests that.
-
-    Failures are written to the job's report and to the administrators' log. They raise no error:
-    a prolog that fails drains the node.
-    """
+    """Restore the limits that earlier jobs have left, and limit a job's GPUs if it requests that. A
+    prolog that fails drains the node: failures are in the job's report and in the log."""
     node_state.remove_report(paths, job.job_id, job.node)
     folder = SiteStateFolder(paths)
     try:

@@ -30,12 +30,9 @@ def simulation_job(
     profile: WorkloadProfile | None = None,
     samples: int | None = None,
 ) -> SimulatedJob:
-    """Return the simulator's job of a run, with the limits of its setting.
-
-    Without a local batch, one sample per GPU is assumed. ``profile`` replaces the stored profile,
-    and ``samples`` the size of the full data set. Raises ``BadInput`` if the run is a command, its
-    options are invalid, no profile is stored for them, or the number of samples is unknown.
-    """
+    """Return the simulator's job of a run, with one sample per GPU where the local batch is
+    unknown. ``profile`` replaces the stored profile, ``samples`` the size of the full data set;
+    ``BadInput`` if either is unknown."""
     workload, work = spec.workload, None
     if workload.command is not None:
         raise BadInput(f"{workload.name}: a command has no profile; allowed: a workload")

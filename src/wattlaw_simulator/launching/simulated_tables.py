@@ -106,10 +106,8 @@ def _pieces(prediction: Prediction) -> Floats:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a run in order of time; arrays of shape (windows,).
-
-    An epoch has a window of each of ``kinds``; a run that is measured by steps has one of each.
-    """
+    """The windows of a run in order of time, arrays of shape (windows,): one of each of ``kinds``
+    in an epoch, or in a run that is measured by steps."""
 
     prediction: Prediction
     measure: Measure

@@ -190,11 +190,8 @@ def _scaling(once: Trace, twice: Trace, samples: int) -> list[KernelScaling]:
 
 
 def merge_kernels(kernels: Iterable[KernelScaling]) -> tuple[Kernels, ...]:
-    """Return rows of similar kernels: of one phase, with each quantity within about 10 %.
-
-    A row has the means of its kernels, so that sums over all kernels do not change. If there were
-    more than 150 rows, the tolerance is increased.
-    """
+    """Return rows of similar kernels: of one phase, each quantity within about 10 %, or more if
+    there were above 150 rows. A row has the means of its kernels, so that sums do not change."""
     kernels = list(kernels)
     factor = _MERGE_FACTOR
     while True:
@@ -225,11 +222,8 @@ def _row(similar: list[KernelScaling]) -> Kernels:
 def _gradients_ready(
     trace: Trace, kernels: Iterable[KernelScaling]
 ) -> tuple[tuple[float, float], ...]:
-    """Return the ready share of the gradients as a function of the finished backward pass.
-
-    The share grows in jumps. The result has both ends of the jumps at which it passes one
-    sixteenth, two sixteenths, and so on.
-    """
+    """Return the ready share of the gradients as a function of the finished backward pass, which
+    grows in jumps: both ends of those at which it passes each sixteenth."""
     backward = (kernel for kernel in kernels if kernel.phase == "backward")
     sizes = (kernel.bytes_fixed + _READY_BATCH * kernel.bytes_per_sample for kernel in backward)
     done = [0.0, *accumulate(sizes)]
@@ -271,12 +265,9 @@ class InputCost(NamedTuple):
 
 
 def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> InputCost:
-    """Return the cost of a sample of a workload's real data, measured on one core.
-
-    A workload with synthetic samples is measured with the files that it offers. Other workloads are
-    measured with their own data; stored bytes are a sample's share of the files in the option
-    ``data``. Files are read repeatedly and so from memory, without the time of the storage.
-    """
+    """Return the cost of a sample, measured on one core: with the files that a workload of
+    synthetic samples offers, else with its own data, whose stored bytes are a sample's share of the
+    files in the option ``data``. Files are read from memory, without the time of the storage."""
     real_input = catalogue.entry(spec.name).real_input
     if real_input is not None and "data" not in spec.options:
         module, _, function = real_input.partition(":")

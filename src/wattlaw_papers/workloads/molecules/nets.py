@@ -4,6 +4,7 @@ Their inputs are the atomic number ``z``, the position ``pos`` in angstrom and t
 ``batch`` of each atom, the sources and targets ``edges`` (2, edges), for DimeNet the indices ``kj``
 and ``ji`` of the two edges of each triplet, and the number of molecules. A forward pass copies no
 number from the device to the host, such as that of edges, so that a GPU never waits for the host.
+The graphs are made with torch alone: PyTorch Geometric's functions need its extensions.
 """
 
 from typing import Any
@@ -12,8 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from wattlaw.common.errors import NotAvailable, one_line
 from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions
-from wattlaw_papers.workloads.molecules.graphs import dimenet, dimenet_utils, pyg
+
+try:
+    import torch_geometric.nn as pyg
+    from torch_geometric.nn.models import dimenet, dimenet_utils
+except ImportError as error:
+    raise NotAvailable(f'{one_line(error)}; try: pip install "wattlaw[molecules]"') from error
 
 
 class Standardised(nn.Module):
@@ -58,10 +65,8 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
 
 
 class DimeNet(nn.Module):
-    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) with edges and triplets as inputs.
-
-    Its parameters have PyTorch Geometric's names and are drawn in the same order.
-    """
+    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) with edges and triplets as inputs. Its
+    parameters have PyTorch Geometric's names and are drawn in the same order."""
 
     def __init__(self, options: DimeNetOptions) -> None:
         super().__init__()
@@ -104,13 +109,10 @@ def _sum_by_molecule(by_atom: Tensor, batch: Tensor, molecules: int) -> Tensor:
 
 
 class SphericalBasis(nn.Module):
-    """Spherical Bessel functions of distances times spherical harmonics of angles.
-
-    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8:
-    ``radial`` functions of each of ``spherical`` orders, all zero at ``cutoff``. PyTorch Geometric
-    derives the same functions with sympy for each net, which takes many seconds, and evaluates them
-    one after the other. There are no parameters and no entries in a state dict.
-    """
+    """Spherical Bessel functions of distances times spherical harmonics of angles: Gasteiger et al.
+    2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8, ``radial`` functions of
+    each of ``spherical`` orders. PyTorch Geometric derives them with sympy for each net, which
+    takes many seconds, and evaluates them one after the other."""
 
     zeros: Tensor
     norms: Tensor
@@ -140,10 +142,8 @@ class SphericalBasis(nn.Module):
         return (by_edge[kj] * by_angle.unsqueeze(2)).flatten(1)
 
     def _by_distance(self, share: Tensor) -> Tensor:
-        """Return j_l(z_ln x) times its norm, shape (edges, orders, functions).
-
-        In double precision, because short distances lead to differences of large numbers.
-        """
+        """Return j_l(z_ln x) times its norm, (edges, orders, functions), in double precision,
+        because short distances lead to differences of large numbers."""
         x = share.double()[:, None, None] * self.zeros
         value = x.sin() / x
         functions = [value[:, 0]]
@@ -161,3 +161,44 @@ def _legendre(x: Tensor, orders: int) -> Tensor:
     for order in range(1, orders - 1):
         values.append((x * values[-1] * (2 * order + 1) - values[-2] * order) / (order + 1))
     return torch.stack(values[:orders], dim=1)
+
+
+def radius_graph(pos: Tensor, r: float, batch: Tensor, max_num_neighbors: int = 32) -> Tensor:
+    """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
+    Atoms at ``pos`` (atoms, 3) of one molecule (``batch``, ascending) are neighbours if their
+    distance is less than ``r``; of more than ``max_num_neighbors`` an atom keeps the first ones. It
+    has the arguments of ``torch_geometric.nn.radius_graph``."""
+    counts = torch.bincount(batch)
+    first = counts.cumsum(0) - counts
+    longest = int(counts.max()) if len(counts) else 0
+    ranks = torch.arange(len(batch), device=pos.device) - first[batch]
+    dense = pos.new_zeros(3, len(counts), longest)
+    dense[:, batch, ranks] = pos.t()
+    x, y, z = dense.unsqueeze(-1) - dense.unsqueeze(-2)
+    near = x.square_().add_(y.square_()).add_(z.square_()) < r * r
+    is_atom = torch.arange(longest, device=pos.device) < counts.unsqueeze(1)
+    near &= is_atom.unsqueeze(1)
+    near &= is_atom.unsqueeze(2)
+    near.diagonal(dim1=1, dim2=2).fill_(value=False)
+    if longest > max_num_neighbors + 1:
+        near &= near.cumsum(2) <= max_num_neighbors
+    molecule, target, source = near.nonzero(as_tuple=True)
+    start = first[molecule]
+    return torch.stack((start + source, start + target))
+
+
+def paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
+    """Return the indices (triplets,) of the pairs of edges k->j and j->i with different atoms i and
+    k, of the edges of ``radius_graph``, ordered by j->i and then by k."""
+    source, target = edges
+    by_target = torch.argsort(target * atoms + source)
+    incoming = torch.bincount(target, minlength=atoms)
+    first = incoming.cumsum(0) - incoming
+    counts = incoming[source]  # edges k->j for each edge j->i
+    skipped = first[source] - (counts.cumsum(0) - counts)
+    # index_select is several times as fast on the CPU as indexing.
+    ji = torch.repeat_interleave(counts)
+    sorted_kj = skipped.index_select(0, ji).add_(torch.arange(len(ji), device=source.device))
+    kj = by_target.index_select(0, sorted_kj)
+    differ = (source.index_select(0, kj) != target.index_select(0, ji)).nonzero().squeeze(1)
+    return kj.index_select(0, differ), ji.index_select(0, differ)

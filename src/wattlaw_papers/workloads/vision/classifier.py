@@ -74,11 +74,9 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         )
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean cross-entropy of a batch, plus a part of the auxiliary head's.
-
-        Batch normalisation needs two values per channel. If a net reduces images to one pixel, a
-        single image is therefore doubled, which does not change the mean.
-        """
+        """Return the mean cross-entropy of a batch, plus a part of the auxiliary head's. Batch
+        normalisation needs two values per channel: where a net reduces images to one pixel, a
+        single image is doubled, which does not change the mean."""
         images, labels = data
         if self._doubles_single_image and len(labels) == 1:
             images, labels = images.repeat(2, 1, 1, 1), labels.repeat(2)
@@ -116,12 +114,9 @@ class _Classifier(BaseWorkload, Generic[_Options]):
 
 
 class Vgg16(_Classifier[Vgg16Options]):
-    """VGG16 (configuration D of arXiv 1409.1556) of any width.
-
-    It has no batch normalisation: without dropout, one and several ranks compute the same steps.
-    torchvision's class has a classifier of one width. Its layers are therefore replaced, in the
-    order and with the initial values of torchvision: at full width both are the same net.
-    """
+    """VGG16 (configuration D of arXiv 1409.1556) of any width. torchvision's classifier has one
+    width: its layers are replaced, in the order and with the initial values of torchvision, so that
+    at full width both are the same net."""
 
     def _net(self) -> Any:
         options = self._options
@@ -175,11 +170,8 @@ class ResNet50(_Classifier[ResNet50Options]):
 
 
 class NormalisedImages(nn.Module):
-    """A net that normalises its images, which are uint8 of shape (n, 3, height, width).
-
-    Copied to the device as uint8, images take a quarter of the bytes of float32, and the CPU need
-    not normalise them.
-    """
+    """A net that normalises its images, uint8 of shape (n, 3, height, width). Copied to the device
+    as uint8, they take a quarter of the bytes of float32."""
 
     scale: Tensor
     shift: Tensor
