@@ -110,7 +110,7 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
 
 def matches_name(workload: str, *names: str) -> bool:
     """Say whether a name is a word of a workload's, in any case: ``resnet-50`` is ``resnet50``,
-    ``inceptionv3`` has a version of ``inception``, and ``roberta`` is not ``bert``."""
+    ``inceptionv3`` is ``inception`` with a version, and ``roberta`` is not ``bert``."""
     parts = ("[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower())) for name in names)
     words = (f"(?<![a-z0-9]){each}(v[0-9]+)?(?![a-z0-9])" for each in parts)
     return any(re.search(word, workload.lower()) for word in words)

@@ -31,8 +31,8 @@ def simulation_job(
     samples: int | None = None,
 ) -> SimulatedJob:
     """Return the simulator's job of a run, with one sample per GPU where the local batch is
-    unknown. ``profile`` replaces the stored profile, ``samples`` the size of the full data set;
-    ``BadInput`` if either is unknown."""
+    unknown. ``profile`` replaces the stored profile, ``samples`` the size of the full data set.
+    Raises ``BadInput`` for a command, invalid options, and where either is unknown."""
     workload, work = spec.workload, None
     if workload.command is not None:
         raise BadInput(f"{workload.name}: a command has no profile; allowed: a workload")
