@@ -191,7 +191,7 @@ def _molecules(
 def _schnet(options: Any) -> nn.Module:
     from torch_geometric.nn import SchNet
 
-    from wattlaw_papers.workloads.molecules.graphs import radius_graph
+    from wattlaw_papers.workloads.molecules.nets import radius_graph
 
     def interaction_graph(
         pos: torch.Tensor, batch: torch.Tensor

@@ -131,7 +131,6 @@ def kept_cookie(folder: Path) -> str:
 
 
 def private_folder(folder: Path) -> Path:
-    """Create or check a folder that only this user can enter; ``NotPermitted`` if others can."""
     allowed = "allowed: a folder of this user with mode 0700; set XDG_RUNTIME_DIR to such a folder"
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -71,10 +71,8 @@ def dashboard(
 def _serve(
     paths: tuple[Path, ...], listening: socket.socket, tokens: "Tokens | None", file: Path
 ) -> NoReturn:
-    """Serve until a signal, remove a file, and end the process.
-
-    A thread that is still reading results in a library would abort an orderly end of Python.
-    """
+    """Serve until a signal, remove a file, and end the process: a thread that still reads results
+    in a library would abort an orderly end of Python."""
     from wattlaw_dashboard import server
     from wattlaw_dashboard.pages import Pages
 

@@ -40,6 +40,8 @@ _LOG_BYTES, _LOG_LINES = 16_384, 40
 #: Ended runs from which the rate of a study is taken.
 _RECENT = 20
 _HOUR_S = 3600.0
+#: Reading and computing take at most this share of the time of a core.
+SHARE = 0.1
 #: Sources of runs whose GPU-time is from their start to their end; others have a virtual clock.
 ON_A_CLOCK = (MEASURED, "imported")
 #: Active runs whose samples are shown, or kept while no page shows them.

@@ -30,28 +30,18 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.sources import source_of
-from wattlaw_dashboard.channels import PERIOD_S, PROBLEM, SHARE, Parts
-from wattlaw_dashboard.dashboard_overview import (
-    FAILED,
-    FIELDS,
-    MOST_ROWS,
-    ON_A_CLOCK,
-    Chosen,
-    RunRow,
-    RunTails,
-    Total,
-    active,
-    log_tail,
-    natural,
-    newest,
-    read_overview,
-    totals,
-)
+from wattlaw_dashboard import dashboard_overview as view
 from wattlaw_dashboard.tails import Totals, Written, ended_run
 from wattlaw_dashboard.timeline import timelines
 
 T = TypeVar("T")
+Parts = dict[str, str]  # of HTML, by name
+_Used = tuple[view.Total, dict[str, str]]
 
+#: The part that says why the page cannot be computed; empty if it can.
+PROBLEM = "problem"
+#: The shortest time between two states.
+PERIOD_S = 1.0
 #: The shortest time between two readings of all results, and times of their duration.
 _RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
 #: Energies of windows, with what they are of. Outer scopes contain inner ones.
@@ -61,7 +51,7 @@ _ENERGIES = {
     "node_energy_j": "energy of nodes",
 }  # fmt: skip
 _TIME = "time of GPUs or workers"
-_EVERYTHING = Chosen()
+_EVERYTHING = view.Chosen()
 _USED = (_TIME, *_ENERGIES.values(), *(f"estimated {name}" for name in _ENERGIES.values()))
 #: The headings of the parts; the summary has its own.
 _HEADINGS = {
@@ -115,7 +105,7 @@ class Pages:
     _due_s: float = 0.0
 
     def __post_init__(self) -> None:
-        self._tails = RunTails(self.paths)
+        self._tails = view.RunTails(self.paths)
         #: Tables of a done run do not change.
         self._ended = lru_cache(maxsize=8)(lambda path, _: ended_run(RunFolder(path)))
         self._reading = Refreshed(partial(read_results, self.paths))
@@ -124,28 +114,28 @@ class Pages:
     def report(self) -> str | None:
         return self._report.get()
 
-    def overview(self, chosen: Chosen = _EVERYTHING) -> Parts:
+    def overview(self, chosen: view.Chosen = _EVERYTHING) -> Parts:
         with self._lock:
             if time.monotonic() >= self._due_s:  # all choices share it
                 begin_s = time.monotonic()
-                self._state = read_overview(self.paths, self._poller)
+                self._state = view.read_overview(self.paths, self._poller)
                 end_s = time.monotonic()
-                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / SHARE)
+                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / view.SHARE)
             state = self._state
             rows = chosen.rows(state.rows)
-            running = active(rows)
+            running = view.active(rows)
             written = self._tails.poll(running)
         reading = self._reading.get()
-        failed = [row for row in rows if row.status in FAILED]
+        failed = [row for row in rows if row.status in view.FAILED]
         logs = [
-            (row, log_tail(Store(self.paths[row.store]).folder(row.run_id)))
-            for row in newest(failed, 10)
+            (row, view.log_tail(Store(self.paths[row.store]).folder(row.run_id)))
+            for row in view.newest(failed, 10)
         ]
-        groups = totals(rows, chosen.by)
-        of_groups = _used(groups[:MOST_ROWS], reading)
+        groups = view.totals(rows, chosen.by)
+        of_groups = _used(groups[: view.MOST_ROWS], reading)
         shown: dict[str, dict[str, Any]] = {
             "answer": {"reading": reading, "blocks": _answer(reading, chosen)},
-            "summary": {"of": _used(totals(state.rows), reading), "paths": self.paths},
+            "summary": {"of": _used(view.totals(state.rows), reading), "paths": self.paths},
             "filter": {"choices": _choices(state.rows, chosen)},
             "groups": {
                 "of": of_groups, "groups": len(groups),
@@ -153,10 +143,10 @@ class Pages:
                 "statuses": count_statuses(row.status for row in rows),
             },
             "live": {"charts": timelines(*written), "running": running},
-            "failed": {"rows": logs, "of": totals(failed), "count": len(failed)},
-            "runs": {"rows": newest(rows), "of": totals(rows), "count": len(rows)},
+            "failed": {"rows": logs, "of": view.totals(failed), "count": len(failed)},
+            "runs": {"rows": view.newest(rows), "of": view.totals(rows), "count": len(rows)},
         }  # fmt: skip
-        common = {"state": state, "chosen": chosen, "fields": FIELDS}
+        common = {"state": state, "chosen": chosen, "fields": view.FIELDS}
         return {name: _render(name, **common, **values) for name, values in shown.items()}
 
     def run(self, store: int, run_id: str) -> Parts:
@@ -168,7 +158,7 @@ class Pages:
                 written = self._ended(folder.path, record.finished_at)
             else:
                 with self._lock:
-                    row = RunRow(store, run_id, {}, {"attempts": record.attempts})
+                    row = view.RunRow(store, run_id, {}, {"attempts": record.attempts})
                     written = self._tails.poll([row])
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
@@ -177,7 +167,7 @@ class Pages:
             "facts": _render("facts", record=record, state=folder.state(record), note=note),
             "live": _render("live", charts=timelines(*written), running=()),
             "windows": _render("windows", marks=last),
-            "log": _render("log", text=log_tail(folder)),
+            "log": _render("log", text=view.log_tail(folder)),
         }
 
     def _record(self, store: int, run_id: str) -> tuple[RunFolder, RunRecord]:
@@ -191,8 +181,7 @@ class Pages:
         raise NoSuchRun("there is no such run")
 
 
-def _answer(reading: Reading | None, chosen: Chosen) -> list[Answer | Table | str]:
-    """Return what the report begins with, of the chosen workload."""
+def _answer(reading: Reading | None, chosen: view.Chosen) -> list[Answer | Table | str]:
     if reading is None or reading.problem:
         return []
     workload = dict(chosen.values).get("workload")
@@ -202,8 +191,7 @@ def _answer(reading: Reading | None, chosen: Chosen) -> list[Answer | Table | st
     return [*verdict.answers(advice, refusals), *([table] if table else [])]
 
 
-def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, dict[str, str]]]:
-    """Add what the runs used, as text by its name: the time of workers, then energies."""
+def _used(found: Sequence[view.Total], reading: Reading | None) -> list[_Used]:
     shown, read = [], reading or Reading()
     for total in found:
         sums = Counter[str]({_TIME: total.hours} if total.hours else {})
@@ -218,11 +206,11 @@ def _used(found: Sequence[Total], reading: Reading | None) -> list[tuple[Total, 
     return shown
 
 
-def _choices(rows: Sequence[RunRow], chosen: Chosen) -> dict[str, list[str]]:
-    texts = {name: {row.fields[name] for row in rows} for name in FIELDS}
+def _choices(rows: Sequence[view.RunRow], chosen: view.Chosen) -> dict[str, list[str]]:
+    texts = {name: {row.fields[name] for row in rows} for name in view.FIELDS}
     for name, text in chosen.values:
         texts[name] |= {text}
-    return {name: sorted(each, key=natural) for name, each in texts.items() if len(each) > 1}
+    return {name: sorted(each, key=view.natural) for name, each in texts.items() if len(each) > 1}
 
 
 def read_results(paths: Sequence[Path]) -> Reading:
@@ -241,7 +229,7 @@ def _used_by_run(runs: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, dict[str
     and its GPU-hours if its record has times of another clock."""
     used: dict[str, dict[str, float]] = defaultdict(dict)
     by_id = runs.set_index("run_id")
-    virtual = epochs[~epochs["run_id"].map(by_id["launcher"].map(source_of)).isin(ON_A_CLOCK)]
+    virtual = epochs[~epochs["run_id"].map(by_id["launcher"].map(source_of)).isin(view.ON_A_CLOCK)]
     # The windows of the hosts of a run are at the same time.
     seconds = virtual.groupby(["run_id", "host"])["duration_s"].sum().groupby("run_id").max()
     for run_id, hours in (seconds * by_id["gpus"] / HOUR_S).dropna().items():

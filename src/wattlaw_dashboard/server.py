@@ -1,12 +1,17 @@
 """The web server: routes, server-sent events, and the socket that it listens on."""
 
 import asyncio
+import json
 import os
 import secrets
 import signal
 import socket
+import time
+from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from functools import partial
+from html import escape
 from importlib import resources
 from pathlib import Path
 from threading import Thread
@@ -21,19 +26,70 @@ from starlette.responses import HTMLResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from wattlaw.common.errors import NoSuchRun, NotAvailable
+from wattlaw.common.errors import NoSuchRun, NotAvailable, one_line
+from wattlaw.common.formatting import replace_invisible
 from wattlaw_dashboard.access import Guard, Tokens, private_folder
-from wattlaw_dashboard.channels import PROBLEM, Channel, Parts
-from wattlaw_dashboard.dashboard_overview import Chosen
-from wattlaw_dashboard.pages import Pages, page, results_page
+from wattlaw_dashboard.dashboard_overview import SHARE, Chosen
+from wattlaw_dashboard.pages import PERIOD_S, PROBLEM, Pages, Parts, page, results_page
 
 _ASSETS = {"app.css": "text/css", "app.js": "text/javascript", "report.css": "text/css"}
 _MOST_CHANNELS = 256
+#: After so quiet a time, a comment shows that the connection is alive.
+_ALIVE_S = 10.0
 #: Connections without a request that are open at once, those that the kernel holds until they are
 #: accepted, and the longest time that a request may take to arrive.
 MOST_SILENT, BACKLOG, _REQUEST_S = 128, 64, 10.0
 #: Longest path of a Unix socket (unix(7)), with its final zero.
 _MAX_SOCKET_PATH = 107
+
+
+@dataclass
+class Channel:
+    """One page: its parts of HTML are computed once for all viewers, and sent if they change."""
+
+    path: str
+    compute: Callable[[], Parts]
+    viewers: int = 0
+    _parts: Parts = field(default_factory=dict)
+    _due_s: float = 0.0
+    _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    async def fresh(self) -> Parts:
+        """Return the parts, computed anew if it is time; if that fails, the last and the reason."""
+        async with self._lock:
+            begin_s = time.monotonic()
+            if begin_s < self._due_s:
+                return self._parts
+            try:
+                self._parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
+            except Exception as error:  # the viewers see it, and the next period may succeed
+                if isinstance(error, NoSuchRun) and not self._parts:
+                    raise
+                text = escape(replace_invisible(one_line(error)))
+                self._parts = {**self._parts, PROBLEM: text}
+            now_s = time.monotonic()
+            self._due_s = now_s + max(PERIOD_S, (now_s - begin_s) / SHARE)
+            return self._parts
+
+    async def events(self) -> AsyncIterator[str]:
+        before: Parts = {}
+        sent_s = time.monotonic()
+        self.viewers += 1
+        try:
+            while True:
+                now = await self.fresh()
+                changed = {name: html for name, html in now.items() if before.get(name) != html}
+                before = now
+                if changed:
+                    yield f"data: {json.dumps(changed)}\n\n"
+                elif time.monotonic() - sent_s >= _ALIVE_S:
+                    yield ": alive\n\n"
+                else:
+                    await asyncio.sleep(PERIOD_S)
+                    continue
+                sent_s = time.monotonic()
+        finally:
+            self.viewers -= 1
 
 
 class Application:
@@ -124,7 +180,6 @@ def listen_unix(folder: Path) -> tuple[socket.socket, Path]:
 
 
 def listen_tcp(port: int) -> socket.socket:
-    """Return a socket on 127.0.0.1 (0: any free port); ``NotAvailable`` if it is in use."""
     try:
         return socket.create_server(("127.0.0.1", port), backlog=BACKLOG)
     except OSError as error:
@@ -133,10 +188,8 @@ def listen_tcp(port: int) -> socket.socket:
 
 
 class _Protocol(H11Protocol):
-    """One connection. A port is open to every user of the machine: their silent ones are bounded.
-
-    A request without the cookie is answered, and its connection closed, at once.
-    """
+    """One connection. A port is open to every user of the machine, so connections without a request
+    are bounded; a request without the cookie is answered at once."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)

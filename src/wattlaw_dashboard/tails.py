@@ -97,7 +97,6 @@ class Device:
         return (energy_j - before[1]) / (t_s - before[0])
 
     def title(self, column: str) -> str:
-        """Return its name, with the origin of a value that is not measured."""
         return f"{self.id} on {self.host}" + self.column(column).removeprefix(column)
 
     def column(self, column: str) -> str:
@@ -148,7 +147,6 @@ class RunTail:
         self.marks: list[Mark] = []
 
     def poll(self) -> bool:
-        """Read what is new; return whether there is anything."""
         is_changed = False
         for path in sorted(self._live.glob("*.csv")):
             match = _FILE.fullmatch(path.name)

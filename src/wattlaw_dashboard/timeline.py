@@ -36,7 +36,6 @@ class Timeline:
 
 
 def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
-    """Return a chart of each value that the devices have; one time axis for all."""
     step_s, (first, newest) = totals.step_s, totals.ends
     span_s = step_s * min(STEPS, max(_LEAST_STEPS, newest - first))
     charts = []

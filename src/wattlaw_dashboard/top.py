@@ -21,17 +21,7 @@ from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.run_status import StatusPoller
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
-from wattlaw_dashboard.channels import SHARE
-from wattlaw_dashboard.dashboard_overview import (
-    ACTIVE,
-    FAILED,
-    Overview,
-    RunTails,
-    active,
-    newest,
-    read_overview,
-    totals,
-)
+from wattlaw_dashboard import dashboard_overview as view
 from wattlaw_dashboard.tails import Device
 
 #: Steps of a sparkline, and its seconds.
@@ -71,19 +61,19 @@ def top(
 
 
 def _states(paths: list[Path]) -> Iterator[Group]:
-    tails, poller, due_s = RunTails(paths), StatusPoller(), 0.0
+    tails, poller, due_s = view.RunTails(paths), StatusPoller(), 0.0
     while True:
         begin_s = time.monotonic()
         if begin_s >= due_s:
-            overview = read_overview(paths, poller)
-            due_s = begin_s + (time.monotonic() - begin_s) / SHARE
-        running = active(overview.rows)
+            overview = view.read_overview(paths, poller)
+            due_s = begin_s + (time.monotonic() - begin_s) / view.SHARE
+        running = view.active(overview.rows)
         devices = _devices(tails.poll(running)[0], is_running=bool(running))
         yield Group(*_summary(overview), devices, *_runs(overview))
 
 
-def _summary(overview: Overview) -> Iterator[Text | Padding]:
-    for total in totals(overview.rows):
+def _summary(overview: view.Overview) -> Iterator[Text | Padding]:
+    for total in view.totals(overview.rows):
         ended, runs = total.ended, len(total.rows)
         text = f"{ended:,} of {runs:,} {total.source} runs ended"
         if total.not_needed:
@@ -127,14 +117,15 @@ def _marked(device: Device) -> str:
     return f" ({device.origin})" if device.origin else ""
 
 
-def _runs(overview: Overview) -> Iterator[Table]:
-    tables = {"running and queued": ACTIVE, "failures": FAILED, "done": ("done", OUT_OF_MEMORY)}
+def _runs(overview: view.Overview) -> Iterator[Table]:
+    ended = ("done", OUT_OF_MEMORY)
+    tables = {"running and queued": view.ACTIVE, "failures": view.FAILED, "done": ended}
     for title, states in tables.items():
         rows = [row for row in overview.rows if row.status in states]
         if not rows:
             continue
         counts = Counter(row.source for row in rows)
         shown = ", ".join(f"{count:,} {source}" for source, count in counts.items())
-        texts = ((row.title, row.status, row.reason or "") for row in newest(rows, _MOST_RUNS))
+        texts = ((row.title, row.status, row.reason or "") for row in view.newest(rows, _MOST_RUNS))
         columns = (f"{title} ({shown})", "state", "reason")
         yield make_table(columns, (map(escape_invisible, each) for each in texts))

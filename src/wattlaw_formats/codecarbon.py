@@ -11,17 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from wattlaw.common.formatting import plural
+from wattlaw.importing import reading
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import (
-    MISSING,
-    Source,
-    count,
-    headers_in,
-    moment_ns,
-    number,
-    positive,
-    text_in,
-)
 from wattlaw.importing.runs import RunMaker, checked_energy
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.import_tables import ImportedRun
@@ -30,6 +21,7 @@ from wattlaw.store.record import Facts, Site
 _REQUIRED = ("timestamp", "project_name", "duration", "emissions", "energy_consumed")
 _J_PER_KWH = 3.6e6
 _PARTS = {"gpu_energy": "gpu_energy_j", "cpu_energy": "cpu_energy_j", "ram_energy": "dram_energy_j"}
+_ENERGIES = (*_PARTS, "energy_consumed")
 _REASON = (
     "computed by CodeCarbon, which models memory and, without RAPL, processors; not checked here"
 )
@@ -48,21 +40,21 @@ class CodeCarbonImporter:
     description = "emissions.csv of CodeCarbon"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        return any({*_REQUIRED} <= names for names in headers_in(head))
+        return any({*_REQUIRED} <= names for names in reading.headers_in(head))
 
-    def read(self, source: Source, options: Options) -> Imported:
+    def read(self, source: reading.Source, options: Options) -> Imported:
         lines: list[Line] = []
         tasks: dict[str, list[Line]] = {}
         account = source.account
         for line, row in source.rows(_REQUIRED):
-            end_ns = moment_ns(row["timestamp"], options.timezone)
-            duration_s = positive(row["duration"])
+            end_ns = reading.moment_ns(row["timestamp"], options.timezone)
+            duration_s = reading.positive(row["duration"])
             if end_ns is None or duration_s is None or end_ns < int(duration_s * 1e9):
                 account.reject(line, "timestamp or duration is missing or invalid")
-            elif (column := _invalid_energy(row)) is not None:
-                account.reject(line, f"{column} is not a number of at least 0, such as 0.0125")
+            elif wrong := [name for name in _ENERGIES if _is_wrong(row.get(name) or "")]:
+                account.reject(line, f"{wrong[0]} is not a number of at least 0, such as 0.0125")
             else:
-                is_task = (row.get("task_name") or "").lower() not in MISSING
+                is_task = (row.get("task_name") or "").lower() not in reading.MISSING
                 own = tasks.setdefault(_process(row), []) if is_task else lines
                 own.append((line, row, end_ns - int(duration_s * 1e9), duration_s))
         kept = _last_of_each(lines)
@@ -102,17 +94,13 @@ class CodeCarbonImporter:
         return Imported(text, runs, notes=notes)
 
 
-def _invalid_energy(row: dict[str, str]) -> str | None:
-    for column in (*_PARTS, "energy_consumed"):
-        if (text := row.get(column) or "").lower() not in MISSING:
-            known = number(text)
-            if known is None or known < 0:
-                return column
-    return None
+def _is_wrong(energy: str) -> bool:
+    known = reading.number(energy)
+    return energy.lower() not in reading.MISSING and (known is None or known < 0)
 
 
 def _process(row: dict[str, str]) -> str:
-    return text_in(row, "run_id") or text_in(row, "project_name") or ""
+    return reading.text_in(row, "run_id") or reading.text_in(row, "project_name") or ""
 
 
 def _contains(total: Line, task: Line) -> bool:
@@ -121,17 +109,14 @@ def _contains(total: Line, task: Line) -> bool:
 
 
 def _last_of_each(lines: Sequence[Line]) -> list[Line]:
-    """Return the last line of each process, which adds up the ones before.
-
-    Lines of one ``run_id`` are of one process if they begin at the same time, so that the project's
-    name, ``None`` or 0 as ``run_id`` does no harm; or if they overlap and the id is CodeCarbon's, a
-    UUID. Lines of a UUID that follow each other are parts.
-    """
+    """Return the last line of each process, which adds up the ones before. Lines of one ``run_id``
+    are of one process if they begin at the same time (a ``run_id`` may be the project's name or 0),
+    or if they overlap and the id is a UUID. Lines of a UUID that follow each other are parts."""
     kept: list[Line] = []
     last: dict[str, list[int]] = {}  # by id, places in ``kept``
     for item in lines:
         _, row, start_ns, duration_s = item
-        run_id = text_in(row, "run_id") or ""
+        run_id = reading.text_in(row, "run_id") or ""
         own = last.setdefault(run_id, [])
         for place in reversed(own) if run_id else ():
             before = kept[place]
@@ -171,11 +156,11 @@ def _run(
     line, row, *_ = min(group, key=lambda item: item[0])
     if nodes > 1 and not is_tasks and len(group) % nodes:
         raise InvalidCell(f"{len(group)} processes cannot be divided by {nodes} nodes")
-    gpus = count(row.get("gpu_count"), least=1)
-    hardware = text_in(row, "gpu_model") or text_in(row, "cpu_model")
-    experiment = text_in(row, "experiment_id")
+    gpus = reading.count(row.get("gpu_count"), least=1)
+    hardware = reading.text_in(row, "gpu_model") or reading.text_in(row, "cpu_model")
+    experiment = reading.text_in(row, "experiment_id")
     named: dict[str, Any] = {
-        "workload": text_in(row, "project_name") or options.study,
+        "workload": reading.text_in(row, "project_name") or options.study,
         "gpus": None if gpus is None else gpus * nodes,
         "hardware": hardware,
         "options.experiment_id": None if experiment and _UUID.fullmatch(experiment) else experiment,
@@ -200,13 +185,15 @@ def _run(
     if total_j and all(window["energy_source"] == "none" for window in windows):
         # The first version does not divide the energy among devices.
         site = Site(scheduler="none", energy_j=total_j, energy_source="CodeCarbon energy_consumed")
-    software = {"codecarbon": version} if (version := text_in(row, "codecarbon_version")) else {}
+    software = (
+        {"codecarbon": version} if (version := reading.text_in(row, "codecarbon_version")) else {}
+    )
     return maker.run(values, windows, line=line, facts=Facts(software=software), site=site)
 
 
 def _sum_j(lines: Sequence[Line], column: str) -> float:
     """Return the energy of a column in joules; 0 where it is not known or was not measured."""
-    return sum(positive(row.get(column)) or 0.0 for _, row, *_ in lines) * _J_PER_KWH
+    return sum(reading.positive(row.get(column)) or 0.0 for _, row, *_ in lines) * _J_PER_KWH
 
 
 IMPORTER = CodeCarbonImporter()

@@ -35,10 +35,8 @@ _TREE = "tree.json"
 
 @dataclass(frozen=True)
 class Node:
-    """A group or a dataset, with the attributes that are texts or numbers.
-
-    Soft and external links are left out. ``refusal`` says why a dataset has no ``values``.
-    """
+    """A group or a dataset, with its texts and numbers as attributes and without soft and external
+    links; ``refusal`` says why a dataset has no ``values``."""
 
     name: str
     attributes: Mapping[str, str | float]
@@ -64,11 +62,8 @@ class Node:
 
 
 def read_tree(path: Path, most_values: int) -> Node:
-    """Return the content of an HDF5 file; lists of more than ``most_values`` numbers are not read.
-
-    Raises ``ValueError`` if HDF5 refuses the file, crashes or takes too long, and ``NotAvailable``
-    without h5py.
-    """
+    """Return the content of an HDF5 file without lists of more than ``most_values`` numbers. Raises
+    ``ValueError`` if HDF5 refuses the file, crashes or takes too long."""
     if importlib.util.find_spec("h5py") is None:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
     most_bytes = min(unpacked_bytes(path.stat().st_size, PACKED), _MAX_VALUES_BYTES)

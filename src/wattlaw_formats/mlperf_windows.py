@@ -106,11 +106,8 @@ def windows_of(
     dataset: float | None,
     sequence: float | None,
 ) -> tuple[list[dict[str, Any]], int]:
-    """Return the windows of a training, and the number of evaluations that ran at the same time.
-
-    ``batch`` has the samples of a step, ``dataset`` those of an epoch, ``sequence`` the tokens of a
-    sample. The events of windows are counted as read, other ones as left out with a reason.
-    """
+    """Return the windows of a training, and the number of evaluations that ran at the same time, by
+    the samples of a step and of an epoch, and the tokens of a sample."""
     evaluations = _intervals(account, events, "eval")
     starts = [each.begin.t_ms for each in evaluations]
     training = _innermost(
@@ -136,13 +133,16 @@ def windows_of(
         for interval in training:
             account.leave_out("an epoch within which training ended", *interval.rows)
         rows = []
-    edges = sorted(interval.times for interval in training)
-    overlaps = sum(each.rows in beside and _overlaps(each.times, edges) for each in evaluations)
+    begins, ends = ([each.times[edge] for each in training] for edge in (0, 1))
+    overlaps = sum(
+        each.rows in beside
+        and bisect_left(begins, each.stop.t_ms) > bisect_right(ends, each.begin.t_ms)
+        for each in evaluations
+    )
     return rows + _evaluations(account, events, evaluations, rows, scale), overlaps
 
 
 def _intervals(account: Account, events: Sequence[Event], kind: str) -> list[Interval]:
-    """Return the intervals of a kind by their time; events that are in none are left out."""
     begin, end = f"{kind}_start", f"{kind}_stop"
     intervals, ended = list[Interval](), None
     begun: Event | None = None
@@ -203,13 +203,6 @@ def _within(outer: Interval, others: Sequence[Interval]) -> list[Interval]:
     return [each for each in others[first:end] if each.stop.t_ms <= outer.stop.t_ms]
 
 
-def _overlaps(times: tuple[int, int], edges: Sequence[tuple[int, int]]) -> bool:
-    place = bisect_right(edges, times[0], key=lambda each: each[0])
-    return any(
-        begin < times[1] and end > times[0] for begin, end in edges[max(0, place - 1) : place + 1]
-    )
-
-
 def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
     """Say whether training waits for this evaluation, which is not of the model before it."""
     if evaluation.stop.t_ms > training.stop.t_ms:
@@ -224,9 +217,8 @@ def _is_within(evaluation: Interval, training: Interval, scale: Scale) -> bool:
         if evaluated < begun or names is _SAMPLES or scale.epoch_unit != scale.dataset:
             return evaluated == begun == 0
         # Epoch 2 may be the one that begins here, or the one that was trained.
-        return (
-            training.stop.t_ms - evaluation.stop.t_ms < evaluation.begin.t_ms - training.begin.t_ms
-        )
+        left_ms = training.stop.t_ms - evaluation.stop.t_ms
+        return left_ms < evaluation.begin.t_ms - training.begin.t_ms
     return True
 
 
@@ -328,11 +320,9 @@ def _amount(  # noqa: PLR0911 - a line for each way to count
 def _differences(
     begin: pd.DataFrame, stop: pd.DataFrame, totals: pd.DataFrame, name: str
 ) -> "pd.Series[float]":
-    """Return the difference of a running total in each interval; NaN where it is not logged.
-
-    A total that one event lacks is that of its neighbour: the evaluation after a block, the block
-    before it, or 0 at the start.
-    """
+    """Return the difference of a running total in each interval; NaN where it is not logged. One
+    event may lack it, and has that of its neighbour: the evaluation after a block, the block before
+    it, or 0 at the start."""
     first, until = begin[name], stop["t_ms"].shift(-1).fillna(math.inf)
     later = totals.reindex(np.searchsorted(totals["t_ms"], stop["t_ms"])).reset_index(drop=True)
     after = stop[name].fillna(first.shift(-1).where(first.notna()))
@@ -367,12 +357,8 @@ def _samples(
 def _windows(
     interval: Interval, inside: Sequence[Interval], amount: Amount, scale: Scale
 ) -> list[dict[str, Any]] | str:
-    """Return the windows between the evaluations in an interval, or why there is none."""
-    marks = [
-        interval.begin,
-        *(mark for each in inside for mark in (each.begin, each.stop)),
-        interval.stop,
-    ]
+    edges = (mark for each in inside for mark in (each.begin, each.stop))
+    marks = [interval.begin, *edges, interval.stop]
     spans = [(first, last, last.t_ms - first.t_ms)
              for first, last in zip(marks[::2], marks[1::2], strict=True)]  # fmt: skip
     trained_ms = sum(span_ms for _, _, span_ms in spans if span_ms > 0)

@@ -100,8 +100,11 @@ def _round(
     reader: _Reader, maker: RunMaker, app: Node, group: Node, started_ns: int
 ) -> tuple[ImportedRun, int]:
     path, hosts = reader.path, _nodes(group)
-    rows, duration_s = SampleRows(path), _value(group, "metrics/RUNTIME")
-    reader.dropped = Counter()
+    rows, reader.dropped = SampleRows(path), Counter()
+    metrics = group.members.get("metrics")
+    runtime = metrics and metrics.members.get("RUNTIME")
+    duration_s = 0.0 if runtime is None else runtime.number("value") or runtime.number("mean")
+    duration_s = duration_s if 0 < duration_s < 1e8 else 0.0
     for host in hosts:
         for sensor in (s for devices in _nodes(host) for s in _nodes(devices)):
             _add_sensor(reader, rows, _name(host), sensor, started_ns)
@@ -114,10 +117,10 @@ def _round(
     reader.dropped.update(("call", why) for why in left.values())
     windows = [row for index, row in enumerate(windows) if index not in left]
     if not windows:
-        if duration_s is None or not duration_s > 0:
+        if not duration_s:
             raise BadInput(f"{path}: a round has neither regions nor a runtime")
         windows = [{"phase": "run", "start_ns": started_ns, "duration_s": duration_s}]
-    end_ns = max([*ends_ns, started_ns + round((duration_s or 0) * 1e9)])
+    end_ns = max([*ends_ns, started_ns + round(duration_s * 1e9)])
     readings = rows.readings() if len(rows) else None
     gpus = 0 if readings is None else len(gpus_of(readings.samples))
     values: dict[str, Any] = {"workload": _name(app), "nodes": max(1, len(hosts))}
@@ -213,14 +216,6 @@ def _name(node: Node) -> str:
 def _factor(data: Node) -> float:
     factor = data.number("mag")
     return factor if 1e-12 <= factor <= 1e12 else 1.0
-
-
-def _value(group: Node, name: str) -> float | None:
-    metric: Node | None = group
-    for part in name.split("/"):
-        metric = metric and metric.members.get(part)
-    value = None if metric is None else metric.number("value") or metric.number("mean")
-    return value if value is not None and 0 < value < 1e8 else None
 
 
 IMPORTER = PerunImporter()

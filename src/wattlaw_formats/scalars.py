@@ -48,9 +48,7 @@ _MAX_OPTIONS, _MAX_TEXT = 200, 200
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One value of a tag; ``row`` is the number of its record or line."""
-
-    row: int
+    row: int  # the number of its record or line
     file: Path
     tag: str
     step: int
@@ -93,9 +91,55 @@ class Logged:
             self.notes.append(f"damaged or cut off at byte {at:,} of {size:,}")
 
     def imported(self, options: Options) -> Imported:
-        values = {"workload": self.workload, **setting_of(self.source.path, self.config, options)}
+        source, what, scalars, notes = self.source, self.what, self.scalars, self.notes
+        path, account = source.path, source.account
+        values = {"workload": self.workload, **setting_of(path, self.config, options)}
         values |= {"hardware": self.hardware} if self.hardware else {}
-        return imported_training(self, options, values)
+        readings = self.samples.readings() if self.samples else None
+        evaluated = [each for each in scalars if each.is_evaluation]
+        of_training = [each for each in scalars if not each.is_evaluation]
+        seen = [each for each in of_training if SAMPLES.fullmatch(each.tag)]
+        by_tag = Counter(each.tag for each in of_training if not SAMPLES.fullmatch(each.tag))
+        tag = max(sorted(by_tag), key=lambda name: by_tag[name], default=None)
+        others = [each.row for each in of_training if each.tag != tag]
+        account.leave_out("a scalar of training whose times are not used", *others)
+        account.read(*(each.row for each in evaluated))
+        points = [each for each in of_training if each.tag == tag]
+        windows, own_notes = _windows(source, _sessions(source, points), evaluated)
+        if not windows and readings is not None:
+            return Imported(describe(what, readings, options), readings=readings, notes=notes)
+        if not windows:
+            raise BadInput(
+                f"{path}: no scalar of training at two steps between evaluations; log one in "
+                "each step, or import the times with --from table --map"
+            )
+        _add_samples(windows, seen)
+        own_notes = [*notes, *own_notes]
+        steps = sum(window.get("steps", 0) for window in windows)
+        length = f"{steps:,} steps" if steps else plural(len(windows), "epoch")
+        names = {each.tag for each in evaluated if "loss" not in each.tag.lower()}
+        measure = measure_of(windows)
+        windows += _evaluations(evaluated, min(names, default=None))
+        note = f"steps by the times of the scalar {str(tag)[:100]!a}"
+        gpus = 0
+        if readings is not None:
+            readings, _ = selected(readings, options.devices)
+            gpus = len(gpus_of(readings.samples))
+            values = {"gpus": gpus, **values}
+            wanted = options.constants.get("gpus", values["gpus"])
+            if wanted != gpus:
+                why = f"the power is that of {plural(gpus, 'GPU')}, and the run has {wanted}"
+                own_notes.append(f"no energy: {why}")
+                readings = None
+        run = single_run(
+            path, RunMaker(path, options), values, windows, measure,
+            facts=Facts(metric=min(names, default=None)), notes=[note, *own_notes],
+        )  # fmt: skip
+        tags = len({each.tag for each in scalars})
+        text = f"{what}: {len(scalars):,} scalars, {tags} tags, {length} by {str(tag)[:60]!a}"
+        if readings is not None:
+            run, text = measured(run, readings), f"{text}, power of {plural(gpus, 'GPU')}"
+        return Imported(text, [run], notes=own_notes)
 
 
 def setting_of(path: Path, config: Mapping[str, Any], options: Options) -> dict[str, Any]:
@@ -123,56 +167,6 @@ def setting_of(path: Path, config: Mapping[str, Any], options: Options) -> dict[
     return values
 
 
-def imported_training(logged: Logged, options: Options, values: Mapping[str, Any]) -> Imported:
-    source, what, scalars, notes = logged.source, logged.what, logged.scalars, logged.notes
-    path, account = source.path, source.account
-    readings = logged.samples.readings() if logged.samples else None
-    evaluated = [each for each in scalars if each.is_evaluation]
-    of_training = [each for each in scalars if not each.is_evaluation]
-    seen = [each for each in of_training if SAMPLES.fullmatch(each.tag)]
-    by_tag = Counter(each.tag for each in of_training if not SAMPLES.fullmatch(each.tag))
-    tag = max(sorted(by_tag), key=lambda name: by_tag[name], default=None)
-    others = [each.row for each in of_training if each.tag != tag]
-    account.leave_out("a scalar of training whose times are not used", *others)
-    account.read(*(each.row for each in evaluated))
-    points = [each for each in of_training if each.tag == tag]
-    windows, own_notes = _windows(source, _sessions(source, points), evaluated)
-    if not windows and readings is not None:
-        return Imported(describe(what, readings, options), readings=readings, notes=notes)
-    if not windows:
-        raise BadInput(
-            f"{path}: no scalar of training at two steps between evaluations; log one in "
-            "each step, or import the times with --from table --map"
-        )
-    _add_samples(windows, seen)
-    own_notes = [*notes, *own_notes]
-    steps = sum(window.get("steps", 0) for window in windows)
-    length = f"{steps:,} steps" if steps else plural(len(windows), "epoch")
-    names = {each.tag for each in evaluated if "loss" not in each.tag.lower()}
-    measure = measure_of(windows)
-    windows += _evaluations(evaluated, min(names, default=None))
-    note = f"steps by the times of the scalar {str(tag)[:100]!a}"
-    gpus = 0
-    if readings is not None:
-        readings, _ = selected(readings, options.devices)
-        gpus = len(gpus_of(readings.samples))
-        values = {"gpus": gpus, **values}
-        wanted = options.constants.get("gpus", values["gpus"])
-        if wanted != gpus:
-            known = plural(gpus, "GPU")
-            own_notes.append(f"no energy: the power is that of {known}, and the run has {wanted}")
-            readings = None
-    run = single_run(
-        path, RunMaker(path, options), values, windows, measure,
-        facts=Facts(metric=min(names, default=None)), notes=[note, *own_notes],
-    )  # fmt: skip
-    tags = len({each.tag for each in scalars})
-    text = f"{what}: {len(scalars):,} scalars, {tags} tags, {length} by {str(tag)[:60]!a}"
-    if readings is not None:
-        run, text = measured(run, readings), f"{text}, power of {plural(gpus, 'GPU')}"
-    return Imported(text, [run], notes=own_notes)
-
-
 def _add_samples(windows: Sequence[dict[str, Any]], seen: Sequence[Scalar]) -> None:
     """Add the samples of each window where a scalar counts them: it is then known at both ends."""
     known = {each.step: each.value for each in seen}
@@ -187,10 +181,8 @@ def _add_samples(windows: Sequence[dict[str, Any]], seen: Sequence[Scalar]) -> N
 
 
 def _sessions(source: Source, points: Sequence[Scalar]) -> list[list[Scalar]]:
-    """Return the points of each uninterrupted training: its steps only grow, in one file.
-
-    Files that are written at the same time are those of several processes of one training.
-    """
+    """Return the points of each training without a break: its steps only grow, in one file. Files
+    that are written at the same time are of several processes of one training."""
     sessions = list[list[Scalar]]()
     for point in points:
         last = sessions[-1][-1] if sessions else None

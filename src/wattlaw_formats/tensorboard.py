@@ -32,49 +32,44 @@ class EventsImporter:
         return b"brain.Event:" in head[:100]
 
     def files_of(self, path: Path) -> list[Path]:
-        """Return the event files of a training: of its folder, and of ``train`` and the like."""
         parts = [each for each in sorted(path.iterdir()) if each.is_dir()]
         folders = [path, *(each for each in parts if PART.fullmatch(each.name))]
         return [file for each in folders for file in sorted(each.glob(_FILES)) if file.is_file()]
 
     def read(self, source: Source, options: Options) -> Imported:
-        logged = Logged(source, "TensorBoard events", workload_of(source.path))
-        _read_scalars(logged)
+        path = source.path
+        logged = Logged(source, "TensorBoard events", workload_of(path))
+        try:
+            from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+            from tensorboardX import proto  # noqa: F401 - the reason below if it is missing
+        except ImportError:
+            reason = 'tensorboardX is needed; pip install "wattlaw[import]"'
+            raise NotAvailable(f"{path}: {reason}") from None
+        files = self.files_of(path) if path.is_dir() else [path]
+        if not files:
+            raise BadInput(f"{path}: a folder without event files")
+        for file in files:
+            data = read_input(file, MAX_BYTES)
+            for row, (at, record) in source.items(_records(data), "record"):
+                if record is not None and len(record) > _MAX_RECORD_BYTES:
+                    source.account.leave_out(_LARGE, row)
+                    continue
+                try:
+                    if record is None:
+                        raise ValueError("damaged")
+                    own = [*_event(record)]
+                except (ValueError, struct.error, DecodeError):
+                    if at == 0:
+                        raise BadInput(f"{file}: its first record is damaged") from None
+                    logged.leave_out_damaged(row, at, len(data))
+                    continue
+                if not own and at == 0:  # the version of the format
+                    source.account.header(row)
+                elif not own:
+                    source.account.leave_out("a record without a scalar", row)
+                for values in own:
+                    logged.add_scalar(row, *values, file)
         return logged.imported(options)
-
-
-def _read_scalars(logged: Logged) -> None:
-    source, path = logged.source, logged.source.path
-    try:
-        from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-        from tensorboardX import proto  # noqa: F401 - the reason below if it is missing
-    except ImportError:
-        reason = 'tensorboardX is needed; pip install "wattlaw[import]"'
-        raise NotAvailable(f"{path}: {reason}") from None
-    files = IMPORTER.files_of(path) if path.is_dir() else [path]
-    if not files:
-        raise BadInput(f"{path}: a folder without event files")
-    for file in files:
-        data = read_input(file, MAX_BYTES)
-        for row, (at, record) in source.items(_records(data), "record"):
-            if record is not None and len(record) > _MAX_RECORD_BYTES:
-                source.account.leave_out(_LARGE, row)
-                continue
-            try:
-                if record is None:
-                    raise ValueError("damaged")
-                own = [*_event(record)]
-            except (ValueError, struct.error, DecodeError):
-                if at == 0:
-                    raise BadInput(f"{file}: its first record is damaged") from None
-                logged.leave_out_damaged(row, at, len(data))
-                continue
-            if not own and at == 0:  # the version of the format
-                source.account.header(row)
-            elif not own:
-                source.account.leave_out("a record without a scalar", row)
-            for values in own:
-                logged.add_scalar(row, *values, file)
 
 
 def _records(data: bytes) -> Iterator[tuple[int, bytes | None]]:

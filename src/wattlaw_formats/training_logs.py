@@ -44,9 +44,6 @@ _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "gradient_ac
 _NOTED = (*_COUNTS[:6], "sharding", "checkpointing", "precision")
 
 
-_COLUMNS = ("row", "step", "value", "batch", "energy", "total", "t_s")
-
-
 @dataclass
 class _Training:
     printed: dict[str, str] = field(default_factory=dict)
@@ -160,8 +157,8 @@ def _run(
     training: _Training,
     constants: Mapping[str, Any],
 ) -> ImportedRun | str:
-    """Return the run of a training, or why it is none."""
-    table = pd.DataFrame(training.points, columns=[*_COLUMNS], dtype=float)
+    columns = ["row", "step", "value", "batch", "energy", "total", "t_s"]
+    table = pd.DataFrame(training.points, columns=columns, dtype=float)
     table["row"] = table["row"].astype(int)
     values, notes = _values(source.path, training.printed)
     batches = table["batch"].mode()
@@ -318,7 +315,6 @@ def _add_groups(printed: dict[str, str]) -> int | None:
 
 
 def _choices(printed: Mapping[str, str], values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that are names, or true and false."""
     chosen: dict[str, Any] = {}
     stage, own = count(printed.get("zero_stage"), 0, 3), printed.get("sharding")
     if _truth(printed.get("torch_fsdp")):

@@ -37,7 +37,6 @@ class Program:
     facts: list[re.Pattern[str]]
 
     def printed(self, line: str) -> dict[str, str]:
-        """Return settings in a line, by our names."""
         known = {
             name: text
             for pattern in self.facts

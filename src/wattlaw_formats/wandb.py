@@ -89,7 +89,6 @@ class _Run(scalars.Logged):
         return account.header(row)
 
     def add(self, row: int, time_s: float | None, values: Mapping[str, Any]) -> None:
-        """Add what was logged at one time: readings of GPUs, or values of a step."""
         t_ns, account = None if time_s is None else ns_of(time_s), self.source.account
         if time_s is None or not t_ns:
             return account.leave_out("no time", row)

@@ -81,26 +81,16 @@ class Published:
 _NUMBERS = ("power_limit_w", "clock_limit_mhz", "value", "value_high", "se", "r2")
 
 
+@cache
 def published(
     study: str | None = None, quantity: str | None = None, workload: str | None = None
 ) -> tuple[Published, ...]:
-    """Return the published values, optionally of one study, quantity or workload."""
-    return tuple(
-        row
-        for row in _all_values()
-        if study in (None, row.study)
-        and quantity in (None, row.quantity)
-        and workload in (None, row.workload)
-    )
-
-
-@cache
-def _all_values() -> tuple[Published, ...]:
     text = resources.files("wattlaw_papers").joinpath("published.csv").read_text("utf-8")
-    every = []
+    wanted, found = {"study": study, "quantity": quantity, "workload": workload}, []
     for row in csv.DictReader(text.splitlines()):
         values: dict[str, Any] = {name: cell or None for name, cell in row.items()}
         values |= {name: float(row[name]) for name in _NUMBERS if row[name]}
         values |= {name: int(row[name]) for name in ("gpus_min", "gpus_max") if row[name]}
-        every.append(Published(**values))
-    return tuple(every)
+        if all(each in (None, values[name]) for name, each in wanted.items()):
+            found.append(Published(**values))
+    return tuple(found)

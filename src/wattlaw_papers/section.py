@@ -97,7 +97,6 @@ def by_workload(claims: Sequence[Claim]) -> tables.Table | None:
 
 
 def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str]:
-    """Yield how many claims of each study have which verdict, and name some of them."""
     for study in dict.fromkeys(claim.study for claim in claims):
         in_study = [claim for claim in claims if claim.study == study]
         counts = Counter(claim.verdict for claim in in_study)

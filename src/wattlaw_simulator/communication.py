@@ -44,11 +44,8 @@ class Route:
         per_node = ceil(self.gpus / self.nodes)
         inner_s, outer_s = inner.latency_us * 1e-6, outer.latency_us * 1e-6
         outer_hops = self.nodes if self.nodes > 1 else 0
-        ring_s = (
-            (self.gpus - 1)
-            / self.gpus
-            * (send_s + outer_hops * outer_s + (self.gpus - outer_hops) * inner_s)
-        )
+        ring_s = send_s + outer_hops * outer_s + (self.gpus - outer_hops) * inner_s
+        ring_s *= (self.gpus - 1) / self.gpus
         tree_s = send_s + ceil(log2(self.nodes)) * outer_s + (per_node - 1) * inner_s
         return 2 * np.minimum(ring_s, tree_s)
 
@@ -62,13 +59,9 @@ class Communication:
 def communication(
     profile: WorkloadProfile, route: Route, backward_s: float, bucket_mb: float, overlap: float
 ) -> Communication:
-    """Return the communication of one step, in buckets that start as soon as they are full.
-
-    A bucket starts when its gradients are ready and the bucket before is done. The last bucket is
-    done at max over k of (ready_k + sum of the times of k and all after it). The backward pass can
-    overlap with buckets of ``bucket_mb`` MiB, and ``overlap`` is the share of that which is
-    achieved.
-    """
+    """Return the communication of one step. A bucket of ``bucket_mb`` MiB starts when its gradients
+    are ready and the bucket before is done; the last is done at max over k of (ready_k + sum of the
+    times of k and all after it). ``overlap`` is the share of what can overlap that does."""
     sizes = _buckets(profile, bucket_mb)
     bucket_s = route.allreduce_s(sizes)
     total_s = float(bucket_s.sum())
@@ -80,10 +73,8 @@ def communication(
 
 
 def _buckets(profile: WorkloadProfile, bucket_mb: float) -> Floats:
-    """Return the bytes of the buckets: a small one first, and at most one for each tensor.
-
-    Buckets are equal; that DDP never splits a large tensor is not modelled.
-    """
+    """Return the bytes of the buckets: a small one, then equal ones, at most one for each tensor.
+    That DDP never splits a large tensor is not modelled."""
     total = float(profile.gradient_bytes)
     first = min(total, _FIRST_BUCKET, bucket_mb * _MIB)
     tensors = 2 * profile.layers  # a weight and a bias each

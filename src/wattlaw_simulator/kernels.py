@@ -63,7 +63,6 @@ def kernel_load(
 
 
 def peak_flops(gpu: Gpu, precision: Precision) -> float:
-    """Return the peak of a board's arithmetic at its highest clock, in operations per second."""
     if precision not in gpu.peak_tflops:
         allowed = ", ".join(sorted(gpu.peak_tflops))
         raise BadInput(f"precision: given {precision}; allowed on {gpu.name}: {allowed}")

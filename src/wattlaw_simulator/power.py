@@ -75,11 +75,9 @@ class Board:
         return self._with(self.parameters.power_communication, clock_mhz)
 
     def run(self, load: Load, host_s: float) -> Point:
-        """Return the operating point of a load that the host takes ``host_s`` to launch.
-
-        Each kernel runs at the highest clock at which its power is within the limit. Where it
-        exceeds the limit at the lowest clock, the GPU pauses within the kernel.
-        """
+        """Return the operating point of a load that the host takes ``host_s`` to launch. Each
+        kernel runs at the highest clock at which its power is within the limit; if it exceeds that
+        at the lowest clock, the GPU pauses within the kernel."""
         limit_w = self.limit_w
         top_mhz = np.full_like(load.count, self.top_mhz)
         low_mhz = np.minimum(self.gpu.min_clock_mhz, top_mhz)

@@ -34,7 +34,6 @@ from wattlaw_simulator.simulated_job import (
     Window,
 )
 
-_FORWARD = ("forward",)
 #: An all-reduce reads and writes each byte about twice on the GPU.
 _COMMUNICATION_PASSES = 4
 #: The most loader processes of a rank by default, as in ``workloads.data_loading``.
@@ -43,8 +42,6 @@ MAX_LOADER_PROCESSES = 8
 
 @dataclass(frozen=True)
 class _Step:
-    """One training step, or one forward pass of an evaluation."""
-
     split: Split
     point: Point
     phases: tuple[Phase, ...]
@@ -164,11 +161,8 @@ def _training_step(job: SimulatedJob, local: float) -> _Step:
     route = Route(job.cluster, job.gpus, job.nodes, parameters.network)
     allreduce = communication(job.profile, route, backward_s, job.bucket_mb, parameters.overlap)
     slowest = slowest_over_mean(parameters, job.profile.work_cv, local, job.gpus)
-    moved_s = (
-        _COMMUNICATION_PASSES
-        * job.profile.gradient_bytes
-        / (gpu.memory_bandwidth_gb_s * 1e9 * parameters.bandwidth)
-    )
+    bandwidth = gpu.memory_bandwidth_gb_s * 1e9 * parameters.bandwidth
+    moved_s = _COMMUNICATION_PASSES * job.profile.gradient_bytes / bandwidth
     return _step(
         job, local, point, board,
         communication_s=allreduce.exposed_s,
@@ -226,7 +220,7 @@ def _evaluation(job: SimulatedJob, awake_w: float) -> Window:
     passes = job.evaluation_samples / (local * job.gpus)
     count = ceil(passes - 1e-9)
     mean_local = local * passes / count
-    load, board = _load(job, _FORWARD, mean_local), _board(job)
+    load, board = _load(job, ("forward",), mean_local), _board(job)
     point = board.run(load, _host_s(job, load))
     forward = _step(job, mean_local, point, board, 0.0, 0.0, 0.0)  # ranks do not wait
     startup_s = _first_input_s(job, local)
@@ -240,7 +234,6 @@ def _window(
     awake_w: float,
     samples: int,
 ) -> Window:
-    """Return the totals of a window: its start, in which GPUs wait, and its steps."""
     pieces = [(startup_s, awake_w, 0.0, 0.0)]
     pieces += [
         (count * phase.duration_s, phase.power_w, phase.sm_util, phase.mem_util)
@@ -321,6 +314,5 @@ def deviation_of_maximum(count: int) -> float:
 def slowest_over_mean(
     parameters: Parameters, work_cv: float, local_batch: float, ranks: int
 ) -> float:
-    """Return the time of the slowest of ``ranks`` over the mean of all, at least 1."""
     sigma = sqrt(step_cv(parameters, work_cv, local_batch) ** 2 + parameters.gpu_spread**2)
     return 1 + sigma * expected_maximum(ranks)

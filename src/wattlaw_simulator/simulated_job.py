@@ -10,11 +10,8 @@ from wattlaw.workloads.profile import WorkloadProfile
 
 @dataclass(frozen=True)
 class Parameters:
-    """The free parameters: the shares of the hardware's peaks that runs achieve.
-
-    They describe machines and software, never a model. The comment of each is the source of its
-    default.
-    """
+    """The free parameters: the shares of the hardware's peaks that runs achieve, of machines and
+    software and never of a model. Comments are the sources of the defaults."""
 
     compute_fp32: float = 0.7  # assumed: large float32 products reach 70-90 % of peak
     #: Assumed: training on tensor cores reaches 30-60 % of peak within its kernels.
@@ -49,12 +46,8 @@ class Parameters:
 
 @dataclass(frozen=True)
 class SimulatedJob:
-    """One setting of one workload on one cluster.
-
-    A setting that is not placed gets the fewest nodes of the cluster. ``samples`` and
-    ``evaluation_samples`` are of the full data set; training uses the setting's fraction of its
-    samples.
-    """
+    """One setting of one workload on one cluster, on the fewest nodes if it is not placed. The
+    samples are of the full data set; training uses the setting's fraction."""
 
     profile: WorkloadProfile
     cluster: Cluster
@@ -80,7 +73,6 @@ class SimulatedJob:
 
     @property
     def local_batch(self) -> int:
-        """Return the samples of a GPU in a step; one where the batch is not known."""
         return int(self.setting.local_batch or 1)
 
     @property
@@ -88,8 +80,11 @@ class SimulatedJob:
         return self.gpus * self.local_batch
 
     @property
+    def limit_w(self) -> float:
+        return self.setting.power_limit_w or self.cluster.gpu.max_w
+
+    @property
     def precision(self) -> Precision:
-        """Return the precision; fp32 where it is not known."""
         return self.setting.precision or "fp32"
 
 

@@ -10,40 +10,27 @@ from collections.abc import Sequence
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
 from wattlaw.measure.devices.nvidia.nvml import open_driver
 from wattlaw.measure.devices.visible import parse_job_gpus
+from wattlaw.measure.limits import requests
 from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.prolog_request import parse_limit_comment, requests_limit
-from wattlaw.measure.limits.requests import (
-    Limits,
-    changes,
-    check_range,
-    report_applied_limits,
-    state_to_save,
-)
+from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.state_folder import SavedState
 from wattlaw.store.record import LimitReport
-from wattlaw_site.node_state import (
-    SiteStateFolder,
-    belongs_to,
-    open_nvidia_limiter,
-    remove_report,
-    write_report,
-)
+from wattlaw_site import node_state
+from wattlaw_site.node_state import SiteStateFolder
 from wattlaw_site.site_file import SiteFile
 from wattlaw_site.site_job import NodeJob, SitePaths, is_over, log
 from wattlaw_site.watch import Watch
 
 
 def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
-    """Restore the limits that earlier jobs have left, and limit a job's GPUs if it requests that.
-
-    Failures are written to the job's report and to the administrators' log. They raise no error:
-    a prolog that fails drains the node.
-    """
-    remove_report(paths, job.job_id, job.node)
+    """Restore the limits that earlier jobs have left, and limit a job's GPUs if it requests that. A
+    prolog that fails drains the node: failures are in the job's report and in the log."""
+    node_state.remove_report(paths, job.job_id, job.node)
     folder = SiteStateFolder(paths)
     try:
         states = folder.of_this_host()
-        earlier = [saved for saved in states if belongs_to(saved, job)]
+        earlier = [saved for saved in states if node_state.belongs_to(saved, job)]
         stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
         _restore_all(folder, earlier, is_stale=False)
         _restore_all(folder, stale, is_stale=True)
@@ -59,7 +46,7 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
     except (WattlawError, OSError) as error:
         reason = one_line(error)
         log(f"job {job.job_id} of {job.user}: its limit is refused: {reason}")
-        write_report(paths, report.model_copy(update={"refused": reason}))
+        node_state.write_report(paths, report.model_copy(update={"refused": reason}))
 
 
 def _is_over(saved: SavedState) -> bool | None:
@@ -81,7 +68,7 @@ def _restore_all(folder: SiteStateFolder, states: Sequence[SavedState], *, is_st
     if not states:
         return
     reasons = []
-    with open_nvidia_limiter() as limiters:
+    with node_state.open_nvidia_limiter() as limiters:
         for saved in states:
             try:
                 folder.restore(saved.device, limiters, saved.token, is_stale=is_stale)
@@ -104,13 +91,13 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: Prolog
     folder = SiteStateFolder(paths)
     folder.create()
     devices = job_gpu_uuids(job.gpus)
-    with open_nvidia_limiter() as limiters, folder.locked(devices):
+    with node_state.open_nvidia_limiter() as limiters, folder.locked(devices):
         limiter = limiters.get("nvidia")
         if limiter is None:
             raise NotAvailable("the NVIDIA driver does not answer")
         states = [limiter.read(device) for device in devices]
         for state in states:
-            check_range(state, limits, devices)
+            requests.check_range(state, limits, devices)
             saved = folder.read(state.device)
             if saved is not None:
                 raise NotAvailable(
@@ -122,11 +109,11 @@ def _apply_limits(paths: SitePaths, job: NodeJob, limits: Limits, report: Prolog
             reports: list[LimitReport] = []
             for state in states:
                 owner = {"job_id": job.job_id, "node": job.node, "token": token, "user": job.user}
-                folder.write(state_to_save(state, limits, owner_pid=0, **owner))
-                for change in changes(state.device, limits).values():
+                folder.write(requests.state_to_save(state, limits, owner_pid=0, **owner))
+                for change in requests.changes(state.device, limits).values():
                     change(limiter)
-                reports.append(report_applied_limits(state, limits, "nvidia", limiter))
-            write_report(paths, report.model_copy(update={"limits": tuple(reports)}))
+                reports.append(requests.report_applied_limits(state, limits, "nvidia", limiter))
+            node_state.write_report(paths, report.model_copy(update={"limits": tuple(reports)}))
         except BaseException:
             for device in devices:  # the epilog restores what cannot be restored now
                 try:
@@ -142,12 +129,12 @@ def epilog(paths: SitePaths, job: NodeJob) -> None:
     """Restore the limits from before a job; ``NotAvailable`` (drain the node) if one stays."""
     folder = SiteStateFolder(paths)
     try:
-        own = [saved for saved in folder.of_this_host() if belongs_to(saved, job)]
+        own = [saved for saved in folder.of_this_host() if node_state.belongs_to(saved, job)]
         _restore_all(folder, own, is_stale=False)
         if damaged := folder.survey()[1]:
             raise NotAvailable("; ".join(damaged))
     finally:
-        remove_report(paths, job.job_id, job.node)
+        node_state.remove_report(paths, job.job_id, job.node)
 
 
 def restore(paths: SitePaths, *, also_running: bool) -> None:
@@ -162,7 +149,7 @@ def restore(paths: SitePaths, *, also_running: bool) -> None:
     except NotAvailable as error:
         reasons.append(str(error))
     for saved in stale:
-        remove_report(paths, saved.job_id or "", saved.node or "")
+        node_state.remove_report(paths, saved.job_id or "", saved.node or "")
     advice = "Slurm does not say whether it is over; 'restore --all' restores its limits"
     reasons += [f"{saved.device}: job {saved.job_id}: {advice}" for saved in unknown]
     reasons += folder.survey()[1]

@@ -35,10 +35,8 @@ def remove_report(paths: SitePaths, job_id: str, node: str) -> None:
 
 
 class SiteStateFolder(StateFolder):
-    """The folder of previous limits, which only root may write, with locks that only root has.
-
-    A lock of the machine, which any user can take, would let a user stop a prolog or epilog.
-    """
+    """The folder of previous limits, which only root may write, with locks that only root has: any
+    user can take a lock of the machine, and so could stop a prolog or epilog."""
 
     advice = ""
 
@@ -72,12 +70,9 @@ class SiteStateFolder(StateFolder):
     def restore(
         self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
     ) -> None:
-        """Restore a device if its saved state has this token, and remove the saved state.
-
-        There may be another saved state by now. Of a stale one the job may have ended long ago:
-        a limit that somebody has set since then stays. Raises ``WattlawError`` if the device could
-        not be restored; the saved state stays.
-        """
+        """Restore a device if its saved state has this token, and remove the saved state. The job
+        of a stale one may have ended long ago: a limit that was set since then stays. Raises
+        ``WattlawError`` if that fails; the saved state stays."""
         with self.locked([device]):
             self.restore_locked(device, limiters, token, is_stale=is_stale)
 

@@ -90,10 +90,8 @@ def squeue(*options: str) -> str | None:
 
 
 def job_steps(job_id: str) -> dict[int, str]:
-    """Return the steps of a job that have a slurmstepd on this node, by its pid.
-
-    Only processes of this user count: any user can give a process that name.
-    """
+    """Return the steps of a job that have a slurmstepd of this user on this node, by its pid; any
+    user can give a process that name."""
     begin, steps = f"slurmstepd: [{job_id}.", {}
     for pid, arguments in _own_processes():
         line = " ".join(arguments)
@@ -112,12 +110,10 @@ def is_slurmd_running(node: str) -> bool:
 
 
 def is_over(job_id: str, node: str) -> bool | None:
-    """Return whether a job has left this node; None if Slurm does not answer.
-
-    A job without a step here may be before its first step, or between two. Only Slurm knows,
-    unless there is neither slurmd nor any step, not even the container that a job has all the time
-    with ``PrologFlags=Contain``. Without slurmd, a completing job starts nothing more.
-    """
+    """Return whether a job has left this node; None if Slurm does not answer. A job without a step
+    here may be between two steps. Only Slurm knows, unless there is neither slurmd nor any step,
+    not even the container of ``PrologFlags=Contain``. Without slurmd, a completing job starts
+    nothing more."""
     steps, has_slurmd = set(job_steps(job_id).values()), is_slurmd_running(node)
     if steps - {"extern"}:
         return False

@@ -64,10 +64,8 @@ class Watch:
 
     def _job_ended_without_epilog(self, folder: SiteStateFolder) -> bool:
         """Wait until all limits are restored (False), or the job has ended without epilog (True).
-
-        It queries Slurm only after the job has had no work for a grace period: its epilog may have
-        to wait for others, and slurmd may be about to restart.
-        """
+        It queries Slurm only after a grace period without work: an epilog may have to wait for
+        others, and slurmd may be about to restart."""
         busy_s = time.monotonic()
         while any(self._is_ours(folder, device) for device in self.devices):
             steps = job_steps(self.job.job_id)  # the container of a job, extern, has no work

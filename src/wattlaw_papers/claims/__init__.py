@@ -17,11 +17,9 @@ def check_claims(
     footprint: Footprint | None = None,
     energy_scope: str | None = None,
 ) -> tuple[Claim, ...]:
-    """Return every claim with its verdict, those of Frey et al. 2022 first.
-
-    The tables are those of ``findings.analyse``. Energies count what the study of a claim counted,
-    unless there is an ``energy_scope``. Claims on carbon need the ``footprint``.
-    """
+    """Return every claim with its verdict, on tables of ``findings.analyse``. Energies count what
+    the study of a claim counted, unless there is a scope; claims on carbon need the
+    ``footprint``."""
     claims = []
     for study, scope in SCOPES.items():
         measured = Measurements.of(runs, epochs, energy_scope or scope, statistics, footprint)

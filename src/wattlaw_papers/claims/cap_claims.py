@@ -89,7 +89,6 @@ def _under_cap(
 
 
 def _fastest(rows: pd.DataFrame) -> Iterator[Check]:
-    """Test that an epoch takes less time under a cap than without and under every other."""
     limits = distinct_limits(rows["power_limit_w"])
     if FASTEST_AT not in limits or len(limits) < 2:
         raise Refused(f"no runs with a cap of {FASTEST_AT:g} W beside others")

@@ -47,12 +47,9 @@ class RunGroup:
     series: pd.DataFrame  # laws.series.scaling_series
 
     def main_series(self) -> pd.DataFrame:
-        """Return the series that represents the group.
-
-        Without limits (or with the highest), of constant local batch where there is such a one, the
-        largest data set; of those that with the most GPU counts, then the largest, then the most
-        runs. Refused without a series of several GPU counts.
-        """
+        """Return the series that represents the group: without limits (or with the highest), of
+        constant local batch if there is one, of the largest data set, then of the most and largest
+        GPU counts and the most runs."""
         rows = without_limits(self.series[self.series["fraction_per_gpu"].isna()])
         of_local_batch = rows[rows["rule"] == "local_batch"]
         rows = of_local_batch if len(of_local_batch) else rows
@@ -97,7 +94,6 @@ def _all_groups(measured: Measurements) -> tuple[RunGroup, ...]:
 
 
 def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
-    """Return how many runs at which GPU counts, and what their energy is."""
     least, most = int(rows["gpus"].min()), int(rows["gpus"].max())
     span = f"{least} GPU{'s' * (most > 1)}" if least == most else f"{least} to {most} GPUs"
     origins = {origin_of(launcher) for launcher in rows["launcher"]} - {MEASURED}
@@ -113,26 +109,19 @@ def describe_runs(rows: pd.DataFrame, *, energy: bool = False) -> str:
 
 
 def matches_name(workload: str, *names: str) -> bool:
-    """Say whether one of the names is a word of a workload's, in any case.
-
-    Words end where letters and digits do, or at a version (``inceptionv3``); ``resnet-50`` is
-    ``resnet50``, and ``roberta`` is not ``bert``.
-    """
-    for name in names:
-        parts = "[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower()))
-        if re.search(f"(?<![a-z0-9]){parts}(v[0-9]+)?(?![a-z0-9])", workload.lower()):
-            return True
-    return False
+    """Say whether a name is a word of a workload's, in any case: ``resnet-50`` is ``resnet50``,
+    ``inceptionv3`` is ``inception`` with a version, and ``roberta`` is not ``bert``."""
+    parts = ("[^a-z0-9]*".join(re.findall("[a-z]+|[0-9]+", name.lower())) for name in names)
+    words = (f"(?<![a-z0-9]){each}(v[0-9]+)?(?![a-z0-9])" for each in parts)
+    return any(re.search(word, workload.lower()) for word in words)
 
 
 def on_groups(
     select: Callable[[RunGroup], pd.DataFrame], checks: Checks, *names: str, hardware: str = "",
     but: str | None = None, energy: bool = False,
 ) -> Cases:  # fmt: skip
-    """Test the rows that ``select`` returns of each group.
-
-    Only hardware whose name contains ``hardware`` counts, and no workload of the name ``but``.
-    """
+    """Test the rows that ``select`` returns of each group, on hardware whose name contains
+    ``hardware``, and of workloads other than ``but``."""
     return lambda measured: [
         make_case(group.workload, group.label, partial(select, group), checks, energy=energy)
         for group in run_groups(measured, *names)
@@ -163,11 +152,8 @@ def on_pairs(
     are_pair: Callable[[RunGroup, RunGroup], bool], select: Callable[[RunGroup], pd.DataFrame],
     checks: Checks, *, ordered: bool = False, shared_counts: bool = False, energy: bool = False,
 ) -> Cases:  # fmt: skip
-    """Test the rows that ``select`` returns of both groups of each pair, 0 and 1 in ``which``.
-
-    With ``ordered``, both orders of two groups are pairs. With ``shared_counts``,
-    only GPU counts of both.
-    """
+    """Test the rows that ``select`` returns of both groups of each pair, 0 and 1 in ``which``; with
+    ``ordered`` in both orders, with ``shared_counts`` at GPU counts of both."""
 
     def rows(pair: tuple[RunGroup, RunGroup]) -> pd.DataFrame:
         parts = [select(group).assign(which=i) for i, group in enumerate(pair)]
@@ -217,12 +203,9 @@ def per_doubling(
 def first_to_last(
     name: str, what: str, y: str, least: float, *, reach: float, up_to: float = math.inf
 ) -> Checks:
-    """Return the test that ``y`` changes by a factor of ``least`` or more up to the largest count.
-
-    A time becomes smaller, everything else larger. More GPUs may still bring more: too small a
-    factor contradicts only if the counts span a factor of ``reach``. Counts beyond ``up_to`` are
-    left out.
-    """
+    """Return the test that ``y`` changes (a time falls, all else rises) by a factor of ``least`` or
+    more up to the largest count, or ``up_to``. More GPUs may still bring more: too small a factor
+    contradicts only if the counts span a factor of ``reach``."""
     sign = -1.0 if y == effects.TIME else 1.0
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
@@ -246,7 +229,6 @@ def make_case(
     *,
     energy: bool = False,
 ) -> Case:
-    """Return the case with its tests, or with the reason of the analysis that refused."""
     try:
         selected = rows() if callable(rows) else rows
         if energy and selected["energy_is"].str.contains(ESTIMATED, na=False).any():

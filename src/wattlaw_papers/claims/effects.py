@@ -54,10 +54,8 @@ def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
 
 
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
-    """Return the sum of weights times mean ln y of the cells ``by``.
-
-    The variance is pooled over all cells of ``rows`` (``analysis.metrics.estimates.pool``).
-    """
+    """Return the sum of weights times mean ln y of the cells ``by``, with the variance pooled over
+    all cells of ``rows`` (``analysis.metrics.estimates.pool``)."""
     known = require_measured(rows, y)
     cells = np.log(known[y]).groupby(known[by])
     logs = pool({cell: values.to_numpy(float) for cell, values in cells})
@@ -71,16 +69,12 @@ def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float
 
 
 def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> Effect:
-    """Return the mean change of ln y under ``treated``, with all other settings the same.
-
-    Each ``cell`` with runs of both kinds gives one difference of means. What these differ by, more
-    than their repeats, is an interaction, tested by F. If it is found at ``POOLING_LEVEL``, the
-    result is the mean of the k differences, Student's t with k - 1; otherwise ordinary least
-    squares of ln y on ``treated`` and an effect of each cell. Fewer than ``MIN_CELLS`` differences
-    say too little: then it is the mean change of exactly these cells, with the error of their
-    repeats alone; the effect's ``about`` says so. See Searle, Casella & McCulloch 1992, "Variance
-    Components", chapter 4.
-    """
+    """Return the mean change of ln y under ``treated``, with all other settings the same. Each
+    ``cell`` with runs of both kinds gives a difference of means. If these differ by more than their
+    repeats (F test at ``POOLING_LEVEL``), the result is the mean of the k differences, Student's t
+    with k - 1; otherwise least squares of ln y on ``treated`` and an effect of each cell. Of fewer
+    than ``MIN_CELLS`` it is the mean change of exactly these cells, with the error of their repeats
+    alone. See Searle, Casella & McCulloch 1992, 'Variance Components', chapter 4."""
     known = require_measured(rows, y)
     treated, cell = treated[known.index], cell[known.index]
     both = treated.groupby(cell).transform("nunique") == 2
@@ -117,11 +111,8 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
 def limited_and_reference(
     rows: pd.DataFrame, limit: Limit, value: float | None = None
 ) -> pd.DataFrame:
-    """Return the rows under a limit (the lowest, if not given) and those without it.
-
-    Without means without any, or where none was run so, with the highest. The other limit does not
-    differ. The column ``limited`` is true under the limit.
-    """
+    """Return the rows under a limit (by default the lowest), where ``limited`` is true, and those
+    with none, or the highest where none was run so. The other limit does not differ."""
     alone = varying_only(rows, limit)
     limits = distinct_limits(alone[limit])
     reference, at = limits[0], limits[-1] if value is None else value
@@ -144,13 +135,11 @@ def settings(rows: pd.DataFrame, but: tuple[str, ...]) -> pd.Series:
 
 
 def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:
-    """Return ln of the time at the largest count over the law of the counts up to ``reach``.
-
-    The law is that of ordinary least squares over the runs up to ``reach``. Where their repeats
-    share no deviation from it (``PowerLaw.trusted``), the error is that of an indicator of the
-    largest count beside the law. Where they do, or three counts cannot tell, it is that of a
-    prediction of one count's mean by the counts, with Student's t over counts less two.
-    """
+    """Return ln of the time at the largest count over the law of the runs up to ``reach``, by least
+    squares. Where repeats share no deviation from it (``PowerLaw.trusted``), the error is that of
+    an indicator of the largest count beside the law. Where they do, or three counts cannot tell, it
+    is that of a prediction of one count's mean by the counts, with Student's t over counts less
+    two."""
     known = require_measured(rows, TIME)
     counts, times_s = known["gpus"].to_numpy(float), known[TIME].to_numpy(float)
     distinct = np.unique(counts)

@@ -24,8 +24,6 @@ FIGURE_GPUS, UTILISATION_CHANGE = (2, 128), 0.10
 DIMENET_ENERGY, DIMENET_RANGE = 3.0, 208
 CO2_GPUS, CO2_KG_PER_H, CO2_TOLERANCE = 128, 22.0, 0.25
 
-RunGroup = cases.RunGroup
-
 
 def _utilisation(
     name: str, claim: str, criterion: str, checks: cases.Checks, *workloads: str,
@@ -86,7 +84,7 @@ def _carbon(measured: Measurements) -> Sequence[verdicts.Case]:
         label = f"kg CO2e per hour of {CO2_GPUS} GPUs ({footprint.counted()})"
         yield Within("co2_kg_per_h", label, effect, low, high, math.exp)
 
-    def select(group: RunGroup) -> pd.DataFrame:
+    def select(group: cases.RunGroup) -> pd.DataFrame:
         selected = without_limits(group.runs[group.runs["gpus"] == CO2_GPUS])
         if selected.empty:
             raise Refused(f"no runs on {CO2_GPUS} GPUs")
@@ -112,7 +110,7 @@ def _linear(rows: pd.DataFrame) -> Iterator[Check]:
 
 
 def _factor_depends(
-    on: str, differ: str, needs: str, are_pair: Callable[[RunGroup, RunGroup], bool],
+    on: str, differ: str, needs: str, are_pair: Callable[[cases.RunGroup, cases.RunGroup], bool],
     but: tuple[str, ...] | None,
 ) -> ClaimDefinition:  # fmt: skip
     """Return the claim on jobs at the same settings ``but`` these or, if None, the same GPUs."""
@@ -161,8 +159,6 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
 
 
 def _on_all_runs(checks: cases.Checks) -> verdicts.Cases:
-    """Test the runs without limits of all groups together."""
-
     def all_runs(measured: Measurements) -> list[verdicts.Case]:
         groups = cases.run_groups(measured)
         if not groups:

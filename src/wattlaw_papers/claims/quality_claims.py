@@ -15,9 +15,6 @@ def _falls_beyond(
 ) -> ClaimDefinition:
     """Return the claim on ``quality_by_batch``, whose intervals hold for all batches together."""
 
-    def cases(measured: Measurements) -> list[Case]:
-        return [_case(row, batch) for row in _rows(measured, workload, stage)]
-
     subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
         f"{subject}-quality-falls-beyond-{batch}",
@@ -28,7 +25,7 @@ def _falls_beyond(
         "one is worse already, or the smallest beyond is within 1 % of the best",
         needs=f"{subject} trained to its end, with evaluation, at global batches up to and beyond "
         f"{batch}, repeated",
-        cases=cases,
+        cases=lambda measured: [_case(row, batch) for row in _rows(measured, workload, stage)],
     )
 
 
@@ -49,7 +46,6 @@ def _label(row: BatchQuality) -> str:
 
 
 def _falls_earlier(measured: Measurements) -> list[Case]:
-    """Test where one model's quality falls, and whether the other's still holds there."""
     cases = []
     for first, other in product(_rows(measured, "fourcastnet"), _rows(measured, "resnet50")):
         names = ", ".join(str(row.group["workload"]) for row in (first, other))

@@ -31,10 +31,8 @@ OTHERS_THAN_BERT = (*CNN_BETAS, "dimenet", "schnet")
 
 
 def _power_law(rows: pd.DataFrame) -> Iterator[Check]:
-    """Test the largest count against the law of the others, and whether the curve bends.
-
-    R^2 decides nothing: curves that bend have a high one too.
-    """
+    """Test the largest count against the law of the others, and whether the curve bends. R^2
+    decides nothing: curves that bend have a high one too."""
     rows = effects.require_measured(rows, TIME)
     counts, times_s = rows["gpus"].to_numpy(float), rows[TIME].to_numpy(float)
     law = fit_power_law(counts, times_s)
@@ -94,7 +92,6 @@ def _schnet(rows: pd.DataFrame) -> Iterator[Check]:
 
 
 def _overtakes(rows: pd.DataFrame) -> Iterator[Check]:
-    """Test that the first model is slower up to a count, and faster beyond it."""
     if rows["unit"].nunique() > 1:
         raise Refused("the times are of different units")
     counts = sorted(int(count) for count in rows["gpus"].unique())

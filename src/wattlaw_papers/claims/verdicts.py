@@ -67,11 +67,8 @@ class Measurements:
 
 @dataclass(frozen=True)
 class Effect:
-    """An estimate, its standard error, and the degrees of freedom of Student's t.
-
-    ``about`` says in words what the error is for, where it is not for settings like these. Refused
-    if the uncertainty is unknown.
-    """
+    """An estimate, its standard error, and the degrees of freedom of Student's t; refused if the
+    uncertainty is unknown. ``about`` says what the error is for, if not for settings like these."""
 
     estimate: float
     se: float
@@ -90,11 +87,8 @@ class Effect:
 
 @dataclass(frozen=True)
 class Within:
-    """The effect has to lie between ``low`` and ``high`` or, without ``inside``, elsewhere.
-
-    ``show`` converts the effect (often a logarithm or an exponent) to the reported number; it is an
-    increasing function.
-    """
+    """The effect has to lie between ``low`` and ``high`` or, without ``inside``, elsewhere;
+    ``show``, an increasing function, converts it to the reported number."""
 
     name: str  # of the number
     label: str  # of the number, as text
@@ -204,11 +198,8 @@ Cases = Callable[[Measurements], Sequence[Case]]
 
 @dataclass(frozen=True)
 class ClaimDefinition:
-    """A published finding, the criterion for it, and its tests on each workload.
-
-    ``needs`` says what would have to be measured where nothing can be tested; ``remark`` is added
-    to every evidence.
-    """
+    """A published finding, its criterion, and its tests on each workload. ``needs`` is what to
+    measure where nothing can be tested; every evidence ends with ``remark``."""
 
     name: str
     claim: str

@@ -10,10 +10,8 @@ _NUMBERED = re.compile(r"-(\d+)-of-(\d+)")
 
 
 def check_all_there(files: Sequence[Path]) -> None:
-    """Raise ``BadInput`` unless all files are the parts of one set, if any has a number.
-
-    Without this check, a missing shard would silently shorten the epochs.
-    """
+    """Raise ``BadInput`` unless all files are the parts of one set, if any has a number: a missing
+    shard would silently shorten the epochs."""
     numbered = [_NUMBERED.search(path.name) for path in files]
     parts = sorted((int(each[2]), int(each[1])) for each in numbered if each)
     total = parts[-1][0] if parts else 0

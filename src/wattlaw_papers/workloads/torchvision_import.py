@@ -29,10 +29,8 @@ _kept: list[Any] = []  # schemas live as long as their library object
 
 
 def import_torchvision() -> Any:
-    """Return the module ``torchvision``; call it before anything that imports torchvision.
-
-    Where its compiled library loads, as it does on CUDA, nothing is changed.
-    """
+    """Return the module ``torchvision``; call it before anything that imports torchvision. Where
+    its compiled library loads, as it does on CUDA, nothing is changed."""
     if "torchvision" not in sys.modules:
         if SEPARATE_TORCHVISION.is_dir() and str(SEPARATE_TORCHVISION) not in sys.path:
             sys.path.append(str(SEPARATE_TORCHVISION))

@@ -11,13 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from wattlaw.cli.common import options as opts
-from wattlaw.cli.common.options import (
-    option,
-    parse_counts,
-    parse_json_object,
-    parse_limits,
-    positive,
-)
+from wattlaw.cli.common.options import option
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
@@ -69,7 +63,7 @@ def simulate(
     clock_limit: opts.ClocksOption = None,
     precision: Annotated[Precision, typer.Option(help="Number format of the training.")] = "fp32",
     dataset_fraction: Annotated[
-        float, option("X", "Share of the training data to use.", max=1, callback=positive)
+        float, option("X", "Share of the training data to use.", max=1, callback=opts.positive)
     ] = 1.0,
     epochs: Annotated[int, _count("E", "Epochs to train.", 100_000)] = 1,
     gradient_accumulation: Annotated[int, _count("K", "Gradient-accumulation steps.", 100_000)] = 1,
@@ -102,9 +96,9 @@ def simulate(
         setting=Setting(gpus=1, precision=precision, dataset_fraction=dataset_fraction),
         train=Train(gradient_accumulation=gradient_accumulation),
     )  # fmt: skip
-    powers = parse_limits("--power-limit", power_limit or "none")
-    clocks = parse_limits("--clock-limit", clock_limit or "none")
-    counts = parse_counts("--gpus", gpus)
+    powers = opts.parse_limits("--power-limit", power_limit or "none")
+    clocks = opts.parse_limits("--clock-limit", clock_limit or "none")
+    counts = opts.parse_counts("--gpus", gpus)
     number = len(powers) * len(clocks) * len(counts)
     if number > _MAX_SETTINGS:
         raise BadInput(f"simulate: {number:,} settings; expected at most {_MAX_SETTINGS:,}")
@@ -161,7 +155,7 @@ def _job_template(
         catalogue.entry(name)  # raises BadInput for an unknown name
     values = {} if profile is None else profile.options
     if options is not None:
-        values = parse_json_object("--options", options)
+        values = opts.parse_json_object("--options", options)
     spec = RunSpec(
         workload=simulated_machine.workload_spec(name, values), setting=setting, repeat=0,
         measure=Measure(), train=train, launch_kind="simulated",
@@ -203,7 +197,8 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
     to ``step_time_s``, and ``roofline_s``.
     """
     job, train = prediction.job, prediction.train
-    energy_j = train.gpu_energy_j + train.cpu_energy_j + train.dram_energy_j
+    energies_j = {"gpu": train.gpu_energy_j, "cpu": train.cpu_energy_j, "dram": train.dram_energy_j}
+    energy_j = sum(energies_j.values())
     evaluation = prediction.evaluation
     return {
         "workload": job.profile.workload,
@@ -226,13 +221,9 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
         "samples_per_s": train.samples / train.duration_s,
         "steps_per_epoch": train.steps,
         "power_per_gpu_w": train.gpu_power_w,
-        "gpu_energy_per_epoch_j": train.gpu_energy_j,
-        "cpu_energy_per_epoch_j": train.cpu_energy_j,
-        "dram_energy_per_epoch_j": train.dram_energy_j,
+        **{f"{part}_energy_per_epoch_j": own_j for part, own_j in energies_j.items()},
         "energy_per_epoch_j": energy_j,
-        "gpu_energy_j": train.gpu_energy_j * epochs,
-        "cpu_energy_j": train.cpu_energy_j * epochs,
-        "dram_energy_j": train.dram_energy_j * epochs,
+        **{f"{part}_energy_j": own_j * epochs for part, own_j in energies_j.items()},
         "energy_j": energy_j * epochs,
         "gpu_hours": job.gpus * train.duration_s * epochs / _HOUR_S,
         "eval_time_s": evaluation.duration_s if evaluation else None,
@@ -279,7 +270,6 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
-    """Write the rows as a table; a nested value becomes JSON text."""
     import pyarrow as pa
 
     from wattlaw.store.table_files import write_table

@@ -86,11 +86,8 @@ class SimulatedLauncher(Launcher):
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
     def close(self) -> None:
-        """End the processes and wait for them.
-
-        At the interpreter's end, the pool's thread and the interpreter may both close a pipe, and
-        fail (Python 3.11).
-        """
+        """End the processes and wait for them: at the interpreter's end, the pool's thread and the
+        interpreter may both close a pipe, and fail (Python 3.11)."""
         if self._pool is not None and self._pool._broken:
             _end_all(self._pool)
         elif self._pool is not None:
@@ -143,7 +140,6 @@ _machine: list[Machine] = []  # of a process of the pool
 
 
 def _initialize(parent_pid: int, machine: Machine) -> None:
-    """Initialize a process of the pool: it ends with its parent, and uses one core."""
     import pyarrow as pa
 
     processes.end_with_parent(parent_pid)

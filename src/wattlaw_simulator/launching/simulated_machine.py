@@ -30,12 +30,9 @@ def simulation_job(
     profile: WorkloadProfile | None = None,
     samples: int | None = None,
 ) -> SimulatedJob:
-    """Return the simulator's job of a run, with the limits of its setting.
-
-    Without a local batch, one sample per GPU is assumed. ``profile`` replaces the stored profile,
-    and ``samples`` the size of the full data set. Raises ``BadInput`` if the run is a command, its
-    options are invalid, no profile is stored for them, or the number of samples is unknown.
-    """
+    """Return the simulator's job of a run, with one sample per GPU where the local batch is
+    unknown. ``profile`` replaces the stored profile, ``samples`` the size of the full data set.
+    Raises ``BadInput`` for a command, invalid options, and where either is unknown."""
     workload, work = spec.workload, None
     if workload.command is not None:
         raise BadInput(f"{workload.name}: a command has no profile; allowed: a workload")
@@ -90,7 +87,6 @@ class Machine:
 
     @classmethod
     def from_launch(cls, launch: Launch) -> "Machine":
-        """Return the machine of a study; ``BadInput`` without hardware, or with too few GPUs."""
         simulation = launch.simulation
         if simulation.hardware is None:
             names = ", ".join((*library.cluster_names(), *library.gpu_names()))
@@ -152,7 +148,6 @@ class Machine:
         return None
 
     def host(self, spec: RunSpec) -> str:
-        """Return a host name for all nodes of a run together."""
         return "sim0001" if spec.nodes == 1 else f"sim[0001-{spec.nodes:04d}]"
 
     def reported_boards(self, spec: RunSpec) -> list[str]:

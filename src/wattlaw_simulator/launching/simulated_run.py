@@ -12,28 +12,12 @@ from wattlaw.common.files import write_parquet
 from wattlaw.measure.limits.requests import check_range
 from wattlaw.running.launcher import Ended
 from wattlaw.running.node_setup import log_head, requested_limits
-from wattlaw.store.record import (
-    DeviceReport,
-    Facts,
-    LimitReport,
-    MeterReport,
-    RunRecord,
-    SamplerReport,
-    now,
-)
+from wattlaw.store import record as stored
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
 from wattlaw.workloads import catalogue
+from wattlaw_simulator.launching import simulated_tables as tables
 from wattlaw_simulator.launching.simulated_machine import Machine
-from wattlaw_simulator.launching.simulated_tables import (
-    MAX_SAMPLES,
-    PROGRESS,
-    Sampling,
-    Windows,
-    epochs_table,
-    telemetry_table,
-    windows_of,
-)
 from wattlaw_simulator.simulate_step import loader_processes, predict
 from wattlaw_simulator.simulated_job import Prediction
 
@@ -42,7 +26,7 @@ FAILURE = "simulated failure (launch.simulation.fail_share)"
 _WINDOWS, _SAMPLES, _FAILS = range(3)
 
 
-def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
+def simulate(machine: Machine, record: stored.RunRecord, path: Path) -> Ended:
     folder, share = RunFolder(path), machine.simulation.fail_share
     if share and _draw(machine, record, _FAILS, record.attempts).random() < share:
         _log(folder, record, [FAILURE])
@@ -57,21 +41,21 @@ def simulate(machine: Machine, record: RunRecord, path: Path) -> Ended:
     return Ended(record=done)
 
 
-def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
+def _done(machine: Machine, record: stored.RunRecord, folder: RunFolder) -> stored.RunRecord:
     spec = record.spec
     host, device_ids = machine.host(spec), machine.reported_boards(spec)
     reports = limit_reports(machine, spec)
     prediction = predict(machine.job(spec))
-    windows = windows_of(prediction, spec.measure, _draw(machine, record, _WINDOWS))
+    windows = tables.windows_of(prediction, spec.measure, _draw(machine, record, _WINDOWS))
     draw = _draw(machine, record, _SAMPLES)
-    sampling = Sampling.of(windows, spec.measure.sample_hz, len(device_ids), draw)
-    telemetry = telemetry_table(windows, sampling, record.run_id, host, device_ids, draw)
-    epochs = epochs_table(windows, record.run_id, host, machine.simulation)
+    sampling = tables.Sampling.of(windows, spec.measure.sample_hz, len(device_ids), draw)
+    telemetry = tables.telemetry_table(windows, sampling, record.run_id, host, device_ids, draw)
+    epochs = tables.epochs_table(windows, record.run_id, host, machine.simulation)
     write_parquet(folder.telemetry_path, telemetry, durable=False)
     write_parquet(folder.epochs_path, epochs, durable=False)
     _log(folder, record, _log_lines(machine, prediction, windows))
     profile = prediction.job.profile
-    facts = Facts(
+    facts = stored.Facts(
         hosts=(host,),
         hardware=spec.hardware,
         device_ids=tuple(device_ids),
@@ -84,18 +68,17 @@ def _done(machine: Machine, record: RunRecord, folder: RunFolder) -> RunRecord:
         parallelism="ddp" if spec.setting.gpus > 1 else "none",
         workers_cooperate=True,
         network=getattr(catalogue.validated(spec.workload), "network", None),
-        metric=PROGRESS if machine.simulation.critical_batch is not None else None,
+        metric=tables.PROGRESS if machine.simulation.critical_batch is not None else None,
         software=_software(("wattlaw", "numpy")) | {"simulator": machine.cluster.calibration},
     )
     notes = (*record.notes, *_notes(machine, spec, sampling), *prediction.warnings)
     samplers = (_sampler(machine, sampling, host, device_ids),)
-    changes = {"status": "done", "finished_at": now(), "reason": None, "notes": notes}
+    changes = {"status": "done", "finished_at": stored.now(), "reason": None, "notes": notes}
     changes |= {"facts": facts, "samplers": samplers, "limits": reports}
     return record.model_copy(update=changes)
 
 
-def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:
-    """Return the limits of a run's boards, as requested; ``NotAvailable`` outside their range."""
+def limit_reports(machine: Machine, spec: RunSpec) -> tuple[stored.LimitReport, ...]:
     limits, states = requested_limits(spec.setting), machine.board_states(spec)
     if limits.are_none:
         return ()
@@ -103,7 +86,7 @@ def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:
         check_range(state, limits)
     requested_w = limits.power_limit_w
     return tuple(
-        LimitReport(
+        stored.LimitReport(
             host=machine.host(spec),
             device=state.device,
             limiter="simulated",
@@ -116,41 +99,40 @@ def limit_reports(machine: Machine, spec: RunSpec) -> tuple[LimitReport, ...]:
     )
 
 
-def _draw(machine: Machine, record: RunRecord, what: int, *more: int) -> np.random.Generator:
+def _draw(machine: Machine, record: stored.RunRecord, what: int, *more: int) -> np.random.Generator:
     """Return the random generator of a run, which depends on its seed and its id only."""
     entropy = (machine.simulation.seed, int(record.run_id, 16), record.spec.repeat)
     return np.random.default_rng(np.random.SeedSequence(entropy, spawn_key=(what, *more)))
 
 
-def _notes(machine: Machine, spec: RunSpec, sampling: Sampling) -> Iterator[str]:
+def _notes(machine: Machine, spec: RunSpec, sampling: tables.Sampling) -> Iterator[str]:
     # The same text for all runs, so that a report can count them; numbers are in ``samplers``.
     yield f"simulated, {machine.cluster.calibration}: nothing was measured"
     is_thinned = sampling.kept < sampling.readings
     if is_thinned or len(machine.reported_boards(spec)) < spec.setting.gpus:
-        yield (
-            f"simulated telemetry is thinned to at most {MAX_SAMPLES:,} samples of a run's first, "
-            "last and two more boards"
-        )
+        most = f"at most {tables.MAX_SAMPLES:,} samples of a run's first, last and two more boards"
+        yield f"simulated telemetry is thinned to {most}"
 
 
 _software = cache(this_machine.software)
 
 
 def _sampler(
-    machine: Machine, sampling: Sampling, host: str, device_ids: Sequence[str]
-) -> SamplerReport:
+    machine: Machine, sampling: tables.Sampling, host: str, device_ids: Sequence[str]
+) -> stored.SamplerReport:
     name, missed = f"{machine.cluster.gpu.name}, simulated", sampling.readings - sampling.kept
     period_s, about = 1 / sampling.sample_hz, {"power": "simulated"}
-    meter = MeterReport(period_s=period_s, reads=sampling.kept, missed=missed, late_s=0.0)
-    devices = (DeviceReport(id=each, kind="gpu", name=name, facts=about) for each in device_ids)
-    samples = sampling.kept * len(device_ids)
-    return SamplerReport(
-        host=host, samples=samples, duration_s=0.0, cpu_s=0.0, start_cpu_s=0.0,
-        devices=tuple(devices), meters={"simulated": meter},
+    meter = stored.MeterReport(period_s=period_s, reads=sampling.kept, missed=missed, late_s=0.0)
+    devices = (
+        stored.DeviceReport(id=each, kind="gpu", name=name, facts=about) for each in device_ids
+    )
+    return stored.SamplerReport(
+        host=host, samples=sampling.kept * len(device_ids), duration_s=0.0, cpu_s=0.0,
+        start_cpu_s=0.0, devices=tuple(devices), meters={"simulated": meter},
     )  # fmt: skip
 
 
-def _log_lines(machine: Machine, prediction: Prediction, windows: Windows) -> Iterator[str]:
+def _log_lines(machine: Machine, prediction: Prediction, windows: tables.Windows) -> Iterator[str]:
     split, train = prediction.split, prediction.train
     yield f"on {machine.label}: nothing was measured"
     yield (
@@ -163,7 +145,7 @@ def _log_lines(machine: Machine, prediction: Prediction, windows: Windows) -> It
     yield from prediction.warnings
 
 
-def _log(folder: RunFolder, record: RunRecord, lines: Iterable[str]) -> None:
+def _log(folder: RunFolder, record: stored.RunRecord, lines: Iterable[str]) -> None:
     with folder.log_path.open("a", encoding="utf-8") as log:
         log.write(log_head(record))
         log.writelines(f"{line}\n" for line in lines)

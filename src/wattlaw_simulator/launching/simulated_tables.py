@@ -47,7 +47,6 @@ _P95 = 1.6448536269514722
 
 
 def table(columns: Mapping[str, Any], count: int, schema: pa.Schema) -> pa.Table:
-    """Return a table of a schema from arrays and constants; NaN and missing columns are null."""
     arrays = []
     for name, kind in zip(schema.names, schema.types, strict=True):
         # A data frame would take three times as long.
@@ -97,9 +96,7 @@ def cycle_of(prediction: Prediction) -> Cycle:
     share = min(1.0, prediction.startup_s / train.duration_s)
     mean_w = float((duration_s * power_w).sum() / duration_s.sum())
     start_w = (train.gpu_power_w - mean_w * (1 - share)) / share if share > 0 else 0.0
-    start_w = min(
-        max(start_w, job.cluster.gpu.idle_w), job.setting.power_limit_w or job.cluster.gpu.max_w
-    )
+    start_w = min(max(start_w, job.cluster.gpu.idle_w), job.limit_w)
     return Cycle(duration_s, power_w, sm_util, mem_util, share, start_w)
 
 
@@ -109,10 +106,8 @@ def _pieces(prediction: Prediction) -> Floats:
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a run in order of time; arrays of shape (windows,).
-
-    An epoch has a window of each of ``kinds``; a run that is measured by steps has one of each.
-    """
+    """The windows of a run in order of time, arrays of shape (windows,): one of each of ``kinds``
+    in an epoch, or in a run that is measured by steps."""
 
     prediction: Prediction
     measure: Measure
@@ -190,11 +185,10 @@ def _powers(
     """Return power over predicted power, by kind of window; exact in the time at the limit."""
     job = prediction.job
     drawn = float(_factors(draw, np.array(job.parameters.gpu_spread / sqrt(job.gpus))))
-    limit_w = job.setting.power_limit_w or job.cluster.gpu.max_w
     peak_w = max(phase.power_w for phase in prediction.phases)
     varied = 1 + (drawn - 1) * (1 - prediction.power_throttle_share)
     most_w = [kind.gpu_power_w if kind is prediction.evaluation else peak_w for kind in kinds]
-    return [min(varied, limit_w / most) for most in most_w]
+    return [min(varied, job.limit_w / most) for most in most_w]
 
 
 def _factors(draw: np.random.Generator, sigma: Floats) -> Floats:
@@ -221,7 +215,6 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
     log_sigma = sqrt(log1p(prediction.step_cv**2))
     median_s = mean_s / sqrt(1 + prediction.step_cv**2)
     cycle, job, split = windows.cycle, prediction.job, prediction.split
-    limit_w = job.setting.power_limit_w or job.cluster.gpu.max_w
     columns = {
         "run_id": run_id,
         "host": host,
@@ -252,7 +245,7 @@ def epochs_table(windows: Windows, run_id: str, host: str, simulation: Simulatio
         "mem_util_mean": by_phase("mem_util"),
         "mem_util_cv": in_training(cycle.util_cv(cycle.mem_util)),
         "sm_clock_mean_mhz": in_training(prediction.clock_mhz),
-        "power_limit_mean_w": float(limit_w),
+        "power_limit_mean_w": float(job.limit_w),
         "power_throttle_share": in_training(prediction.power_throttle_share),
     }
     return table(columns | _progress(windows, simulation), count, EPOCHS)
@@ -288,7 +281,6 @@ class Sampling:
     def of(
         cls, windows: Windows, sample_hz: float, boards: int, draw: np.random.Generator
     ) -> "Sampling":
-        """Return the times for a number of boards; the first reading has a random phase."""
         first_s = float(draw.random()) / sample_hz
         readings = max(0, ceil((windows.end_s - first_s) * sample_hz))
         return cls(sample_hz, first_s, readings, min(readings, MAX_SAMPLES // boards))
@@ -323,7 +315,7 @@ def telemetry_table(
         return np.where(training, np.where(starting, start, stepping), evaluating)
 
     power_w = by_phase(cycle.power_w, POWER_AVERAGE_S, cycle.start_w, evaluation.gpu_power_w)
-    limit_w = prediction.job.setting.power_limit_w or prediction.job.cluster.gpu.max_w
+    limit_w = prediction.job.limit_w
     columns = {
         "run_id": run_id,
         "host": host,

@@ -105,7 +105,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return [Kernel(name, flops / count, moved / count)] * count
 
     def _of_convolution_backward(self, func: Any, args: Any, out: Any) -> Iterator[Kernel]:
-        """Yield one kernel for each gradient that is computed."""
         packet, (grad_out, images, weight) = func.overloadpacket, args[:3]
         sources = ((grad_out, weight), (grad_out, images), (grad_out,))
         for number, is_computed in enumerate(args[10]):
@@ -126,11 +125,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 class AsOnGpu(TorchFunctionMode):
-    """Computes attention and dropout with the fused operations that PyTorch uses on a GPU.
-
-    On ``meta`` and CPU, PyTorch would use several simple operations. The fused ones compute shapes
-    on ``meta``.
-    """
+    """Computes attention and dropout with the fused operations of GPUs, which compute shapes on
+    ``meta``, where PyTorch would use several simple ones."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

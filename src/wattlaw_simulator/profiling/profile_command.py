@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -28,7 +28,10 @@ def profile(
     from wattlaw_simulator.profiling.profiler import measure_profile
 
     measured = measure_profile(spec)
-    text = _json_with_rows(measured.model_dump(mode="json"), "kernels")
+    data = measured.model_dump(mode="json")
+    rows = ",\n".join(f"    {json.dumps(row)}" for row in data.pop("kernels"))
+    lines = [f"  {json.dumps(key)}: {json.dumps(value)}" for key, value in data.items()]
+    text = "{\n" + ",\n".join([*lines, f'  "kernels": [\n{rows}\n  ]']) + "\n}\n"
     if output is None:
         print(text, end="")
         return 0
@@ -39,9 +42,3 @@ def profile(
         f"{measured.flops_per_sample:.4g} operations per sample"
     )
     return 0
-
-
-def _json_with_rows(data: dict[str, Any], rows: str) -> str:
-    items = ",\n".join(f"    {json.dumps(item)}" for item in data[rows])
-    lines = [f"  {json.dumps(key)}: {json.dumps(data[key])}" for key in data if key != rows]
-    return "{\n" + ",\n".join([*lines, f'  "{rows}": [\n{items}\n  ]']) + "\n}\n"

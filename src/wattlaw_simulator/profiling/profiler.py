@@ -3,15 +3,20 @@
 import copy
 import math
 import sys
+import tempfile
+import time
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from importlib import import_module
 from itertools import accumulate
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils import _pytree as pytree
 
 from wattlaw.common import machine
 from wattlaw.common.errors import NotAvailable, one_line
@@ -20,8 +25,7 @@ from wattlaw.running.training.ranks import to_device
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import Kernels, Phase, WorkloadProfile
-from wattlaw.workloads.workload import Dataset, Workload
-from wattlaw_simulator.profiling.input import measure_input
+from wattlaw.workloads.workload import Dataset, RealInput, Workload
 from wattlaw_simulator.profiling.kernel_counts import AsOnGpu, Kernel, Recorder
 
 _SINGLE_SAMPLES = 64  # samples whose work is compared
@@ -31,6 +35,9 @@ _MERGE_FACTOR = 1.1  # kernels are merged if they differ by less than about this
 _READY_LEVELS = 15
 _READY_BATCH = 32  # samples at which bytes of the backward pass are compared
 _DIGITS = 7
+#: Options of synthetic samples, which are invalid with files.
+_SYNTHETIC_ONLY = ("train_samples", "evaluation_samples")
+_PASSES, _MAX_SAMPLES = 5, 512  # how often samples are read, and how many of them
 
 
 class KernelScaling(NamedTuple):
@@ -183,11 +190,8 @@ def _scaling(once: Trace, twice: Trace, samples: int) -> list[KernelScaling]:
 
 
 def merge_kernels(kernels: Iterable[KernelScaling]) -> tuple[Kernels, ...]:
-    """Return rows of similar kernels: of one phase, with each quantity within about 10 %.
-
-    A row has the means of its kernels, so that sums over all kernels do not change. If there were
-    more than 150 rows, the tolerance is increased.
-    """
+    """Return rows of similar kernels: of one phase, each quantity within about 10 %, or more if
+    there were above 150 rows. A row has the means of its kernels, so that sums do not change."""
     kernels = list(kernels)
     factor = _MERGE_FACTOR
     while True:
@@ -218,11 +222,8 @@ def _row(similar: list[KernelScaling]) -> Kernels:
 def _gradients_ready(
     trace: Trace, kernels: Iterable[KernelScaling]
 ) -> tuple[tuple[float, float], ...]:
-    """Return the ready share of the gradients as a function of the finished backward pass.
-
-    The share grows in jumps. The result has both ends of the jumps at which it passes one
-    sixteenth, two sixteenths, and so on.
-    """
+    """Return the ready share of the gradients as a function of the finished backward pass, which
+    grows in jumps: both ends of those at which it passes each sixteenth."""
     backward = (kernel for kernel in kernels if kernel.phase == "backward")
     sizes = (kernel.bytes_fixed + _READY_BATCH * kernel.bytes_per_sample for kernel in backward)
     done = [0.0, *accumulate(sizes)]
@@ -254,3 +255,59 @@ def work_cv(workload: Workload, model: nn.Module, dataset: Dataset, device: torc
 
 def _rounded(amount: float) -> float:
     return float(f"{amount:.{_DIGITS}g}")
+
+
+class InputCost(NamedTuple):
+    stored_bytes_per_sample: float
+    cpu_s_per_sample: float
+    reads_files: bool  # of the dataset: whether loader processes make its samples
+    method: str
+
+
+def measure_input(spec: WorkloadSpec, workload: Workload, dataset: Dataset) -> InputCost:
+    """Return the cost of a sample, measured on one core: with the files that a workload of
+    synthetic samples offers, else with its own data, whose stored bytes are a sample's share of the
+    files in the option ``data``. Files are read from memory, without the time of the storage."""
+    real_input = catalogue.entry(spec.name).real_input
+    if real_input is not None and "data" not in spec.options:
+        module, _, function = real_input.partition(":")
+        with tempfile.TemporaryDirectory(prefix="wattlaw-") as folder:
+            write: Callable[..., RealInput] = getattr(import_module(module), function)
+            made = write(catalogue.validated(spec), Path(folder) / "data")
+            kept = {k: v for k, v in spec.options.items() if k not in _SYNTHETIC_ONLY}
+            real = WorkloadSpec(name=spec.name, options={**kept, **made.options})
+            read = catalogue.build(real).training_data()
+            return _measured(read, made.batch, made.stored_bytes_per_sample, made.method)
+    data = spec.options.get("data")
+    if isinstance(data, str) and Path(data).is_dir():
+        files = [path for path in Path(data).rglob("*") if path.is_file()]
+        samples = len(dataset) + len(workload.evaluation_data())
+        share = sum(path.stat().st_size for path in files) / samples
+        return _measured(dataset, 64, share, f"{len(files)} files of {samples} samples")
+    if not dataset.reads_files:
+        return _measured(dataset, 64, 0.0, "samples in memory; nothing is read per epoch")
+    method = "read unchanged; assumed to be stored in as many bytes as its tensors"
+    tensors = [each for each in pytree.tree_leaves(first_batch(dataset, 1))
+               if isinstance(each, torch.Tensor)]  # fmt: skip
+    return _measured(dataset, 64, float(sum(each.nbytes for each in tensors)), method)
+
+
+def _measured(
+    dataset: Dataset, batch: int, stored_bytes_per_sample: float, method: str
+) -> InputCost:
+    """Return the cost of a sample by the quickest of some passes after a warm-up."""
+    samples = min(len(dataset), _MAX_SAMPLES)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    times_s = []
+    try:
+        for _ in range(_PASSES + 1):
+            start_s = time.process_time()
+            for begin in range(0, samples, batch):
+                indices = np.arange(begin, min(begin + batch, samples))
+                dataset.batch(indices, indices.astype(np.uint64))
+            times_s.append(time.process_time() - start_s)
+    finally:
+        torch.set_num_threads(threads)
+    cpu_s = min(times_s[1:]) / samples
+    return InputCost(stored_bytes_per_sample, cpu_s, dataset.reads_files, method)

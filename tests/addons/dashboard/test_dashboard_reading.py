@@ -21,9 +21,9 @@ from wattlaw.store.record import Site
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.store.streams import Sample
-from wattlaw_dashboard.channels import Channel
 from wattlaw_dashboard.dashboard_overview import log_tail
 from wattlaw_dashboard.pages import Pages, read_results
+from wattlaw_dashboard.server import Channel
 from wattlaw_dashboard.tails import Device, RunTail, Totals
 from wattlaw_dashboard.timeline import timelines
 

@@ -7,7 +7,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions, graphs
+from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions, nets
 from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet
 from wattlaw_papers.workloads.molecules.regression import DimeNetOnQm9, SchNetOnQm9
 
@@ -44,7 +44,7 @@ def edges_by_definition(pos, batch, cutoff, most):
 
 def triplets(edges, num_nodes):
     """PyTorch Geometric's ``triplets``, which needs an extension, by ours."""
-    (source, target), (kj, ji) = edges, graphs.paths(edges, num_nodes)
+    (source, target), (kj, ji) = edges, nets.paths(edges, num_nodes)
     return target, source, target[ji], source[ji], source[kj], kj, ji
 
 
@@ -67,7 +67,7 @@ SIZES = st.lists(st.integers(1, 29), min_size=1, max_size=4)
 @example([29, 29, 3], 1, 3.0, 5)
 def test_neighbours_are_those_of_the_definition(sizes, seed, cutoff, most):
     pos, batch = atoms(sizes, seed)
-    found = graphs.radius_graph(pos, cutoff, batch, most).t().tolist()
+    found = nets.radius_graph(pos, cutoff, batch, most).t().tolist()
     assert found == [list(edge) for edge in edges_by_definition(pos, batch, cutoff, most)]
 
 
@@ -77,7 +77,7 @@ def test_neighbours_are_those_of_the_definition(sizes, seed, cutoff, most):
 @example([29, 3, 18], 0, 2.0, True)
 def test_triplets_are_those_of_the_definition_in_its_order(sizes, seed, cutoff, shuffled):
     pos, batch = atoms(sizes, seed)
-    edges = graphs.radius_graph(pos, cutoff, batch)
+    edges = nets.radius_graph(pos, cutoff, batch)
     if shuffled:
         edges = edges[:, np.random.default_rng(seed).permutation(edges.shape[1])]
     i, j, *found = triplets(edges, len(pos))
@@ -97,7 +97,7 @@ def test_dimenet_starts_and_computes_as_pytorch_geometric_s(monkeypatch):
     torch.manual_seed(4)
     ours = DimeNet(o)
     torch.manual_seed(4)
-    theirs = graphs.dimenet.DimeNet(
+    theirs = nets.dimenet.DimeNet(
         o.hidden_channels, 1, o.blocks, o.bilinear, o.spherical, o.radial, o.cutoff
     )
     start = theirs.state_dict()
@@ -107,8 +107,8 @@ def test_dimenet_starts_and_computes_as_pytorch_geometric_s(monkeypatch):
     theirs.load_state_dict(weights)
     ours.load_state_dict(weights)
     z, pos, batch, *graph, _ = WORKLOADS[1].training_data().batch(np.arange(6), np.zeros(6))
-    monkeypatch.setattr(graphs.dimenet, "radius_graph", graphs.radius_graph)
-    monkeypatch.setattr(graphs.dimenet, "triplets", triplets)
+    monkeypatch.setattr(nets.dimenet, "radius_graph", nets.radius_graph)
+    monkeypatch.setattr(nets.dimenet, "triplets", triplets)
     wanted = theirs(z, pos, batch)
     assert wanted.abs().min() > 1e-3
     torch.testing.assert_close(ours(z, pos, batch, *graph, molecules=6), wanted)
@@ -121,7 +121,7 @@ def test_schnet_starts_and_computes_as_pytorch_geometric_s():
     torch.manual_seed(4)
     ours = SchNet(o)
     torch.manual_seed(4)
-    theirs = graphs.pyg.SchNet(
+    theirs = nets.pyg.SchNet(
         o.hidden_channels,
         o.filters,
         o.interactions,
@@ -160,7 +160,7 @@ def test_an_update_never_waits_for_the_device(workload):
         workload.loss(model, data).backward()
     assert asking.seen == []
     with Asking() as asking:
-        graphs.radius_graph(data[1], 3.0, data[2])
+        nets.radius_graph(data[1], 3.0, data[2])
     assert asking.seen  # the graph itself could not be made so, and this test can fail
 
 

@@ -19,12 +19,9 @@ from wattlaw_papers.workloads.torchvision_import import import_torchvision
 
 
 class MaskedBert(nn.Module):
-    """transformers' BERT for masked language modelling, with scores of predicted tokens only.
-
-    The head is the largest matrix of the model (hidden_size x vocab_size). Loss and gradients do
-    not depend on other scores, so these are not computed. All sequences have full length: without
-    an attention mask torch uses its fast attention kernels.
-    """
+    """transformers' BERT for masked language modelling, with scores of predicted tokens only: the
+    head is the largest matrix (hidden_size x vocab_size). All sequences have full length, and
+    without an attention mask torch uses its fast attention kernels."""
 
     def __init__(self, options: Options) -> None:
         super().__init__()
@@ -55,11 +52,9 @@ class MaskedBert(nn.Module):
 
 
 class Bert(BaseWorkload):
-    """BERT trained on masked tokens with AdamW at a constant rate; the metric is perplexity.
-
-    Perplexity is that of the predicted tokens: e to the mean of their cross-entropies. One and
-    several ranks compute the same steps if ``dropout`` is 0; each rank draws its own dropout.
-    """
+    """BERT trained on masked tokens with AdamW at a constant rate; the metric is perplexity, e to
+    the mean cross-entropy of the predicted tokens. One and several ranks compute the same steps if
+    ``dropout`` is 0."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

@@ -111,11 +111,8 @@ def _parquet_rows(path: Path) -> Iterator[bytes | None]:
 
 
 class Corpus:
-    """Training and validation text of a folder, as blocks of tokens.
-
-    The tokens of all lines are concatenated in the order of the files and split into blocks of
-    ``sequence_length - 2`` tokens; an incomplete last block is dropped.
-    """
+    """Training and validation text of a folder: its lines, joined in the order of the files, as
+    blocks of ``sequence_length - 2`` tokens."""
 
     def __init__(self, options: Options) -> None:
         if options.source == "synthetic" or options.data is None:

@@ -41,12 +41,9 @@ def predicted(sequence_length: int) -> int:
 
 
 class MaskedBlocks:
-    """Sequences ``[CLS] tokens [SEP]`` of successive tokens, without gaps or padding.
-
-    ``tokens`` are in memory or mapped from a file; an incomplete last block is dropped. With more
-    ``samples`` than blocks, blocks are repeated, with different masks, because each sample's mask
-    is drawn from its own seed.
-    """
+    """Sequences ``[CLS] tokens [SEP]`` of successive tokens, without gaps or padding; an incomplete
+    last block is dropped. With more ``samples`` than blocks, blocks are repeated with different
+    masks, as each sample's mask is drawn from its own seed."""
 
     reads_files = False  # a few hundred kB are copied per batch: no work for loader processes
 
@@ -67,11 +64,9 @@ class MaskedBlocks:
         return self._samples
 
     def batch(self, indices: Indices, seeds: Seeds) -> dict[str, torch.Tensor]:
-        """Return ``input_ids`` (n, length), ``positions`` and ``labels`` (n, k), all int64.
-
-        ``positions`` are those of the predicted tokens, in increasing order, and ``labels`` are
-        their original tokens. Positions and masks are drawn from the sample's seed only.
-        """
+        """Return ``input_ids`` (n, length), ``positions`` of the predicted tokens in increasing
+        order and ``labels``, their original tokens, (n, k), all int64; drawn from the sample's
+        seed."""
         vocabulary, count = self._vocabulary, self._predicted
         blocks = np.asarray(self._blocks[indices % len(self._blocks)], dtype=np.int64)
         inner = blocks.shape[1]

@@ -76,10 +76,9 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     from wattlaw_papers.workloads.language.tokenizer import train
 
     check_new_data(folder, size, 1)
-    parts = [folder / name for name in ("text", "parquet", "tokenizer")]
-    for part in parts:
+    text, parquet, tokenizer = (folder / name for name in ("text", "parquet", "tokenizer"))
+    for part in (text, parquet, tokenizer):
         part.mkdir(parents=True, exist_ok=True)
-    text, parquet, tokenizer = parts
     language, words = Language(_WORDS, seed), _words(seed)
     training = _lines(language, words, np.random.default_rng((seed, 1)), size)
     validation = _lines(language, words, np.random.default_rng((seed, 2)), max(1, size // 4))

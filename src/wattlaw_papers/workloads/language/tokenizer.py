@@ -26,11 +26,8 @@ _LINES_AT_ONCE = 8192  # a line of WikiText is a paragraph of about 500 characte
 
 
 def load(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer of a folder: its tokenizer.json, else its vocab.txt as BERT reads it.
-
-    A vocab.txt is of lower-case words, unless ``do_lower_case`` in a tokenizer_config.json in the
-    same folder is false.
-    """
+    """Return the tokenizer of a folder: its tokenizer.json, else its vocab.txt as BERT reads it, of
+    lower-case words unless a tokenizer_config.json says otherwise."""
     full, words = folder / "tokenizer.json", folder / "vocab.txt"
     path = full if full.is_file() else words
     if not path.is_file():
@@ -65,13 +62,10 @@ def checked(tokenizer: Tokenizer, path: Path, vocab_size: int) -> Tokenizer:
 
 
 def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> Tokenizer:
-    """Return a WordPiece tokenizer with BERT's normaliser, trained on ``lines``.
-
-    ``second_pass`` is the same text again: the first pass counts letters. The library's trainer
-    numbers letters within words (``##a``) in the order of a hash table, which differs between
-    processes, and breaks ties by these numbers: ranks would get different tokens. If all letters
-    are specified and sorted, the result is always the same.
-    """
+    """Return a WordPiece tokenizer with BERT's normaliser, trained on ``lines``; ``second_pass`` is
+    the same text again. The library's trainer numbers letters within words (``##a``) in the order
+    of a hash table, which differs between ranks, and breaks ties by these numbers. With all letters
+    specified and sorted, the result is always the same."""
     # At most a quarter of the tokens each for first letters of words and for other letters.
     letters = _letters(lines, min(_MOST_LETTERS, (vocab_size - len(_SPECIAL)) // 4))
     learned = _wordpiece({}, lowercase=True)

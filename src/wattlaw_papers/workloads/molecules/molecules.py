@@ -28,11 +28,8 @@ class Molecules:
 
 
 class MoleculeData:
-    """Molecules as samples, with the property of ``column`` as the target.
-
-    ``chosen`` are the indices of the molecules that are samples, ``graph`` computes the graph of a
-    batch. With more ``samples`` than chosen molecules these are repeated.
-    """
+    """The ``chosen`` molecules as samples, repeated if there are more ``samples``, with the
+    property of ``column`` as target; ``graph`` computes the graph of a batch."""
 
     #: The molecules are in memory, but loader processes make their graphs.
     reads_files = True

@@ -4,19 +4,23 @@ Their inputs are the atomic number ``z``, the position ``pos`` in angstrom and t
 ``batch`` of each atom, the sources and targets ``edges`` (2, edges), for DimeNet the indices ``kj``
 and ``ji`` of the two edges of each triplet, and the number of molecules. A forward pass copies no
 number from the device to the host, such as that of edges, so that a GPU never waits for the host.
+The graphs are made with torch alone: PyTorch Geometric's functions need its extensions.
 """
 
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from wattlaw.common.errors import NotAvailable, one_line
 from wattlaw_papers.workloads.molecules import DimeNetOptions, SchNetOptions
-from wattlaw_papers.workloads.molecules.graphs import dimenet, pyg
 
-_Array = npt.NDArray[np.float64]
+try:
+    import torch_geometric.nn as pyg
+    from torch_geometric.nn.models import dimenet, dimenet_utils
+except ImportError as error:
+    raise NotAvailable(f'{one_line(error)}; try: pip install "wattlaw[molecules]"') from error
 
 
 class Standardised(nn.Module):
@@ -48,9 +52,8 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
             cutoff=options.cutoff,
         )
 
-    def forward(
-        self, z: Tensor, pos: Tensor, batch: Tensor, edges: Tensor, *, molecules: int
-    ) -> Tensor:
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
+        z, pos, batch, edges = graph
         source, target = edges
         length = (pos[source] - pos[target]).norm(dim=-1)
         expanded = self.distance_expansion(length)
@@ -62,10 +65,8 @@ class SchNet(pyg.SchNet):  # type: ignore[misc]
 
 
 class DimeNet(nn.Module):
-    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) with edges and triplets as inputs.
-
-    Its parameters have PyTorch Geometric's names and are drawn in the same order.
-    """
+    """DimeNet (Gasteiger et al. 2020, arXiv 2003.03123) with edges and triplets as inputs. Its
+    parameters have PyTorch Geometric's names and are drawn in the same order."""
 
     def __init__(self, options: DimeNetOptions) -> None:
         super().__init__()
@@ -84,17 +85,8 @@ class DimeNet(nn.Module):
             for _ in range(options.blocks)
         )
 
-    def forward(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor,
-        edges: Tensor,
-        kj: Tensor,
-        ji: Tensor,
-        *,
-        molecules: int,
-    ) -> Tensor:
+    def forward(self, *graph: Tensor, molecules: int) -> Tensor:
+        z, pos, batch, edges, kj, ji = graph
         source, target = edges
         along = pos[source] - pos[target]
         length = along.pow(2).sum(-1).sqrt()
@@ -117,13 +109,10 @@ def _sum_by_molecule(by_atom: Tensor, batch: Tensor, molecules: int) -> Tensor:
 
 
 class SphericalBasis(nn.Module):
-    """Spherical Bessel functions of distances times spherical harmonics of angles.
-
-    Gasteiger et al. 2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8:
-    ``radial`` functions of each of ``spherical`` orders, all zero at ``cutoff``. PyTorch Geometric
-    derives the same functions with sympy for each net, which takes many seconds, and evaluates them
-    one after the other. There are no parameters and no entries in a state dict.
-    """
+    """Spherical Bessel functions of distances times spherical harmonics of angles: Gasteiger et al.
+    2020 (arXiv 2003.03123), equation 7, with the envelope of equation 8, ``radial`` functions of
+    each of ``spherical`` orders. PyTorch Geometric derives them with sympy for each net, which
+    takes many seconds, and evaluates them one after the other."""
 
     zeros: Tensor
     norms: Tensor
@@ -133,10 +122,9 @@ class SphericalBasis(nn.Module):
         super().__init__()
         self._cutoff = cutoff
         self._envelope = dimenet.Envelope(5)
-        zeros = bessel_zeros(spherical, radial)
-        norms = np.stack(
-            [np.sqrt(2) / np.abs(_bessel(row, order + 1)) for order, row in enumerate(zeros)]
-        )
+        zeros = dimenet_utils.Jn_zeros(spherical, radial).astype(np.float64)
+        orders = np.arange(spherical)[:, None]
+        norms = np.sqrt(2) / np.abs(dimenet_utils.Jn(zeros, orders + 1))
         harmonics = np.sqrt((2 * np.arange(spherical) + 1) / (4 * np.pi))
         for name, array in (("zeros", zeros), ("norms", norms), ("harmonics", harmonics)):
             self.register_buffer(name, torch.from_numpy(array), persistent=False)
@@ -154,10 +142,8 @@ class SphericalBasis(nn.Module):
         return (by_edge[kj] * by_angle.unsqueeze(2)).flatten(1)
 
     def _by_distance(self, share: Tensor) -> Tensor:
-        """Return j_l(z_ln x) times its norm, shape (edges, orders, functions).
-
-        In double precision, because short distances lead to differences of large numbers.
-        """
+        """Return j_l(z_ln x) times its norm, (edges, orders, functions), in double precision,
+        because short distances lead to differences of large numbers."""
         x = share.double()[:, None, None] * self.zeros
         value = x.sin() / x
         functions = [value[:, 0]]
@@ -170,35 +156,49 @@ class SphericalBasis(nn.Module):
         return (torch.stack(functions, dim=1) * self.norms).to(share.dtype)
 
 
-def bessel_zeros(orders: int, count: int) -> _Array:
-    """Return the first positive zeros of spherical Bessel functions, shape (orders, count).
-
-    The zeros of an order lie between those of the next lower order, so bisection finds them all.
-    """
-    zeros: _Array = np.arange(1.0, count + orders) * np.pi
-    rows = [zeros[:count]]
-    for order in range(1, orders):
-        low, high = zeros[:-1].copy(), zeros[1:].copy()
-        sign = np.sign(_bessel(low, order))
-        for _ in range(60):
-            middle = (low + high) / 2
-            left = np.sign(_bessel(middle, order)) == sign
-            low, high = np.where(left, middle, low), np.where(left, high, middle)
-        zeros = (low + high) / 2
-        rows.append(zeros[:count])
-    return np.stack(rows)
-
-
-def _bessel(x: _Array, order: int) -> _Array:
-    """Return j_order(x); upward recursion is accurate unless x is much less than the order."""
-    value, higher = np.sin(x) / x, np.sin(x) / x**2 - np.cos(x) / x
-    for lower in range(1, order + 1):
-        value, higher = higher, (2 * lower + 1) / x * higher - value
-    return value
-
-
 def _legendre(x: Tensor, orders: int) -> Tensor:
     values = [torch.ones_like(x), x]
     for order in range(1, orders - 1):
         values.append((x * values[-1] * (2 * order + 1) - values[-2] * order) / (order + 1))
     return torch.stack(values[:orders], dim=1)
+
+
+def radius_graph(pos: Tensor, r: float, batch: Tensor, max_num_neighbors: int = 32) -> Tensor:
+    """Return sources and targets of the edges in molecules, (2, edges), by target, then source.
+    Atoms at ``pos`` (atoms, 3) of one molecule (``batch``, ascending) are neighbours if their
+    distance is less than ``r``; of more than ``max_num_neighbors`` an atom keeps the first ones. It
+    has the arguments of ``torch_geometric.nn.radius_graph``."""
+    counts = torch.bincount(batch)
+    first = counts.cumsum(0) - counts
+    longest = int(counts.max()) if len(counts) else 0
+    ranks = torch.arange(len(batch), device=pos.device) - first[batch]
+    dense = pos.new_zeros(3, len(counts), longest)
+    dense[:, batch, ranks] = pos.t()
+    x, y, z = dense.unsqueeze(-1) - dense.unsqueeze(-2)
+    near = x.square_().add_(y.square_()).add_(z.square_()) < r * r
+    is_atom = torch.arange(longest, device=pos.device) < counts.unsqueeze(1)
+    near &= is_atom.unsqueeze(1)
+    near &= is_atom.unsqueeze(2)
+    near.diagonal(dim1=1, dim2=2).fill_(value=False)
+    if longest > max_num_neighbors + 1:
+        near &= near.cumsum(2) <= max_num_neighbors
+    molecule, target, source = near.nonzero(as_tuple=True)
+    start = first[molecule]
+    return torch.stack((start + source, start + target))
+
+
+def paths(edges: Tensor, atoms: int) -> tuple[Tensor, Tensor]:
+    """Return the indices (triplets,) of the pairs of edges k->j and j->i with different atoms i and
+    k, of the edges of ``radius_graph``, ordered by j->i and then by k."""
+    source, target = edges
+    by_target = torch.argsort(target * atoms + source)
+    incoming = torch.bincount(target, minlength=atoms)
+    first = incoming.cumsum(0) - incoming
+    counts = incoming[source]  # edges k->j for each edge j->i
+    skipped = first[source] - (counts.cumsum(0) - counts)
+    # index_select is several times as fast on the CPU as indexing.
+    ji = torch.repeat_interleave(counts)
+    sorted_kj = skipped.index_select(0, ji).add_(torch.arange(len(ji), device=source.device))
+    kj = by_target.index_select(0, sorted_kj)
+    differ = (source.index_select(0, kj) != target.index_select(0, ji)).nonzero().squeeze(1)
+    return kj.index_select(0, differ), ji.index_select(0, differ)

@@ -23,11 +23,8 @@ _SPLIT_SEED = 0
 
 
 def read(data: Path) -> Molecules:
-    """Return the molecules of ``DATA/raw/qm9_v3.pt``: a list with a dict of tensors for each.
-
-    Of a dict, ``z`` (atoms,), ``pos`` (atoms, 3) and ``y`` (1, 19) are used. Reading the complete
-    file takes a minute, so its arrays are cached.
-    """
+    """Return the molecules of ``DATA/raw/qm9_v3.pt``: a list of dicts with ``z`` (atoms,), ``pos``
+    (atoms, 3) and ``y`` (1, 19). It takes a minute to read, so its arrays are cached."""
     path = data / FILE
     if not path.is_file():
         raise BadInput(
@@ -69,11 +66,8 @@ def check_target(data: Path, values: npt.NDArray[np.float32], name: str) -> None
 
 
 def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indices, Indices]:
-    """Return the indices of the training and of the evaluation molecules.
-
-    The choice is random, but the same in every run. A file with fewer than ``train`` +
-    ``evaluation`` molecules is split in the same proportion, with at least one molecule each.
-    """
+    """Return the indices of the training and of the evaluation molecules, random but the same in
+    every run; too small a file is split in the same proportion."""
     if molecules < 2:
         raise BadInput(f"{data / FILE}: contains 1 molecule; allowed: 2 or more")
     order = np.random.default_rng(_SPLIT_SEED).permutation(molecules)
@@ -118,14 +112,14 @@ def _problem(record: Any) -> str | None:
 def _check_values(
     path: Path, molecule: Indices, z: npt.NDArray[np.int64], pos: npt.NDArray[np.float32]
 ) -> None:
-    unknown = np.flatnonzero((z < 1) | (z > _HEAVIEST))
-    if len(unknown):
-        problem = f"z has {z[unknown[0]]}; allowed: atomic numbers from 1 to {_HEAVIEST}"
-        _raise_bad_record(path, int(molecule[unknown[0]]), problem)
-    infinite = np.flatnonzero(~np.isfinite(pos).all(1))
-    if len(infinite):
-        problem = f"pos has {pos[infinite[0]].tolist()}; allowed: finite numbers"
-        _raise_bad_record(path, int(molecule[infinite[0]]), problem)
+    for name, values, is_wrong, allowed in (
+        ("z", z, (z < 1) | (z > _HEAVIEST), f"atomic numbers from 1 to {_HEAVIEST}"),
+        ("pos", pos, ~np.isfinite(pos).all(1), "finite numbers"),
+    ):
+        if is_wrong.any():
+            atom = int(is_wrong.argmax())
+            problem = f"{name} has {values[atom].tolist()}; allowed: {allowed}"
+            _raise_bad_record(path, int(molecule[atom]), problem)
 
 
 def _check_distances(path: Path, counts: Indices, pos: npt.NDArray[np.float32]) -> None:

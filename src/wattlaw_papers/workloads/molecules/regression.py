@@ -13,10 +13,15 @@ from torch.nn import functional
 
 from wattlaw.workloads.schedules import BaseWorkload
 from wattlaw.workloads.workload import Dataset, Indices
-from wattlaw_papers.workloads.molecules import DimeNetOptions, Options, SchNetOptions, Target, qm9
-from wattlaw_papers.workloads.molecules.graphs import paths, radius_graph
+from wattlaw_papers.workloads.molecules import (
+    DimeNetOptions,
+    Options,
+    SchNetOptions,
+    Target,
+    nets,
+    qm9,
+)
 from wattlaw_papers.workloads.molecules.molecules import MoleculeData, Molecules
-from wattlaw_papers.workloads.molecules.nets import DimeNet, SchNet, Standardised
 from wattlaw_papers.workloads.molecules.synthetic_molecules import synthetic_molecules
 
 _POOL, _EVALUATION_POOL = 3072, 1024
@@ -26,19 +31,14 @@ _Options = TypeVar("_Options", bound=Options)
 
 
 class _Samples(NamedTuple):
-    """Molecules, the indices of those that are samples, and the number of samples."""
-
     molecules: Molecules
     chosen: Indices
     samples: int
 
 
 class _OnQm9(BaseWorkload, Generic[_Options]):
-    """Adam at a constant rate; mean absolute error of the standardised property.
-
-    The loss is in standard deviations of the training molecules' property, the metric ``mae`` in
-    the unit of the property. Neither net has batch normalisation or dropout.
-    """
+    """Adam at a constant rate. The loss is the mean absolute error in standard deviations of the
+    training molecules' property, the metric ``mae`` that in the unit of the property."""
 
     def __init__(self, options: _Options) -> None:
         self._options = options
@@ -48,10 +48,10 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
     def _net(self) -> nn.Module: ...
 
     def _graph(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
-        return (radius_graph(pos, self._options.cutoff, batch),)  # type: ignore[attr-defined]
+        return (nets.radius_graph(pos, self._options.cutoff, batch),)  # type: ignore[attr-defined]
 
     def model(self) -> nn.Module:
-        return Standardised(self._net(), *self._statistics)
+        return nets.Standardised(self._net(), *self._statistics)
 
     def optimizer(
         self, model: nn.Module, global_batch: int, *, fused: bool | None
@@ -62,7 +62,6 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         return self._errors(model, data).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
-        """Return summed absolute errors, in standard deviations and in the property's unit."""
         loss = self._errors(model, data).sum()
         return {"loss": loss, "mae": loss * self._statistics[1]}
 
@@ -90,11 +89,9 @@ class _OnQm9(BaseWorkload, Generic[_Options]):
         data = Path(options.data)
         molecules = qm9.read(data)
         qm9.check_target(data, molecules.targets[:, self._column], options.target)
-        training, evaluation = qm9.split(data, len(molecules), *sizes)
-        return (
-            _Samples(molecules, training, len(training)),
-            _Samples(molecules, evaluation, len(evaluation)),
-        )
+        parts = qm9.split(data, len(molecules), *sizes)
+        training, evaluation = (_Samples(molecules, part, len(part)) for part in parts)
+        return training, evaluation
 
     @cached_property
     def _statistics(self) -> tuple[float, float]:
@@ -111,13 +108,13 @@ def _synthetic(samples: int, pool: int, seed: int) -> _Samples:
 
 class SchNetOnQm9(_OnQm9[SchNetOptions]):
     def _net(self) -> nn.Module:
-        return SchNet(self._options)
+        return nets.SchNet(self._options)
 
 
 class DimeNetOnQm9(_OnQm9[DimeNetOptions]):
     def _net(self) -> nn.Module:
-        return DimeNet(self._options)
+        return nets.DimeNet(self._options)
 
     def _graph(self, pos: Tensor, batch: Tensor) -> tuple[Tensor, ...]:
         edges, *_ = super()._graph(pos, batch)
-        return (edges, *paths(edges, len(pos)))
+        return (edges, *nets.paths(edges, len(pos)))

@@ -74,11 +74,9 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         )
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean cross-entropy of a batch, plus a part of the auxiliary head's.
-
-        Batch normalisation needs two values per channel. If a net reduces images to one pixel, a
-        single image is therefore doubled, which does not change the mean.
-        """
+        """Return the mean cross-entropy of a batch, plus a part of the auxiliary head's. Batch
+        normalisation needs two values per channel: where a net reduces images to one pixel, a
+        single image is doubled, which does not change the mean."""
         images, labels = data
         if self._doubles_single_image and len(labels) == 1:
             images, labels = images.repeat(2, 1, 1, 1), labels.repeat(2)
@@ -116,14 +114,11 @@ class _Classifier(BaseWorkload, Generic[_Options]):
 
 
 class Vgg16(_Classifier[Vgg16Options]):
-    """VGG16 (configuration D of arXiv 1409.1556) of any width.
+    """VGG16 (configuration D of arXiv 1409.1556) of any width. torchvision's classifier has one
+    width: its layers are replaced, in the order and with the initial values of torchvision, so that
+    at full width both are the same net."""
 
-    It has no batch normalisation: without dropout, one and several ranks compute the same steps.
-    torchvision's class has a classifier of one width. Its layers are therefore replaced, in the
-    order and with the initial values of torchvision: at full width both are the same net.
-    """
-
-    def _net(self) -> nn.Module:
+    def _net(self) -> Any:
         options = self._options
         widths = [
             width if isinstance(width, str) else width * options.width // _VGG_WIDTH
@@ -144,7 +139,7 @@ class Vgg16(_Classifier[Vgg16Options]):
                 nn.init.normal_(layer.weight, 0, 0.01 * math.sqrt(_VGG_WIDTH / options.width))
             if isinstance(layer, nn.Conv2d | nn.Linear) and layer.bias is not None:
                 nn.init.zeros_(layer.bias)
-        return net  # type: ignore[no-any-return]
+        return net
 
 
 class InceptionV3(_Classifier[InceptionV3Options]):
@@ -155,15 +150,11 @@ class InceptionV3(_Classifier[InceptionV3Options]):
         # The auxiliary head ends in one pixel, and so does the net for images below 107 pixels.
         self._doubles_single_image = options.aux or options.image_size < 107
 
-    def _net(self) -> nn.Module:
+    def _net(self) -> Any:
         options = self._options
-        net: nn.Module = inception.Inception3(
-            num_classes=options.classes,
-            aux_logits=options.aux,
-            init_weights=True,
-            dropout=options.dropout,
+        return inception.Inception3(
+            options.classes, options.aux, init_weights=True, dropout=options.dropout
         )
-        return net
 
 
 class ResNet50(_Classifier[ResNet50Options]):
@@ -173,20 +164,14 @@ class ResNet50(_Classifier[ResNet50Options]):
         super().__init__(options)
         self._doubles_single_image = options.image_size == 32  # the last stage has one pixel
 
-    def _net(self) -> nn.Module:
-        options = self._options
-        net: nn.Module = resnet.ResNet(
-            resnet.Bottleneck, list(options.blocks), num_classes=options.classes
-        )
-        return net
+    def _net(self) -> Any:
+        blocks = list(self._options.blocks)
+        return resnet.ResNet(resnet.Bottleneck, blocks, num_classes=self._options.classes)
 
 
 class NormalisedImages(nn.Module):
-    """A net that normalises its images, which are uint8 of shape (n, 3, height, width).
-
-    Copied to the device as uint8, images take a quarter of the bytes of float32, and the CPU need
-    not normalise them.
-    """
+    """A net that normalises its images, uint8 of shape (n, 3, height, width). Copied to the device
+    as uint8, they take a quarter of the bytes of float32."""
 
     scale: Tensor
     shift: Tensor

@@ -80,8 +80,6 @@ def _classes(root: Path) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class ImageData:
-    """Image files, with random crops and mirrored for training, with centred crops otherwise."""
-
     files: Files
     image_size: int
     training: bool

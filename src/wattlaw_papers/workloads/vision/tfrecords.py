@@ -42,11 +42,8 @@ Bounds = npt.NDArray[np.int64]
 
 
 def index_of(shards: Sequence[Path]) -> Bounds:
-    """Return the bounds of the records of some shards, one shard after the other.
-
-    Each shard's bounds begin with 0. They are cached, because finding a record takes as many reads
-    as there are records before it.
-    """
+    """Return the bounds of the records of some shards, one shard after the other, each from 0. They
+    are cached: finding a record takes as many reads as there are records before it."""
 
     def make() -> Bounds:
         with ThreadPoolExecutor(_INDEX_THREADS) as threads:

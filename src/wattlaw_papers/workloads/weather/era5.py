@@ -28,13 +28,12 @@ from wattlaw.workloads.workload import Indices, Seeds
 _H5PY_ERRORS = (OSError, RuntimeError, ValueError, KeyError, TypeError)
 
 Array = npt.NDArray[np.float32]
+Size = tuple[int, int, int]  # channels, height and width of a state
 
 
 def kept_rows(rows: int) -> int:
-    """Return the number of rows of a file that are used: without the last if it is odd.
-
-    ERA5 has 721 rows from pole to pole, of which the first 720 can be split into patches.
-    """
+    """Return the number of rows of a file that are used: of ERA5's 721 from pole to pole the first
+    720, which can be split into patches."""
     return rows - rows % 2
 
 
@@ -51,10 +50,7 @@ class ChannelStatistics:
 
 
 def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
-    """Return the first channels of ``global_means.npy`` and ``global_stds.npy``.
-
-    Both have the shape (1, C, 1, 1) with C >= ``channels``.
-    """
+    """Return the first channels of ``global_means.npy`` and ``global_stds.npy``, (1, C, 1, 1)."""
     means = _read(folder / "global_means.npy", channels, (1, 1))
     stds = _read(folder / "global_stds.npy", channels, (1, 1))
     if not (stds > 0).all():
@@ -65,10 +61,7 @@ def read_channel_statistics(folder: Path, channels: int) -> ChannelStatistics:
 
 
 def read_climatology(folder: Path, channels: int, height: int, width: int) -> Array:
-    """Return the standardised mean state, shape (channels, height, width).
-
-    ``time_means.npy`` has the shape (1, C, rows, width); see ``kept_rows``.
-    """
+    """Return the mean state, standardised, of ``time_means.npy``: (channels, height, width)."""
     path = folder / "time_means.npy"
     means = _read(path, channels, (height, width))
     read_channel_statistics(folder, channels).standardise(means)
@@ -101,23 +94,15 @@ def _read(path: Path, channels: int, size: tuple[int, int]) -> Array:
 
 
 class Era5:
-    """Sequences of ``steps`` + 1 states, ``step`` records apart, from a folder of yearly files.
-
-    No sequence crosses two files. Sample i begins at the i-th time, in the order of the file names,
-    that has all its steps in the same file. ``size`` is (channels, height, width) of a state.
-    Fields are standardised on the CPU, so that the GPU's work is the same as with synthetic data.
-    """
+    """Sequences of ``steps`` + 1 states, ``step`` records apart, of a folder of yearly files; none
+    crosses two files. Sample i begins at the i-th time, by file names, that has all its steps.
+    Fields are standardised on the CPU, so that the GPU's work is the same as with synthetic
+    data."""
 
     reads_files = True
 
     def __init__(
-        self,
-        folder: Path,
-        statistics: ChannelStatistics,
-        size: tuple[int, int, int],
-        *,
-        steps: int,
-        step: int,
+        self, folder: Path, statistics: ChannelStatistics, size: Size, *, steps: int, step: int
     ) -> None:
         if not folder.is_dir():
             raise BadInput(f"{folder}: there is no such folder; allowed: one with *.h5 files")
@@ -133,11 +118,8 @@ class Era5:
         return int(self._ends[-1])
 
     def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, ...]:  # noqa: ARG002
-        """Return the first states and those after each step, standardised float32.
-
-        Each has the shape (samples, channels, height, width). ``BadInput`` if a record cannot be
-        read or has a value that is not finite.
-        """
+        """Return the first states and those after each step, standardised float32 of shape
+        (samples, channels, height, width)."""
         shape = (len(indices), *self._size)
         times = [np.empty(shape, np.float32) for _ in self._ahead]
         for row, index in enumerate(indices.tolist()):
@@ -175,8 +157,7 @@ def _opened(path: Path) -> Any:
     return h5py.File(path, "r", locking="best-effort")
 
 
-def _times(path: Path, size: tuple[int, int, int], needed: int) -> int:
-    """Return the number of times in a file after checking the type and shape of its records."""
+def _times(path: Path, size: Size, needed: int) -> int:
     channels, height, width = size
     try:
         with _opened(path) as file:

@@ -44,12 +44,9 @@ class Forecaster(nn.Module):
 
 
 class FourCastNet(BaseWorkload):
-    """AFNO with Adam and a cosine schedule; latitude-weighted RMSE and anomaly correlation.
-
-    Pathak et al. 2022 (arXiv 2202.11214), sections on pre-training and fine-tuning. There is no
-    batch normalisation and no dropout, so that one and several workers at the same global batch
-    compute the same steps.
-    """
+    """AFNO with Adam and a cosine schedule; latitude-weighted RMSE and anomaly correlation (Pathak
+    et al. 2022, arXiv 2202.11214). Without batch normalisation and dropout, one and several workers
+    at the same global batch compute the same steps."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -92,10 +89,8 @@ class FourCastNet(BaseWorkload):
         return _losses(model(data[0], self._options.steps), data[1:]).mean()
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
-        """Return sums of the loss, and of RMSE and ACC of the first step as means over channels.
-
-        Both stages evaluate the first step, as in the paper's code, so that they are comparable.
-        """
+        """Return sums of the loss, and of RMSE and ACC of the first step (as in the paper's code,
+        so that the stages are comparable) as means over channels."""
         forecasts, truths = model(data[0], self._options.steps), data[1:]
         device = truths[0].device
         if self._climatology is None or self._climatology.device != device:

@@ -11,10 +11,8 @@ from torch import Tensor
 
 
 def latitudes(rows: int) -> npt.NDArray[np.float64]:
-    """Return the rows' latitudes [degrees]: from +90 to -90 if the number of rows is odd.
-
-    An even number is such a grid without its last row: 720 rows are the first of 721.
-    """
+    """Return the rows' latitudes [degrees] from +90 to -90; an even number is such a grid without
+    its last row, as 720 rows are the first of 721."""
     return np.linspace(90.0, -90.0, rows + 1 - rows % 2)[:rows]
 
 

@@ -83,11 +83,8 @@ class Climate:
         self.climatology = profiles
 
     def state(self, year: int, time: int, out: Tensor) -> None:
-        """Write the state at a time of a year, in steps of six hours, into ``out``.
-
-        A time after the end of the year continues the waves of the year. ``out`` is float32 of
-        shape (channels, height, width).
-        """
+        """Write the state at a time of a year, in steps of six hours, into ``out``; a time after
+        the end of the year continues its waves."""
         width = self.shape[-1]
         start = np.random.default_rng((self._seed, year)).integers(width)
         fields, angle = self._pool[year % _POOLED], 2 * math.pi * time / STEPS_PER_YEAR
