@@ -44,7 +44,10 @@ def _gpus(item: Placement) -> str:
 def sentences(item: Placement) -> tuple[str, ...]:
     """Return the lines below the first one: the job, its percentile, why, and what is compared."""
     origin = "" if item.data_source == MEASURED else f" ({item.data_source})"
-    mfu = "" if item.mfu is None else f", {fmt.percent(item.mfu, 2)} of the peak"
+    mfu = ""
+    if item.mfu is not None and item.peak_tflops is not None:
+        peak = f"{fmt.number(item.peak_tflops)} TFLOP/s at the highest clock"
+        mfu = f", {fmt.percent(item.mfu, 2)} of the peak of {peak}"
     job = (
         f"{item.workload} on {item.setting.gpus} {item.hardware}{origin}: "
         f"{fmt.number(item.tokens_per_s_per_gpu)} tokens/s per GPU, "
@@ -56,6 +59,11 @@ def sentences(item: Placement) -> tuple[str, ...]:
     shown = [*sources[:4], *([f"{len(sources) - 4} others"] if len(sources) > 4 else [])]
     if shown:
         lines.append(f"Comparable at any number of GPUs: {item.comparable:,} ({', '.join(shown)}).")
+    if item.tied_otherwise:
+        lines.append(
+            f"{item.tied_otherwise:,} of them have the job's parameters with model.tied the other "
+            "way round (an output that shares the embedding) and count as the same network."
+        )
     left_out = [f"{count:,} {reason}" for reason, count in item.left_out.items()]
     if left_out:
         lines.append(f"Not compared: {', '.join(left_out)}.")
