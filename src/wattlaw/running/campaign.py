@@ -431,8 +431,8 @@ class Campaign:
 
     @property
     def _all_fail(self) -> bool:
-        """Whether every run so far failed alike before a step, in two settings if there are two: the
-        next ones would, too. A repeated campaign tries all, should only these settings fail."""
+        """Whether every run so far failed alike before a step, in two settings if there are two:
+        the next ones would, too. A repeated campaign tries all: only these settings may fail."""
         settings = max(map(len, self._failed_alike.values()), default=0)
         planned = {run.spec.setting for run in self._plan}
         return (
