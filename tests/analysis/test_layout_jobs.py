@@ -15,7 +15,7 @@ from wattlaw.analysis.advise.advice_cautions import of_choice
 from wattlaw.analysis.advise.choice import choose_of
 from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.advise.possible_options import read_options
-from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.findings import analyse, notes
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.planned_campaign import Campaign, propose
@@ -26,6 +26,7 @@ from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.report.topics.advice_text import changes
+from wattlaw.running.run_status import LIMITS, run_title
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
 from wattlaw.study.labels import run_layout
@@ -290,7 +291,7 @@ def test_advice_tells_layouts_of_one_size_apart():
     assert advice.savings.time.mean == pytest.approx(1 / 1.3 - 1, abs=0.02)
     assert changes(advice) != ""
     assert "tp 2" in base.label_beyond(best) and "pp 2" in base.label_beyond(best)
-    with pytest.raises(BadInput, match="tp=1 or 2"):
+    with pytest.raises(BadInput, match=r"tp=1 \| 2"):
         advise(table(), nothing, "digits-cnn", question, baseline={"gpus": 8, "pp": 1})
 
 
@@ -300,6 +301,17 @@ def test_the_title_of_a_run_has_the_layout_that_is_asked_for_or_was_seen():
     assert run_layout(run | {"layout": None, "tp": 1, "sharding": "none"}) == ""
     assert run_layout(run | {"layout": None, "tp": 4, "sharding": None}) == "tp 4, micro-batch 16"
     assert run_layout(run | {"layout": '{"tp": 3}'}) == ""  # of another number of GPUs
+    limits = dict.fromkeys(("emulated_gpus", *LIMITS))
+    title = run_title("id", run | limits | {"workload": "gpt", "repeat": 0, "nodes": 1})
+    assert title == "gpt on 8 workers, tp 2, micro-batch 4, batch 32 (repeat 0, id)"
+
+
+def test_notes_that_differ_in_numbers_are_one_and_name_the_runs():
+    texts = [["2 of 500 steps contain a pause"], ["9 of 500 steps contain a pause", "other"], []]
+    assert notes(pd.DataFrame({"notes": texts})) == (
+        "2 of 500 steps contain a pause (2 runs, with other numbers)",
+        "other (1 run)",
+    )
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

@@ -184,9 +184,7 @@ def test_a_command_that_fails_in_every_setting_stops_the_campaign_until_it_is_re
     store = tmp_path / "store"
     counts = []
     for _ in range(2):
-        outcome = execute(
-            broken, store, ScriptedLauncher(tmp_path, repeat_0=exits, repeat_1=exits)
-        )
+        outcome = execute(broken, store, ScriptedLauncher(tmp_path, repeat_0=exits, repeat_1=exits))
         counts.append((outcome.failed + outcome.left, outcome.all_fail, outcome.left > 0))
     assert counts == [(6, True, True), (6, False, False)]
 

@@ -1,6 +1,7 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -43,6 +44,8 @@ from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
+#: A number of a note, such as of steps with a pause.
+_NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
 
 
@@ -326,8 +329,14 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    counted = runs["notes"].explode().dropna().value_counts()
-    return tuple(f"{note} ({count} runs)" for note, count in counted.items())
+    """Return the notes of runs, with how many have each; those that differ in numbers are one."""
+    alike: dict[str, list[str]] = {}
+    for text in runs["notes"].explode().dropna():
+        alike.setdefault(_NUMBER.sub("0", text), []).append(text)
+    return tuple(
+        f"{texts[0]} ({plural(len(texts), 'run')}{', with other numbers' if len({*texts}) > 1 else ''})"
+        for texts in sorted(alike.values(), key=len, reverse=True)
+    )
 
 
 def _software(texts: pd.Series) -> str:
