@@ -333,10 +333,11 @@ def notes(runs: pd.DataFrame) -> tuple[str, ...]:
     alike: dict[str, list[str]] = {}
     for text in runs["notes"].explode().dropna():
         alike.setdefault(_NUMBER.sub("0", text), []).append(text)
-    return tuple(
-        f"{texts[0]} ({plural(len(texts), 'run')}{', with other numbers' if len({*texts}) > 1 else ''})"
-        for texts in sorted(alike.values(), key=len, reverse=True)
-    )
+    shown = []
+    for texts in sorted(alike.values(), key=len, reverse=True):
+        others = ", with other numbers" if len({*texts}) > 1 else ""
+        shown.append(f"{texts[0]} ({plural(len(texts), 'run')}{others})")
+    return tuple(shown)
 
 
 def _software(texts: pd.Series) -> str:
