@@ -9,6 +9,8 @@ from wattlaw.study.labels import layout_label
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
+#: A smaller distance to the best is none.
+_EQUAL = 0.001
 _NAMES = {
     "micro_batch": "micro-batches of",
     "tp": "tensor parallel",
@@ -25,7 +27,8 @@ def headline(item: Placement) -> str:
     share = fmt.percent(abs(item.below_best), 2)
     side = "below" if item.below_best >= 0 else "above"
     found = fmt.plural(item.at_gpus, "measurement")
-    return f"{share} {side} the best known of {found} {_what(item)} at {_gpus(item)}"
+    away = f"{share} {side}" if abs(item.below_best) >= _EQUAL else "Equal to"
+    return f"{away} the best known of {found} {_what(item)} at {_gpus(item)}"
 
 
 def _what(item: Placement) -> str:
