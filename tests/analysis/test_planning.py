@@ -11,7 +11,15 @@ from hypothesis.extra.numpy import arrays
 
 from public_data import public_csv
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
-from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, Belief, plan
+from wattlaw.analysis.decide.next_runs import (
+    BUDGET,
+    CERTAIN,
+    MOST_SHORT,
+    NOT_MET,
+    NOTHING_LEFT,
+    Belief,
+    plan,
+)
 from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
@@ -180,6 +188,7 @@ class TestPlan:
         assert plan(question, [], seen).stopped_because == NOTHING_LEFT
         found = plan(question, repeats, seen)
         assert (found.setting, found.stopped_because) == (leading, None)
+        assert found.probability == MOST_SHORT
         assert [item.candidate for item in found.proposals] == repeats
         assert plan(question, [], [*seen, *observed(leading)]).stopped_because == CERTAIN
 

@@ -42,6 +42,8 @@ NOT_MET = "no setting meets the bounds"
 #: With a lower probability that the leading setting is the best, or that it meets the bounds, a
 #: decision says so.
 LIKELY = 0.5
+#: No answer is surer with runs that are too short: that is the probability at which studies end.
+MOST_SHORT = Question.confidence
 
 
 @dataclass(frozen=True)
@@ -161,7 +163,7 @@ def plan(
     state = Plan(
         setting=choices[best],
         expected_regret=float(means[best]),
-        probability=float(probabilities[best]),
+        probability=min(float(probabilities[best]), MOST_SHORT if choices[best] in short else 1.0),
         meets=float(meets[best]),
         others=_likeliest(choices, probabilities, best),
         surprises=surprises(tuple(observations), seed),

@@ -62,6 +62,7 @@ def decision_text(decision: Decision) -> str:
         )
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
+            text += " (predicted)" if decision.time_change_from == "model" else ""
         if decision.meets is not None and decision.meets < LIKELY:
             text += f", meets the constraints with probability {decision.meets:.2f}"
     return text + _spent(decision)
