@@ -69,6 +69,7 @@ class Decision(Result):
     warnings: tuple[Caution, ...] = ()
     #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()
+    missing: str | None = None  # what it lacks although ``probability`` reaches ``confidence``
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones beside the leading setting
     surprises: tuple[Surprise, ...] = ()  # how each setting was predicted before its first run
 
@@ -142,6 +143,7 @@ class Decision(Result):
             gpu_hours_grid=grid_hours,
             runs=len(evidence.hours),
             stopped_because=plan.stopped_because,
+            missing=plan.missing,
             worker=evidence.worker,
             time_change=change,
             time_change_from=known_by,
