@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -37,7 +38,7 @@ from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import setting_label
+from wattlaw.study.labels import group_label, setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
@@ -326,8 +327,17 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    counted = runs["notes"].explode().dropna().value_counts()
-    return tuple(f"{note} ({count} runs)" for note, count in counted.items())
+    keys = ["gpus", "global_batch", *LIMITS]
+    rows = runs.explode("notes").dropna(subset="notes")
+    distinct = rows.drop_duplicates(["notes", *keys])
+    own = distinct.drop_duplicates("notes", keep=False)
+    groups: Any = own[keys].to_dict("records")
+    labels = dict(zip(own["notes"], map(group_label, groups), strict=True))
+    shown = []
+    for note, count in rows["notes"].value_counts().items():
+        of = f" of {labels[note]}" if labels.get(note) else ""
+        shown.append(f"{str(note)[:1].upper()}{str(note)[1:]} ({plural(count, 'run')}{of})")
+    return tuple(shown)
 
 
 def _software(texts: pd.Series) -> str:
