@@ -15,7 +15,7 @@ from wattlaw.analysis.advise.advice_cautions import of_choice
 from wattlaw.analysis.advise.choice import choose_of
 from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.advise.possible_options import read_options
-from wattlaw.analysis.findings import analyse, notes
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.planned_campaign import Campaign, propose
@@ -304,14 +304,6 @@ def test_the_title_of_a_run_has_the_layout_that_is_asked_for_or_was_seen():
     limits = dict.fromkeys(("emulated_gpus", *LIMITS))
     title = run_title("id", run | limits | {"workload": "gpt", "repeat": 0, "nodes": 1})
     assert title == "gpt on 8 workers, tp 2, micro-batch 4, batch 32 (repeat 0, id)"
-
-
-def test_notes_that_differ_in_numbers_are_one_and_name_the_runs():
-    texts = [["2 of 500 steps contain a pause"], ["9 of 500 steps contain a pause", "other"], []]
-    assert notes(pd.DataFrame({"notes": texts})) == (
-        "2 of 500 steps contain a pause (2 runs, with other numbers)",
-        "other (1 run)",
-    )
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

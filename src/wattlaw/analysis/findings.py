@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -38,7 +39,7 @@ from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import setting_label
+from wattlaw.study.labels import group_label, setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
@@ -329,14 +330,22 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    """Return the notes of runs, with how many have each; those that differ in numbers are one."""
-    alike: dict[str, list[str]] = {}
-    for text in runs["notes"].explode().dropna():
-        alike.setdefault(_NUMBER.sub("0", text), []).append(text)
+    """Return the notes of runs: how many have each, and of which setting if it is one of several.
+
+    Those that differ in numbers are one.
+    """
+    keys = ["gpus", "global_batch", *LIMITS]
+    rows = runs.explode("notes").dropna(subset="notes")
+    alike = rows["notes"].str.replace(_NUMBER, "0", regex=True)
+    is_one = len(runs[keys].drop_duplicates()) == 1
     shown = []
-    for texts in sorted(alike.values(), key=len, reverse=True):
-        others = ", with other numbers" if len({*texts}) > 1 else ""
-        shown.append(f"{texts[0]} ({plural(len(texts), 'run')}{others})")
+    for text, count in alike.value_counts().items():
+        these = rows[alike == text]
+        settings: Any = these[keys].drop_duplicates().to_dict("records")
+        of = "" if is_one or len(settings) > 1 else f" of {group_label(settings[0])}"
+        others = ", with other numbers" if these["notes"].nunique() > 1 else ""
+        first = str(these["notes"].iloc[0])
+        shown.append(f"{first[:1].upper()}{first[1:]} ({plural(count, 'run')}{of}{others})")
     return tuple(shown)
 
 
