@@ -80,9 +80,9 @@ class ParallelPosterior:
     @property
     def repeat_scatter(self) -> float:
         """Return the standard deviation of log times of runs of one setting; 0 without repeats."""
-        logs: dict[Setting, list[float]] = {}
+        logs: dict[object, list[float]] = {}
         for run in self.observations:
-            logs.setdefault(run.setting, []).append(math.log(run.step_time_s))
+            logs.setdefault((run.setting, run.network), []).append(math.log(run.step_time_s))
         degrees = len(self.observations) - len(logs)
         squares = sum(float(np.var(values)) * len(values) for values in logs.values())
         return math.sqrt(squares / degrees) if degrees else 0.0
@@ -143,7 +143,8 @@ class ParallelPosterior:
         # What makes a layout odd, its own runs show, and those of similar ones do not.
         usual = np.clip(missed, -_USUAL * noise, _USUAL * noise)
         rows, others = _features(seen, self.scale), _features(wanted, self.scale)
-        chance = np.maximum(_time_errors(self.observations), self.run_noise)
+        # What runs have shown: the session's prior would blur similar layouts.
+        chance = np.maximum(_time_errors(self.observations), self.repeat_scatter)
         errors = _similar_errors(rows, others, usual, noise, chance, dice)
         shape, same = errors.shape, _same(wanted, seen, self.scale)
         errors = errors + (dice.random(shape) < odd) * dice.exponential(_ODD, shape) * ~same.any(1)
