@@ -40,7 +40,6 @@ _SETTINGS = (
     tables.text("hardware", attrgetter("hardware")),
     tables.number("nodes", attrgetter("setting.nodes")),
     tables.number("batch each", attrgetter("setting.local_batch")),
-    tables.text("layout", lambda row: layout_label(row.setting)),
     tables.text("precision", attrgetter("setting.precision")),
     tables.text("cap", lambda row: limit_label("power_limit_w", row.setting.power_limit_w)),
     tables.text("clock", lambda row: limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)),
@@ -77,9 +76,13 @@ def table(predictions: Predictions) -> tables.Table | None:
         value = getattr(row, name)
         return None if value is None else Quantity(value, *getattr(row, f"{name}_ci"))
 
+    compared = [setting for _, setting in predictions.baselines]
+    layouts = _layout_texts([*compared, *(row.setting for row in rows)])
+    if predictions.has_layouts or len({*layouts.values()}) > 1:
+        differing.append(tables.text("layout", lambda row: layouts[row.setting]))
     memory = [
         tables.Column("peak memory", lambda row: _peak_text(quantity(row, "peak_memory_bytes"))),
-        tables.Column("P(fits)", lambda row: fmt.percent(row.fits, 2)),
+        tables.Column("P(fits)", _fits_text),
     ]
     columns = [
         tables.number(f"{predictions.worker}s", attrgetter("setting.gpus")),
@@ -98,6 +101,22 @@ def table(predictions: Predictions) -> tables.Table | None:
     ]
     title = f"Predicted time of one {of}, with 90 % intervals"
     return tables.build("predictions", title, columns, rows)
+
+
+def _layout_texts(settings: Sequence[Setting]) -> dict[Setting, str]:
+    """Return the whole layout of each setting; where some are sharded, those of copies that are
+    not say so."""
+    is_sharded = any(item.sharding != "none" for item in settings)
+    texts = {}
+    for item in settings:
+        texts[item] = layout_label(item, among_others=True)
+        if is_sharded and item.sharding == "none" and item.dp > 1:
+            texts[item] += ", no sharding"
+    return texts
+
+
+def _fits_text(row: Prediction) -> str:
+    return "out of memory in a run" if row.out_of_memory else fmt.percent(row.fits, 2)
 
 
 def _peak_text(value: Quantity | None) -> str:
