@@ -23,14 +23,16 @@ from wattlaw.analysis.predict.intervals import Components
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
 from wattlaw.analysis.predict.layout_cells import layout_cells
+from wattlaw.analysis.predict.overview import overviews
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.report.topics.advice_text import changes
+from wattlaw.report.topics.prediction import curves
 from wattlaw.report.topics.prediction import table as table_of
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
-from wattlaw.study.labels import run_layout
+from wattlaw.study.labels import layout_label, run_layout
 from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
@@ -275,6 +277,24 @@ def test_a_layout_that_was_out_of_memory_is_not_faster_and_the_table_names_whole
         for row in found.rows
     ]  # fmt: skip
     assert "out of memory" in frame["P(fits)"][found.rows.index(full)]
+
+
+def test_the_curve_of_a_report_has_the_recommended_layout_and_its_runs_alone():
+    runs, windows = layout_tables()
+    findings = analyse(runs, windows)
+    best = findings.advice[0].recommended.setting
+    other = replace(best, gradient_accumulation=1, tp=4).in_micro_batches(1)
+    for [overview], chosen in (
+        (findings.predictions, best),
+        (overviews(findings.runs, runs, {("digits-cnn", BOARD): other}), other),
+    ):
+        assert overview.shown == chosen
+        assert {(row.setting.tp, row.setting.micro_batch) for row in overview.curve} == {
+            (chosen.tp, chosen.micro_batch)
+        }
+        assert {item.setting for item in overview.measured} == {chosen}
+    [panel] = curves(findings)["concat"]
+    assert layout_label(best, among_others=True) in str(panel["title"])
 
 
 def test_parts_that_take_about_as_long_are_bottlenecks_together():

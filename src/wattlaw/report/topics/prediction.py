@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING
@@ -48,14 +49,14 @@ _LINE = "predicted"
 _PARTS = ("compute", "communication", "input", "waiting")
 
 
-def label(setting: Setting, worker: str = "GPU") -> str:
+def label(setting: Setting, worker: str = "GPU", *, among_others: bool = False) -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, worker)]
     if setting.nodes is not None:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
         parts.append(f"batch {fmt.number(setting.local_batch)} each")
-    if layout := layout_label(setting):
+    if layout := layout_label(setting, among_others=among_others):
         parts.append(layout)
     if setting.precision not in (None, "fp32"):
         parts.append(str(setting.precision))
@@ -125,6 +126,7 @@ def _peak_text(value: Quantity | None) -> str:
 
 def notes(predictions: Predictions) -> tuple[str, ...]:
     texts, worker = [], predictions.worker
+    named = partial(label, worker=worker, among_others=predictions.has_layouts)
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
         basis, needed = rows[0].rests_on, rows[-1].next_measurement
@@ -135,10 +137,10 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         energy = f"; energy: {rows[0].energy_is}" if rows[0].energy_is else ""
         counted = fmt.plural(basis.observations, "observation")
         texts.append(f"{where}Rests on {counted} {on}{energy}.")
-        texts.append(f"{where}P(faster) is relative to {label(baseline, worker)}.")
+        texts.append(f"{where}P(faster) is relative to {named(baseline)}.")
         if needed is not None:
             texts.append(
-                f"{where}A measurement of {label(needed.setting, worker)} is expected to "
+                f"{where}A measurement of {named(needed.setting)} is expected to "
                 f"narrow the intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
             )
     return tuple(texts)
@@ -230,7 +232,12 @@ def _panels(
             batch = f"batch {first.local_batch:g} each"
         else:
             batch = f"batch {first.global_batch:g} in all"
+        if item.shown is not None:
+            batch += f", {layout_label(item.shown, among_others=True)}"
         panels.append(charts.panel(layers_of(item), names[title], width, height, batch))
+    if any(item.shown for item in shown):
+        notes = [*notes, "With parallel layouts, layout and batch are the recommended ones, "
+                 "or those of the fastest runs."]  # fmt: skip
     notes = [*notes, charts.not_shown(len(overviews) - len(shown), "job")]
     return charts.figure(panels, columns, notes, columns * (width + 70))
 
