@@ -19,17 +19,21 @@ from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.planned_campaign import Campaign, propose
+from wattlaw.analysis.predict.intervals import Components
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
 from wattlaw.analysis.predict.layout_cells import layout_cells
+from wattlaw.analysis.predict.overview import overviews
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.report.topics.advice_text import changes
+from wattlaw.report.topics.prediction import curves
+from wattlaw.report.topics.prediction import table as table_of
 from wattlaw.running.run_status import LIMITS, run_title
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
-from wattlaw.study.labels import run_layout
+from wattlaw.study.labels import layout_label, run_layout
 from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
@@ -253,6 +257,50 @@ def layout_tables(**changes):
             windows.append(window_row(name, 1, duration_s=10 * seconds, samples=640, steps=10))
         runs.append(run_row(name, **run))
     return frames(runs, windows)
+
+
+def test_a_layout_that_was_out_of_memory_is_not_faster_and_the_table_names_whole_layouts():
+    runs, windows = layout_tables()
+    given = {"tp": [1], "micro_batch": [1, 2], "sharding": ["zero1", "none"]}
+    found = predict_workload(
+        run_metrics(runs, windows), "digits-cnn", gpus=[16], layout=given, stored=runs,
+        baseline={"gpus": 16, "tp": 4, "micro_batch": 1},
+    )  # fmt: skip
+    rows = {(row.setting.micro_batch, row.setting.sharding): row for row in found.rows}
+    ran, full, copied = rows[1, "zero1"], rows[2, "zero1"], rows[2, "none"]
+    assert ran.p_faster > 0.8 and not ran.out_of_memory
+    assert (full.fits, full.p_faster, full.out_of_memory) == (0.0, 0.0, True)
+    assert copied.p_faster <= copied.fits < 1.0 and not copied.out_of_memory
+    frame = table_of(found).to_frame()
+    assert frame["layout"].tolist() == [
+        f"data parallel, micro-batch {row.setting.micro_batch:g}, no sharding"
+        if row.setting.sharding == "none" else f"zero1, micro-batch {row.setting.micro_batch:g}"
+        for row in found.rows
+    ]  # fmt: skip
+    assert "out of memory" in frame["P(fits)"][found.rows.index(full)]
+
+
+def test_the_curve_of_a_report_has_the_recommended_layout_and_its_runs_alone():
+    runs, windows = layout_tables()
+    findings = analyse(runs, windows)
+    best = findings.advice[0].recommended.setting
+    other = replace(best, gradient_accumulation=1, tp=4).in_micro_batches(1)
+    for [overview], chosen in (
+        (findings.predictions, best),
+        (overviews(findings.runs, runs, {("digits-cnn", BOARD): other}), other),
+    ):
+        assert overview.shown == chosen
+        assert {(row.setting.tp, row.setting.micro_batch) for row in overview.curve} == {
+            (chosen.tp, chosen.micro_batch)
+        }
+        assert {item.setting for item in overview.measured} == {chosen}
+    [panel] = curves(findings)["concat"]
+    assert layout_label(best, among_others=True) in str(panel["title"])
+
+
+def test_parts_that_take_about_as_long_are_bottlenecks_together():
+    assert Components(27.6, 27.1, 0.0, 5.0).bottleneck == "compute and communication"
+    assert Components(1.0, 2.0, 0.0, 0.5).bottleneck == "communication"
 
 
 def test_advice_considers_layouts_between_those_that_ran_and_that_fit():

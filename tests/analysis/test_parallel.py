@@ -147,3 +147,17 @@ def test_runs_of_one_setting_that_scatter_widen_the_intervals_of_others():
     low, high = np.quantile(draws, [0.05, 0.95])
     apart = scatter[:6] - scatter[6:]
     assert np.log(high / low) > 2 * 1.645 * np.sqrt((apart**2).mean() / 2)
+
+
+def test_short_runs_say_their_settings_time_no_better_than_their_steps():
+    choices = [layout(8, micro=micro, tp=tp) for tp in (1, 2) for micro in (1, 4)]
+    runs = [Observation(*row, network=NETWORK, time_error=0.07)
+            for row in zip(choices, seconds(*choices) * [1, 4, 0.25, 1], strict=True)]  # fmt: skip
+    intervals = {}
+    for error in (0.0, 0.07):
+        posterior = fit([replace(run, time_error=error) for run in runs])
+        low, high = np.quantile(posterior.runs(choices)[1], [0.05, 0.95], axis=0)
+        intervals[error] = np.log(high / low)
+    # The errors of the runs and of one more, each with its tails.
+    assert (intervals[0.07] > 2 * 1.645 * 0.07 * np.sqrt(2)).all()
+    assert (intervals[0.07] > intervals[0.0]).all()

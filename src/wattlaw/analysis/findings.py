@@ -43,6 +43,7 @@ from wattlaw.study.labels import group_label, setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
+from wattlaw.study.setting import Setting
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
 #: A number of a note, such as of steps with a pause.
@@ -104,23 +105,30 @@ class Findings:
 
     @cached_property
     def predictions(self) -> tuple[Overview, ...]:
-        return overviews(self.runs, self.stored)
+        return overviews(self.runs, self.stored, self._recommended)
 
     @cached_property
     def layouts(self) -> tuple[LayoutCells, ...]:
         """The cells of jobs whose runs have several layouts, at the recommended setting."""
         failed = self.stored[self.stored["status"] == OUT_OF_MEMORY]
-        best = {item.workload: item.recommended for item in self.advice if item.recommended}
         shown = []
         for job in (item.job for item in self.predictions):
             own = failed[failed["workload"] == job.workload]
             own = own[(own["hardware"] == job.hardware) | own["hardware"].isna()]
-            option, chosen = best.get(job.workload), None
-            if option is not None and option.hardware == job.hardware:
-                chosen = replace(option.setting, power_profile=None, dataset_fraction=1.0)
+            chosen = self._recommended.get((job.workload, job.hardware))
             too_large = [setting_of_row(row, job.unit) for row in own.to_dict("records")]
             shown.append(layout_cells(job, chosen, too_large))
         return tuple(filter(None, shown))
+
+    @property
+    def _recommended(self) -> dict[tuple[str, str | None], Setting]:
+        """The recommended settings as jobs have them, by workload and hardware."""
+        best = {(item.workload, item.recommended.hardware): item.recommended.setting
+                for item in self.advice if item.recommended}  # fmt: skip
+        return {
+            key: replace(item, power_profile=None, dataset_fraction=1.0)
+            for key, item in best.items()
+        }
 
     @property
     def advice(self) -> tuple[Advice, ...]:

@@ -11,6 +11,9 @@ from wattlaw.study.setting import Setting
 
 #: The level of the intervals of predictions.
 LEVEL = 0.9
+#: A part that takes at least this share of the longest holds a step up as much: where the longest
+#: were quicker by a fifth, it would be the longest.
+_AS_LONG = 0.8
 
 
 @dataclass(frozen=True)
@@ -28,8 +31,10 @@ class Components(Result):
 
     @property
     def bottleneck(self) -> str:
+        """Return the longest part, with those that take about as long."""
         parts = {name.removesuffix("_s"): getattr(self, name) for name in self.__dict__}
-        return max(parts, key=parts.__getitem__)
+        order = sorted(parts, key=parts.__getitem__, reverse=True)
+        return " and ".join(name for name in order if parts[name] >= _AS_LONG * parts[order[0]])
 
 
 @dataclass(frozen=True)
@@ -63,10 +68,12 @@ class Prediction(Result):
     """Time, power and energy of one setting, with 90 % intervals for a future run.
 
     Values that need what was not measured or not given (power; the samples of an epoch) are None.
-    ``p_faster`` is the probability that the time per sample is less than that of the baseline.
+    ``p_faster`` is the probability that the time per sample is less than that of the baseline; a
+    setting that does not fit into memory is not faster.
     ``extrapolates`` names the quantities that are outside of the measured range. ``energy_is`` says
     what the energy counts; ``power_per_gpu_w`` is that of GPUs alone. ``peak_memory_bytes`` is of
-    the fullest GPU, and ``fits`` the probability that it is within its memory.
+    the fullest GPU, and ``fits`` the probability that it is within its memory. ``bottleneck`` is
+    the longest part of a step, with those about as long: ``compute and communication``.
     """
 
     workload: str | None
@@ -98,6 +105,7 @@ class Prediction(Result):
     peak_memory_bytes: float | None = None
     peak_memory_bytes_ci: tuple[float, float] | None = None
     fits: float | None = None
+    out_of_memory: bool = False  # in a run
     #: Draws of the step time of a future run, for questions that intervals do not answer.
     step_time_draws_s: Floats | None = field(default=None, repr=False, compare=False)
     power_draws_w: Floats | None = field(default=None, repr=False, compare=False)

@@ -187,6 +187,8 @@ class Job:
         assumed = () if self.memory.peaks else (MEMORY_ASSUMED,)
         return [
             replace(row, **pair("peak_memory_bytes", draws), fits=chance,
+                    out_of_memory=self.memory.ran.get(row.setting) is False,
+                    p_faster=row.p_faster and row.p_faster * (1.0 if chance is None else chance),
                     warnings=(*row.warnings, *assumed))
             for row, draws, chance in zip(rows, bytes_by_row, chances, strict=True)
         ]  # fmt: skip

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -49,6 +49,11 @@ class Memory:
     memory_gib: float | None  # that a program can use; None if the board is not known
     peaks: tuple[Peak, ...] = ()  # of runs: measured, out of memory, or known to have fitted
 
+    @cached_property
+    def ran(self) -> dict[Setting, bool]:
+        """Return whether each setting that ran fitted."""
+        return {item.setting: item.fitted for item in self.peaks}
+
     def peaks_bytes(self, settings: Sequence[Setting], seed: int = 0) -> Floats:
         """Return draws of the peak of each setting, shape (draws, settings)."""
         model = _learned(self.peaks, seed)
@@ -60,10 +65,9 @@ class Memory:
         if self.memory_gib is None:
             return None
         fits = self.peaks_bytes(settings, seed) < self.memory_gib * GIB
-        ran = {item.setting: item.fitted for item in self.peaks}
         for index, setting in enumerate(settings):
-            if setting in ran:
-                fits[:, index] = ran[setting]
+            if setting in self.ran:
+                fits[:, index] = self.ran[setting]
         return np.asarray(fits)
 
 

@@ -1,7 +1,10 @@
 """What a report shows of a job's predictions: a curve over GPU counts, and a check of the model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from statistics import geometric_mean
+from types import MappingProxyType
+from typing import Any
 
 import pandas as pd
 
@@ -11,7 +14,7 @@ from wattlaw.analysis.predict.intervals import LEVEL, Prediction, quantiles
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.common.errors import Refused
-from wattlaw.study.setting import Setting
+from wattlaw.study.setting import LAYOUT_NAMES, Setting, layout_of
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,7 @@ class Overview:
     job: Job
     curve: tuple[Prediction, ...]
     checks: tuple[Check, ...]
+    shown: Setting | None = None  # whose layout the curve has, where layouts are modelled
 
     @property
     def measured(self) -> list[Observation]:
@@ -43,10 +47,15 @@ class Overview:
         return [item for item in self.job.observations if _key(item.setting) in keys]
 
 
-def overviews(table: pd.DataFrame, stored: pd.DataFrame | None = None) -> tuple[Overview, ...]:
+def overviews(
+    table: pd.DataFrame,
+    stored: pd.DataFrame | None = None,
+    chosen: Mapping[tuple[str, str | None], Setting] = MappingProxyType({}),
+) -> tuple[Overview, ...]:
     """Return the overview of each workload and kind of hardware that can be predicted.
 
-    ``stored`` has all runs, also those without a result.
+    ``stored`` has all runs, also those without a result. Where layouts are modelled, the curve has
+    the layout and batch of ``chosen`` (by workload and hardware), else those of the fastest run.
     """
     rows: list[Overview] = []
     for workload in sorted(table["workload"].dropna().unique()):
@@ -55,9 +64,21 @@ def overviews(table: pd.DataFrame, stored: pd.DataFrame | None = None) -> tuple[
         except Refused:
             continue
         for job in jobs:
-            settings = grid.combinations(job.settings, job.node_gpus, job.default_counts)
-            rows.append(Overview(job, tuple(job.predict(settings)), check_largest(job)))
+            shown = None
+            if job.observations[0].network is not None:
+                shown = chosen.get((job.workload, job.hardware), job.fastest)
+            settings = _curve_settings(job, shown)
+            rows.append(Overview(job, tuple(job.predict(settings)), check_largest(job), shown))
     return tuple(rows)
+
+
+def _curve_settings(job: Job, shown: Setting | None) -> list[Setting]:
+    if shown is None or not shown.micro_batch:
+        return grid.combinations(job.settings, job.node_gpus, job.default_counts)
+    batch = "global_batch" if "global_batch" in grid.usual_values(job.settings) else "local_batch"
+    layout = {name: [getattr(shown, name)] for name in LAYOUT_NAMES}
+    given: dict[str, Any] = {batch: [getattr(shown, batch)], "layout": layout}
+    return grid.combinations(job.settings, job.node_gpus, job.default_counts, **given)
 
 
 def check_largest(job: Job) -> tuple[Check, ...]:
@@ -81,5 +102,5 @@ def check_largest(job: Job) -> tuple[Check, ...]:
 def _key(item: Setting) -> tuple[object, ...]:
     return (
         item.gpus, item.nodes, item.local_batch, item.precision, item.gradient_accumulation,
-        item.power_limit_w, item.clock_limit_mhz,
+        item.power_limit_w, item.clock_limit_mhz, *layout_of(item),
     )  # fmt: skip

@@ -71,19 +71,27 @@ class ParallelPosterior:
 
     @cached_property
     def misfit(self) -> float:
-        """Return what the model typically misses of the measured step times, in logs."""
+        """Return what the model typically misses of the measured step times, in logs, beside what
+        runs of few steps miss by chance."""
         missed = np.median(self._missed(_arrays(self.observations)), axis=0)
-        return float(np.median(np.abs(missed)) / _MEDIAN_OF_NORMAL)
+        beyond = np.sqrt(np.maximum(missed**2 - _time_errors(self.observations) ** 2, 0.0))
+        return float(np.median(beyond) / _MEDIAN_OF_NORMAL)
 
     @property
     def repeat_scatter(self) -> float:
         """Return the standard deviation of log times of runs of one setting; 0 without repeats."""
-        logs: dict[Setting, list[float]] = {}
+        logs: dict[object, list[float]] = {}
         for run in self.observations:
-            logs.setdefault(run.setting, []).append(math.log(run.step_time_s))
+            logs.setdefault((run.setting, run.network), []).append(math.log(run.step_time_s))
         degrees = len(self.observations) - len(logs)
         squares = sum(float(np.var(values)) * len(values) for values in logs.values())
         return math.sqrt(squares / degrees) if degrees else 0.0
+
+    @property
+    def run_noise(self) -> float:
+        """Return the standard deviation of the log time of a run of as many steps as most had."""
+        steps = float(np.median(_time_errors(self.observations)))
+        return max(float(np.median(self.values["session"])), self.repeat_scatter, steps)
 
     def steps(self, settings: Sequence[Setting]) -> Step:
         wanted = self._wanted(settings)
@@ -111,8 +119,7 @@ class ParallelPosterior:
             return replace(self, values=thin).means(settings, noise=noise)
         wanted = self._wanted(settings)
         times, powers = self.times_s(wanted), None
-        noise = max(noise, float(np.median(self.values["session"])), self.repeat_scatter)
-        noises = np.full(len(settings), noise)
+        noises = np.full(len(settings), max(noise, self.run_noise))
         power_noise = None
         if self.has_power:
             dice = np.random.default_rng([self.seed, 6])
@@ -136,7 +143,9 @@ class ParallelPosterior:
         # What makes a layout odd, its own runs show, and those of similar ones do not.
         usual = np.clip(missed, -_USUAL * noise, _USUAL * noise)
         rows, others = _features(seen, self.scale), _features(wanted, self.scale)
-        errors = _similar_errors(rows, others, usual, noise, dice)
+        # What runs have shown: the session's prior would blur similar layouts.
+        chance = np.maximum(_time_errors(self.observations), self.repeat_scatter)
+        errors = _similar_errors(rows, others, usual, noise, chance, dice)
         shape, same = errors.shape, _same(wanted, seen, self.scale)
         errors = errors + (dice.random(shape) < odd) * dice.exponential(_ODD, shape) * ~same.any(1)
         for index in np.flatnonzero(same.any(1)):
@@ -183,7 +192,9 @@ def fit_layouts(
     priors = PRIORS | (POWER if has_power or parallel.has_limits else {})
     limits = {name: given.apply(name, prior) for name, prior in LIMITS.items()}
     priors |= limits if parallel.has_limits else {}
-    target = partial(_log_likelihood, parallel, priors, times, watts, scale)
+    target = partial(
+        _log_likelihood, parallel, priors, times, _time_errors(observations), watts, scale
+    )
     # Reductions that hold up a pipeline take as long as its stages, or nothing: two modes.
     early, stage_s = priors["early"], float(np.median(times / parallel.micro_batches))
     guess = {list(priors).index("early"): (math.log(stage_s) - early.mean) / early.sd}
@@ -202,14 +213,19 @@ def _arrays(observations: Sequence[Observation]) -> Parallel:
     return Parallel.of([item.setting for item in observations], networks)
 
 
+def _time_errors(observations: Sequence[Observation]) -> Floats:
+    return np.array([item.time_error for item in observations])
+
+
 def _log_likelihood(
-    parallel: Parallel, priors: Mapping[str, Prior], times: Floats, watts: Floats, scale: Scale,
-    normals: Floats,
+    parallel: Parallel, priors: Mapping[str, Prior], times: Floats, time_errors: Floats,
+    watts: Floats, scale: Scale, normals: Floats,
 ) -> Floats:  # fmt: skip
     values = _columns(priors, normals)
     steps = step(values, parallel, scale)
     residual = np.log(times) - np.log(steps.step_s)
-    total = _log_density(residual, values["noise"], values["odd"]).sum(1)
+    noise = np.hypot(values["noise"], time_errors)
+    total = _log_density(residual, noise, values["odd"]).sum(1)
     if steps.power_w is not None:
         known = ~np.isnan(watts)
         scaled = (np.log(watts) - np.log(steps.power_w))[:, known] / POWER_ERROR
@@ -246,15 +262,20 @@ def _same(wanted: Parallel, seen: Parallel, scale: Scale) -> np.ndarray:
 
 
 def _similar_errors(
-    rows: Floats, others: Floats, missed: Floats, noise: Floats, dice: np.random.Generator
-) -> Floats:
-    """Return errors of other settings that agree with what the model misses of the runs."""
+    rows: Floats, others: Floats, missed: Floats, noise: Floats, chance: Floats,
+    dice: np.random.Generator,
+) -> Floats:  # fmt: skip
+    """Return errors of other settings that agree with what the model misses of the runs.
+
+    ``chance`` is the part of what each run misses that another run of it would not miss.
+    """
 
     def correlation(one: Floats, other: Floats) -> Floats:
         near: Floats = ((one[:, None] - other[None]) ** 2).sum(2)
         return _SHARED**2 * np.exp(-near / 2) + _OWN**2 * (near < 1e-12)
 
-    seen = correlation(rows, rows) + 1e-3 * np.eye(len(rows))
+    by_chance = (chance / np.median(noise)) ** 2
+    seen = correlation(rows, rows) + np.diag(np.maximum(by_chance, 1e-3))
     cross = correlation(rows, others)
     weights = np.linalg.solve(seen, cross)
     left = np.maximum(_SHARED**2 + _OWN**2 - (cross * weights).sum(0), 1e-3)

@@ -28,6 +28,7 @@ class Predictions(Rows[Prediction]):
     baselines: tuple[tuple[str | None, Setting], ...]
     warnings: tuple[Caution, ...]
     worker: str = field(default="GPU", repr=False)  # what a "gpu" is called
+    has_layouts: bool = field(default=False, repr=False)  # in the runs, or asked for
 
 
 def predict_workload(
@@ -85,4 +86,7 @@ def predict_workload(
         rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
         warnings |= dict.fromkeys(job.warnings)
     warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
-    return Predictions(tuple(rows), tuple(baselines), tuple(warnings), job.worker)
+    has_layouts = bool(values.get("layout")) or job.observations[0].network is not None
+    return Predictions(
+        tuple(rows), tuple(baselines), tuple(warnings), job.worker, has_layouts=has_layouts
+    )

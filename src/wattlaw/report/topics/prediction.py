@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from operator import attrgetter
 from statistics import median
 from typing import TYPE_CHECKING
@@ -40,7 +41,6 @@ _SETTINGS = (
     tables.text("hardware", attrgetter("hardware")),
     tables.number("nodes", attrgetter("setting.nodes")),
     tables.number("batch each", attrgetter("setting.local_batch")),
-    tables.text("layout", lambda row: layout_label(row.setting)),
     tables.text("precision", attrgetter("setting.precision")),
     tables.text("cap", lambda row: limit_label("power_limit_w", row.setting.power_limit_w)),
     tables.text("clock", lambda row: limit_label("clock_limit_mhz", row.setting.clock_limit_mhz)),
@@ -49,14 +49,14 @@ _LINE = "predicted"
 _PARTS = ("compute", "communication", "input", "waiting")
 
 
-def label(setting: Setting, worker: str = "GPU") -> str:
+def label(setting: Setting, worker: str = "GPU", *, among_others: bool = False) -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, worker)]
     if setting.nodes is not None:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
         parts.append(f"batch {fmt.number(setting.local_batch)} each")
-    if layout := layout_label(setting):
+    if layout := layout_label(setting, among_others=among_others):
         parts.append(layout)
     if setting.precision not in (None, "fp32"):
         parts.append(str(setting.precision))
@@ -77,9 +77,13 @@ def table(predictions: Predictions) -> tables.Table | None:
         value = getattr(row, name)
         return None if value is None else Quantity(value, *getattr(row, f"{name}_ci"))
 
+    compared = [setting for _, setting in predictions.baselines]
+    layouts = _layout_texts([*compared, *(row.setting for row in rows)])
+    if predictions.has_layouts or len({*layouts.values()}) > 1:
+        differing.append(tables.text("layout", lambda row: layouts[row.setting]))
     memory = [
         tables.Column("peak memory", lambda row: _peak_text(quantity(row, "peak_memory_bytes"))),
-        tables.Column("P(fits)", lambda row: fmt.percent(row.fits, 2)),
+        tables.Column("P(fits)", _fits_text),
     ]
     columns = [
         tables.number(f"{predictions.worker}s", attrgetter("setting.gpus")),
@@ -100,12 +104,29 @@ def table(predictions: Predictions) -> tables.Table | None:
     return tables.build("predictions", title, columns, rows)
 
 
+def _layout_texts(settings: Sequence[Setting]) -> dict[Setting, str]:
+    """Return the whole layout of each setting; where some are sharded, those of copies that are
+    not say so."""
+    is_sharded = any(item.sharding != "none" for item in settings)
+    texts = {}
+    for item in settings:
+        texts[item] = layout_label(item, among_others=True)
+        if is_sharded and item.sharding == "none" and item.dp > 1:
+            texts[item] += ", no sharding"
+    return texts
+
+
+def _fits_text(row: Prediction) -> str:
+    return "out of memory in a run" if row.out_of_memory else fmt.percent(row.fits, 2)
+
+
 def _peak_text(value: Quantity | None) -> str:
     return fmt.estimate_text(value, "GiB", 2**30)
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:
     texts, worker = [], predictions.worker
+    named = partial(label, worker=worker, among_others=predictions.has_layouts)
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
         basis, needed = rows[0].rests_on, rows[-1].next_measurement
@@ -116,10 +137,10 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         energy = f"; energy: {rows[0].energy_is}" if rows[0].energy_is else ""
         counted = fmt.plural(basis.observations, "observation")
         texts.append(f"{where}Rests on {counted} {on}{energy}.")
-        texts.append(f"{where}P(faster) is relative to {label(baseline, worker)}.")
+        texts.append(f"{where}P(faster) is relative to {named(baseline)}.")
         if needed is not None:
             texts.append(
-                f"{where}A measurement of {label(needed.setting, worker)} is expected to "
+                f"{where}A measurement of {named(needed.setting)} is expected to "
                 f"narrow the intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
             )
     return tuple(texts)
@@ -211,7 +232,12 @@ def _panels(
             batch = f"batch {first.local_batch:g} each"
         else:
             batch = f"batch {first.global_batch:g} in all"
+        if item.shown is not None:
+            batch += f", {layout_label(item.shown, among_others=True)}"
         panels.append(charts.panel(layers_of(item), names[title], width, height, batch))
+    if any(item.shown for item in shown):
+        notes = [*notes, "With parallel layouts, layout and batch are the recommended ones, "
+                 "or those of the fastest runs."]  # fmt: skip
     notes = [*notes, charts.not_shown(len(overviews) - len(shown), "job")]
     return charts.figure(panels, columns, notes, columns * (width + 70))
 
