@@ -187,9 +187,8 @@ def setenv(patch: pytest.MonkeyPatch, values: Mapping[str, str]) -> None:
 def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":
     """Run the command line as a user does, and wait for it."""
     line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
-    return subprocess.run(
-        line, capture_output=True, text=True, timeout=170, check=False, env=environment(), **options
-    )
+    options = {"timeout": 170, "env": environment()} | options
+    return subprocess.run(line, capture_output=True, text=True, check=False, **options)
 
 
 def environment() -> dict[str, str]:

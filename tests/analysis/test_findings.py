@@ -36,8 +36,11 @@ def test_totals_sum_measured_values_and_costs():
 def test_notes_name_the_only_setting_that_has_them():
     runs = [run_row(name, gpus=gpus, local_batch=32) for name, gpus in (("a", 1), ("b", 2))]
     table, _ = frames(runs, [])
-    table["notes"] = [["seen by both", "of one"], ["seen by both"]]
-    assert notes(table) == ("Seen by both (2 runs)", "Of one (1 run of gpus 1, global batch 64)")
+    table["notes"] = [["2 of 500 steps pause", "of one"], ["9 of 500 steps pause"]]
+    assert notes(table) == (
+        "2 of 500 steps pause (2 runs, with other numbers)",
+        "Of one (1 run of gpus 1, global batch 64)",
+    )
 
 
 def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():

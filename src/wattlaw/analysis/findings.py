@@ -1,6 +1,7 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -44,6 +45,8 @@ from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
+#: A number of a note, such as of steps with a pause.
+_NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
 
 
@@ -327,16 +330,22 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
+    """Return the notes of runs: how many have each, and of which setting if it is one of several.
+
+    Those that differ in numbers are one.
+    """
     keys = ["gpus", "global_batch", *LIMITS]
     rows = runs.explode("notes").dropna(subset="notes")
-    distinct = rows.drop_duplicates(["notes", *keys])
-    own = distinct.drop_duplicates("notes", keep=False)
-    groups: Any = own[keys].to_dict("records")
-    labels = dict(zip(own["notes"], map(group_label, groups), strict=True))
+    alike = rows["notes"].str.replace(_NUMBER, "0", regex=True)
+    is_one = len(runs[keys].drop_duplicates()) == 1
     shown = []
-    for note, count in rows["notes"].value_counts().items():
-        of = f" of {labels[note]}" if labels.get(note) else ""
-        shown.append(f"{str(note)[:1].upper()}{str(note)[1:]} ({plural(count, 'run')}{of})")
+    for text, count in alike.value_counts().items():
+        these = rows[alike == text]
+        settings: Any = these[keys].drop_duplicates().to_dict("records")
+        of = "" if is_one or len(settings) > 1 else f" of {group_label(settings[0])}"
+        others = ", with other numbers" if these["notes"].nunique() > 1 else ""
+        first = str(these["notes"].iloc[0])
+        shown.append(f"{first[:1].upper()}{first[1:]} ({plural(count, 'run')}{of}{others})")
     return tuple(shown)
 
 

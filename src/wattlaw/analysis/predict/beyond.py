@@ -23,7 +23,7 @@ from wattlaw.analysis.predict.step_model import Parameters, step
 
 #: Slope of a doubling, in logs: its median, the spread of its logarithm, and the share of jobs that
 #: are slower. Those that are faster have half of it.
-_SLOPE, _SLOPE_SPREAD, _SLOWER = 0.003, 1.5, 0.8
+_SLOPE, _SLOPE_SPREAD, _SLOWER = 0.007, 1.0, 0.8
 #: The parameters of a network that narrows; the probability of it in a doubling of nodes, and by
 #: which factors, uniform in logs.
 NARROWED = ("between_volume", "unplaced_volume")
