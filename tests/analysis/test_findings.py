@@ -4,7 +4,7 @@ import pytest
 
 from made_studies import Model, mit
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.findings import analyse, notes
 from wattlaw.study.footprint import Footprint
 
 ONE = {"resnet50": Model(3000.0, 0.83, 256)}
@@ -31,6 +31,16 @@ def test_totals_sum_measured_values_and_costs():
     assert row["gpu_hours"] == pytest.approx(2.0)
     assert row["energy_j"] == pytest.approx(7.2e6)
     assert row["co2_kg"] == pytest.approx(2 * 1.5 * 0.4)  # 2 kWh x 1.5 x 0.4 kg
+
+
+def test_notes_name_the_only_setting_that_has_them():
+    runs = [run_row(name, gpus=gpus, local_batch=32) for name, gpus in (("a", 1), ("b", 2))]
+    table, _ = frames(runs, [])
+    table["notes"] = [["2 of 500 steps pause", "of one"], ["9 of 500 steps pause"]]
+    assert notes(table) == (
+        "2 of 500 steps pause (2 runs, with other numbers)",
+        "Of one (1 run of gpus 1, global batch 64)",
+    )
 
 
 def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():

@@ -122,6 +122,14 @@ def test_a_model_of_other_size_compares_by_its_operations():
     )
 
 
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_count_with_or_without_the_outputs_matrix_is_of_the_same_network(tied):
+    network = NETWORK.model_copy(update={"tied": tied}).model_dump_json(exclude_defaults=True)
+    item = placed(max(RATES.values()), known(), network=network)
+    assert item.tied_otherwise == (0 if tied else 16)
+    assert item.below_best == pytest.approx(0)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -30,6 +30,7 @@ from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.report.topics.advice_text import changes
 from wattlaw.report.topics.prediction import curves
 from wattlaw.report.topics.prediction import table as table_of
+from wattlaw.running.run_status import LIMITS, run_title
 from wattlaw.store.record import Facts
 from wattlaw.store.schema import row_of
 from wattlaw.study.labels import layout_label, run_layout
@@ -338,7 +339,7 @@ def test_advice_tells_layouts_of_one_size_apart():
     assert advice.savings.time.mean == pytest.approx(1 / 1.3 - 1, abs=0.02)
     assert changes(advice) != ""
     assert "tp 2" in base.label_beyond(best) and "pp 2" in base.label_beyond(best)
-    with pytest.raises(BadInput, match="tp=1 or 2"):
+    with pytest.raises(BadInput, match=r"tp=1 \| 2"):
         advise(table(), nothing, "digits-cnn", question, baseline={"gpus": 8, "pp": 1})
 
 
@@ -348,6 +349,9 @@ def test_the_title_of_a_run_has_the_layout_that_is_asked_for_or_was_seen():
     assert run_layout(run | {"layout": None, "tp": 1, "sharding": "none"}) == ""
     assert run_layout(run | {"layout": None, "tp": 4, "sharding": None}) == "tp 4, micro-batch 16"
     assert run_layout(run | {"layout": '{"tp": 3}'}) == ""  # of another number of GPUs
+    limits = dict.fromkeys(("emulated_gpus", *LIMITS))
+    title = run_title("id", run | limits | {"workload": "gpt", "repeat": 0, "nodes": 1})
+    assert title == "gpt on 8 workers, tp 2, micro-batch 4, batch 32 (repeat 0, id)"
 
 
 @pytest.mark.parametrize("nodes", [1, 3])

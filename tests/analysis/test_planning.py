@@ -11,7 +11,18 @@ from hypothesis.extra.numpy import arrays
 
 from public_data import public_csv
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
-from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT, Belief, plan
+from wattlaw.analysis.decide.next_runs import (
+    BUDGET,
+    CERTAIN,
+    LONGER_RUN,
+    MOST_SHORT,
+    NEIGHBOUR,
+    NOT_MET,
+    NOTHING_LEFT,
+    OWN_RUN,
+    Belief,
+    plan,
+)
 from wattlaw.analysis.decide.regret import regrets
 from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
@@ -180,6 +191,7 @@ class TestPlan:
         assert plan(question, [], seen).stopped_because == NOTHING_LEFT
         found = plan(question, repeats, seen)
         assert (found.setting, found.stopped_because) == (leading, None)
+        assert (found.probability, found.missing) == (MOST_SHORT, LONGER_RUN)
         assert [item.candidate for item in found.proposals] == repeats
         assert plan(question, [], [*seen, *observed(leading)]).stopped_because == CERTAIN
 
@@ -194,7 +206,7 @@ class TestPlan:
         costly = [Candidate(grid[0], 1e7)]  # a repeat, next to which others are cheap
         found = plan(question, [*rest, *costly], seen)
         assert found.setting == grid[-1]
-        assert found.proposals[0].candidate.setting == grid[-3]
+        assert (found.proposals[0].candidate.setting, found.missing) == (grid[-3], NEIGHBOUR)
         seen.append(Observation(grid[-3], 0.02 + 1e-4 * grid[-3].local_batch))
         rest = [item for item in rest if item.setting != grid[-3]]
         assert plan(question, [*rest, *costly], seen).stopped_because == CERTAIN
@@ -254,6 +266,7 @@ class TestPlan:
         assert found.setting.gpus / 2 <= check.gpus
         spent = plan(question, rest, seen, hours_left=1e-9)
         assert (spent.setting, spent.stopped_because) == (found.setting, BUDGET)
+        assert spent.missing == found.missing == OWN_RUN
         assert plan(question, [], seen, settings=grid).stopped_because == NOTHING_LEFT
 
         # The leading setting was measured, and the fastest one that bounds it was not.

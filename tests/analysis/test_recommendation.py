@@ -138,7 +138,7 @@ def test_the_baseline_is_a_setting_of_the_runs():
         with pytest.raises(BadInput, match=f"baseline: {text}"):
             advice_of(tables, baseline=wrong)
     several = runs_of([{"gpus": 1}, {"gpus": 2}], [spread(2.0), spread(1.0)])
-    with pytest.raises(BadInput, match=r"2 settings have global_batch=64.*gpus=1 or 2"):
+    with pytest.raises(BadInput, match=r"2 settings have global_batch=64.*gpus=1 \| 2"):
         advice_of(several, baseline={"global_batch": 64})
 
 

@@ -337,6 +337,22 @@ def test_layouts_of_a_table_are_settings_and_out_of_memory_is_a_failed_run(tmp_p
     assert json.loads(unsharded["layout"])["sharding"] == "zero1"
 
 
+def test_columns_named_as_fields_or_as_known_measurements_need_no_map(tmp_path, home):
+    table = a_csv(
+        tmp_path / "known.csv",
+        "model,hardware,gpus,tp,zero_or_fsdp,micro_batch,grad_acc,global_batch,seq_len,tokens_per_s_per_gpu,"
+        "step_time_s,memory_gib,mfu_pct",
+        "3B,H100,8,2,zero1,4,2,32,1024,512,8,40.5,42",
+    )
+    (run,) = read_import(table).runs
+    setting, facts = run.record.spec.setting, run.record.facts
+    assert (setting.tp, setting.sharding, setting.global_batch) == (2, "zero1", 32)
+    assert (facts.tokens_per_sample, facts.peak_memory_bytes) == (1024, 40.5 * 2**30)
+    assert run.windows[0]["duration_s"] == 32 * 1024 / (512 * 8)
+    with pytest.raises(BadInput, match=r"docs/formats.md.*columns a, b: gpus is missing"):
+        read_import(a_csv(tmp_path / "other.csv", "a,b", "1,2"))
+
+
 def test_gradient_accumulation_alone_is_of_the_training_not_a_layout(tmp_path):
     table = a_csv(tmp_path / "t.csv", "n,b,t,a", "2,16,1.5,4", "4,16,1,2")
     first, second = read_import(

@@ -168,6 +168,27 @@ def test_a_launcher_error_fails_that_run_and_the_others_continue(tmp_path, study
     assert launcher.attempts[0].stopped
 
 
+def test_a_command_that_fails_in_every_setting_stops_the_campaign_until_it_is_repeated(tmp_path):
+    def exits():
+        return Ended("rank 0 ended with exit code 2: no such file")
+
+    broken = Study.model_validate_json(
+        json.dumps(
+            study_of(
+                workloads=[command("")],
+                sweeps=[{"gpus": [1], "global_batch": [8, 16, 32]}],
+                repeats=2,
+            )
+        )
+    )
+    store = tmp_path / "store"
+    counts = []
+    for _ in range(2):
+        outcome = execute(broken, store, ScriptedLauncher(tmp_path, repeat_0=exits, repeat_1=exits))
+        counts.append((outcome.failed + outcome.left, outcome.all_fail, outcome.left > 0))
+    assert counts == [(6, True, True), (6, False, False)]
+
+
 def test_a_run_that_one_campaign_interrupted_is_run_by_another(tmp_path, study):
     store = tmp_path / "store"
 

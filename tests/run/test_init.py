@@ -95,7 +95,7 @@ def test_what_gives_no_study_is_one_line_and_leaves_files_alone(tmp_path, output
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"old.yaml": "mine"}
 
 
-def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys):
+def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys, tmp_path):
     seen = replace(SEEN, command=(*COMMAND, "--hidden", "64"))
     assert [argument.name for argument in batch_candidates(seen)] == ["--batch-size", "--hidden"]
 
@@ -108,8 +108,14 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys):
     assert "nonsense" in capsys.readouterr().out  # refused, and asked again
     with pytest.raises(BadInput, match="--batch-argument --batch-size"):
         _batch(seen, None, asks=False)
-    with pytest.raises(BadInput, match="--batch-argument"):  # the script has a batch of its own
-        _batch(replace(SEEN, command=("python", "t.py")), None, asks=False)
+    script = tmp_path / "t.py"
+    for added, example in (
+        ("'--epochs', type=int, default=6", "--NAME"),
+        ("'-b', '--bs', type=int, default=64", "--bs"),
+    ):
+        script.write_text(f"parser.add_argument({added})")
+        with pytest.raises(BadInput, match=f"--batch-argument {example} "):
+            _batch(replace(SEEN, command=("python", str(script))), None, asks=False)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.command import substitute
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec, Study
-from wattlaw.study.plan import PlannedRun, expand, read_study
+from wattlaw.study.plan import PlannedRun, expand, impossible, read_study
 
 
 def parsed(**changes: object) -> Study:
@@ -35,6 +35,15 @@ def test_the_union_of_grids_has_each_setting_once():
     )
     settings = [(1, 32), (2, 64), (1, 64)]
     assert sorted(points(runs)) == sorted((*s, repeat) for s in settings for repeat in (0, 1))
+
+
+def test_settings_that_cannot_exist_name_the_sizes_that_do_not_divide():
+    sweep = {"gpus": [4], "global_batch": [8], "tp": [1, 2, 3], "micro_batch": [1, 8]}
+    assert impossible(parsed(sweeps=[sweep])) == {
+        "tp 3 does not divide the GPUs": 2,
+        "micro_batch: given 8 for a global batch of 8 and dp 4": 1,
+        "micro_batch: given 8 for a global batch of 8 and dp 2": 1,
+    }
 
 
 def test_a_workload_given_twice_is_run_once_and_one_with_other_options_is_another():

@@ -1,10 +1,12 @@
 """All results that a report shows, computed from the tables of one or more stores."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import pandas as pd
 
@@ -37,13 +39,15 @@ from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
-from wattlaw.study.labels import setting_label
+from wattlaw.study.labels import group_label, setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import origin_of, origins_label, source_of, sources_label
 
+#: A number of a note, such as of steps with a pause.
+_NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
 
 
@@ -334,8 +338,23 @@ def facts(runs: pd.DataFrame) -> dict[str, str]:
 
 
 def notes(runs: pd.DataFrame) -> tuple[str, ...]:
-    counted = runs["notes"].explode().dropna().value_counts()
-    return tuple(f"{note} ({count} runs)" for note, count in counted.items())
+    """Return the notes of runs: how many have each, and of which setting if it is one of several.
+
+    Those that differ in numbers are one.
+    """
+    keys = ["gpus", "global_batch", *LIMITS]
+    rows = runs.explode("notes").dropna(subset="notes")
+    alike = rows["notes"].str.replace(_NUMBER, "0", regex=True)
+    is_one = len(runs[keys].drop_duplicates()) == 1
+    shown = []
+    for text, count in alike.value_counts().items():
+        these = rows[alike == text]
+        settings: Any = these[keys].drop_duplicates().to_dict("records")
+        of = "" if is_one or len(settings) > 1 else f" of {group_label(settings[0])}"
+        others = ", with other numbers" if these["notes"].nunique() > 1 else ""
+        first = str(these["notes"].iloc[0])
+        shown.append(f"{first[:1].upper()}{first[1:]} ({plural(count, 'run')}{of}{others})")
+    return tuple(shown)
 
 
 def _software(texts: pd.Series) -> str:

@@ -212,7 +212,11 @@ class StoreTables:
 
     def _workload(self, name: str | None) -> str:
         if name is None and not self.workloads:
-            raise NothingToRecommend("no run is done")
+            store = self.paths[0]
+            raise NothingToRecommend(
+                f"no run is done; 'wattlaw status {store}' says why, and "
+                f"'wattlaw run STUDY --store {store}' makes the missing runs"
+            )
         if name is None and len(self.workloads) > 1:
             raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
         return self.workloads[0] if name is None else name

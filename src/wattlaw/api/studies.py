@@ -259,6 +259,8 @@ class RunOutcome(Outcome):
         The number of planned runs that the decision of the study does without.
     stopped_because
         Why they are not needed; None in a study without ``decide``.
+    all_fail
+        Whether it stopped since the first commands failed alike, before a step.
     store
         The folder of results.
     has_jobs

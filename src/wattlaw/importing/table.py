@@ -13,11 +13,12 @@ from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source
 from wattlaw.importing.runs import EPOCHS_MEASURE, NO_ENERGY, NOT_CHECKED, STEPS_MEASURE, RunMaker
-from wattlaw.store.field_map import parse_map
+from wattlaw.store.field_map import map_by_names, parse_map
 from wattlaw.store.fields import ENERGIES, STEP_PARTS, TOKENS, InvalidCell, global_batch_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.measurements import Measurement, read_measurements
 from wattlaw.store.record import Facts
+from wattlaw.store.rows import read_rows
 from wattlaw.study.model import Measure
 
 MAX_WINDOWS = 2_000_000
@@ -36,12 +37,18 @@ class TableImporter:
 
     def read(self, source: Source, options: Options) -> Imported:
         path, account = source.path, source.account
-        if options.mapping is None:
-            raise BadInput(
-                f"{path}: a table needs --map FIELD=COLUMN,..., or --from FORMAT if it is no table"
-            )
         names = {name: options.constants.get(name) for name in ("workload", "hardware")}
-        fields = parse_map(options.mapping, names)
+        by_name: tuple[str, ...] = ()
+        if options.mapping is not None:
+            fields = parse_map(options.mapping, names)
+        else:
+            columns = read_rows(path, None).columns
+            try:
+                fields = map_by_names(columns, names)
+            except BadInput as error:
+                raise BadInput(f"{path}: {error}; or --from FORMAT if it is no table") from None
+            read = [f"{name}={column}" for name, column in fields.columns.items()]
+            by_name = (f"columns by their names: {', '.join(read)}; other columns are not read",)
         table = read_measurements(path, fields)
         account.unit = table.unit
         for line in table.header:
@@ -69,7 +76,7 @@ class TableImporter:
                 raise BadInput(f"{path}: more than {MAX_WINDOWS:,} epochs in one table")
             runs.append(run)
             account.read(row.line, *row.more)
-        return Imported(f"table of {len(table.rows):,} rows", runs, notes=table.notes)
+        return Imported(f"table of {len(table.rows):,} rows", runs, notes=(*by_name, *table.notes))
 
 
 def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> ImportedRun:

@@ -26,6 +26,7 @@ from wattlaw.study.model import Study
 from wattlaw.study.not_as_declared import batch_texts, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
+from wattlaw.study.setting import Setting
 
 CANCELLED = "wattlaw cancel"
 #: The start of the reason of a planned run that a decision does not need.
@@ -57,6 +58,7 @@ class Outcome:
     out_of_memory: int = 0  # runs that ended for lack of it: measurements, not failures
     not_needed: int = 0  # planned runs that a decision does without
     stopped_because: str | None = None  # why it does
+    all_fail: bool = False  # the first commands failed alike, before a step: no further one started
 
 
 class Observer:
@@ -129,6 +131,8 @@ class Campaign:
     _last_message: str | None = None
     _stopped_because: str | None = None
     _not_needed: int = 0
+    #: The settings of the commands that failed before a step, by the reason.
+    _failed_alike: dict[str, set[Setting]] = field(default_factory=dict)
     #: When the step times of active runs were last read, and those that were no reason to stop.
     _read_s: float = 0.0
     _kept: dict[str, StepTime] = field(default_factory=dict)
@@ -165,6 +169,7 @@ class Campaign:
             warnings=tuple(_not_as_declared(self._others)),
             not_needed=self._not_needed,
             stopped_because=self._stopped_because,
+            all_fail=left > 0 and self._all_fail,
         )
 
     def _write_plan(self) -> None:
@@ -206,8 +211,8 @@ class Campaign:
             detached = self._launcher.detached_run_ids()  # active without a campaign
             for run in [self._pending[run_id] for run_id in self._pending if run_id in detached]:
                 self._advance(run)
-            chosen = self._choose()
-            if self._chooser is not None and not chosen and not self._active:
+            chosen = () if self._all_fail else self._choose()
+            if (self._all_fail or self._chooser is not None) and not (chosen or self._active):
                 break
             is_busy = self._start_until_busy(chosen, stop)
             if stop.by is not None:
@@ -219,7 +224,8 @@ class Campaign:
             elif self._pending:
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
             stop.poll()
-        if self._chooser is not None and (self._stopped_because or stop.by is None):
+        is_over = stop.by is None and not self._all_fail
+        if self._chooser is not None and (self._stopped_because or is_over):
             self._choose()
             self._mark_not_needed()
 
@@ -406,10 +412,36 @@ class Campaign:
         self._pending.pop(record.run_id, None)
         self._active.pop(record.run_id, None)
         self._states[record.run_id] = record.state
+        if is_new and self._failed_before_a_step(record):
+            reason = (record.reason or "").replace(record.run_id, "")
+            self._failed_alike.setdefault(reason, set()).add(record.spec.setting)
         if record.facts.workers_cooperate is False or record.facts.global_batch is not None:
             self._others.append(record)
         for observer in self._observers:
             observer.ended(record, is_new=is_new)
+
+    def _failed_before_a_step(self, record: RunRecord) -> bool:
+        if record.state != "failed" or record.spec.workload.command is None:
+            return False
+        from wattlaw.running.instrumentation.records import StepsFolder
+
+        live = self._store.folder(record.run_id).live(record.attempts)
+        is_own_end = "exit code" in (record.reason or "")
+        return is_own_end and not any(item.steps for item in StepsFolder(live / "steps").read())
+
+    @property
+    def _all_fail(self) -> bool:
+        """Whether every run so far failed alike before a step, in two settings if there are two:
+        the next ones would, too. A repeated campaign tries all: only these settings may fail."""
+        settings = max(map(len, self._failed_alike.values()), default=0)
+        planned = {run.spec.setting for run in self._plan}
+        return (
+            1 < len(self._states) == list(self._states.values()).count("failed")
+            and len(self._failed_alike) == 1
+            and settings >= min(2, len(planned))
+            and len(self._study.workloads) == 1
+            and not any(self._finished_before.values())
+        )
 
     def _mark_not_needed(self) -> None:
         self._not_needed = len(self._pending)

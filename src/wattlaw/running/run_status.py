@@ -15,7 +15,7 @@ from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
-from wattlaw.study.labels import group_label, run_layout
+from wattlaw.study.labels import group_label, layout_label, run_setting
 from wattlaw.study.not_as_declared import batch_texts
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
@@ -59,10 +59,15 @@ class StoreStatus:
 
 def run_title(run_id: str, values: Mapping[str, Any]) -> str:
     gpus, local_batch, nodes = values["gpus"], values["local_batch"], values["nodes"]
+    setting = run_setting(values)
+    layout = "" if setting is None else layout_label(setting)
     size = f" on {gpus} x {local_batch}" if local_batch else ""
+    if setting is not None and setting.model_gpus > 1:  # no worker has a batch of its own
+        batch = f", batch {setting.global_batch:g}" if setting.global_batch else ""
+        size, layout = f" on {gpus} workers, {layout}{batch}", ""
     size += f", {nodes} nodes" if nodes > 1 else ""
     size += f", emulates {values['emulated_gpus']} GPUs" if values["emulated_gpus"] else ""
-    for label in (run_layout(values), group_label({name: values[name] for name in LIMITS})):
+    for label in (layout, group_label({name: values[name] for name in LIMITS})):
         size += f", {label}" if label else ""
     return f"{values['workload']}{size} (repeat {values['repeat']}, {run_id})"
 

@@ -9,6 +9,7 @@ import csv
 import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -50,6 +51,12 @@ _EXCLUSIVE = (
 _WITH_UNIT = {
     re.sub("_(s|j|w|mhz|bytes)$", "", name): name for name, each in FIELDS.items() if each.dimension
 }
+#: Usual names of fields in tables of measurements, as ``compare --reference`` takes them.
+SYNONYMS = {
+    "model": "workload", "source": "options.source", "vp": "virtual_stages",
+    "grad_acc": "gradient_accumulation", "zero_or_fsdp": "sharding", "act_ckpt": "checkpointing",
+    "memory_gib": "peak_memory_gib", "seq_len": TOKENS,
+}  # fmt: skip
 _MISSING = frozenset({"-", "–", "—", "n/a", "na", "#n/a", "null", "none"})
 #: The units whose prefix m or M a name in lower case does not tell.
 _MILLI_OR_MEGA = (1e-3, 3.6, 1e6, 3.6e9)
@@ -290,6 +297,24 @@ def map_of_columns(names: Iterable[str], others: Mapping[str, Field]) -> FieldMa
             raise BadInput(f"columns: {target.field} is given twice")
         targets[target.field] = replace(target, column=name)
     return FieldMap(targets)
+
+
+def map_by_names(columns: Sequence[str], options: Mapping[str, str | None]) -> FieldMap:
+    """Return the mapping of the columns that are named as fields are, or as ``SYNONYMS``; of two
+    that exclude each other, the first of ``_EXCLUSIVE``."""
+    found: dict[str, tuple[str, str]] = {}
+    for column in columns:
+        name = SYNONYMS.get(column.lower(), column)
+        with suppress(BadInput):
+            found.setdefault(_target(name, {}, "").field, (name, column))
+    for first, second in _EXCLUSIVE:
+        if {first, second} <= found.keys():
+            del found[second]
+    given = {name for name, value in options.items() if value is not None}
+    fields = _parse([pair for field, pair in found.items() if field not in given], options)
+    shown = join_names([column[:40] for column in columns[:30]])
+    fields.check(f"without --map FIELD=COLUMN,... (docs/formats.md), of the columns {shown}")
+    return fields
 
 
 def _pairs(text: str) -> list[tuple[str, str]]:

@@ -69,14 +69,19 @@ def layout_label(setting: Setting, *, among_others: bool = False) -> str:
 
 
 def run_layout(values: Mapping[Any, Any]) -> str:
-    """Return the layout of a row of ``runs``: what the study asks for, and else what was seen."""
+    """Return the label of the layout of a row of ``runs``."""
+    setting = run_setting(values)
+    return "" if setting is None else layout_label(setting)
+
+
+def run_setting(values: Mapping[Any, Any]) -> Setting | None:
+    """Return the setting of a row of ``runs``: what the study asks for, and else what was seen."""
     names = (*LAYOUT, "gradient_accumulation")
     seen = {name: values[name] for name in names if known(values.get(name))}
     with suppress(BadInput, TypeError, ValueError):
         asked = json.loads(values.get("layout") or "{}")
-        setting = Setting(values["gpus"], local_batch=values["local_batch"], **(seen | asked))
-        return layout_label(setting)
-    return ""
+        return Setting(values["gpus"], local_batch=values["local_batch"], **(seen | asked))
+    return None
 
 
 def group_label(group: Mapping[str, Any]) -> str:

@@ -5,7 +5,7 @@ import json
 import os
 import random
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, prod
 from pathlib import Path
@@ -206,13 +206,24 @@ def _points(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int] | str]:
         except BadInput as error:
             if not sweep.has_layouts:
                 raise
-            yield f"{str(error).partition(':')[0]} do not divide the GPUs, or the batch"
+            yield _indivisible(given, str(error))
             continue
         if (setting.global_batch or 0) % (setting.dp * setting.gradient_accumulation):
             yield "the global batch is no multiple of dp x micro_batch"
             continue
         for nodes in sweep.nodes or (1 if per_node is None else ceil(gpus / per_node),):
             yield setting, nodes
+
+
+def _indivisible(given: Mapping[str, Any], error: str) -> str:
+    """Return which sizes of a layout do not divide what they share."""
+    sizes = [(name, given[name]) for name in ("tp", "pp", "cp") if given[name] > 1]
+    copies, rest = divmod(given["gpus"], prod(size for _, size in sizes))
+    if rest:
+        return f"{' x '.join(f'{name} {size}' for name, size in sizes)} does not divide the GPUs"
+    if copies * given["cp"] % given["ep"]:
+        return f"ep {given['ep']} does not divide dp x cp"
+    return error.partition("; allowed")[0]
 
 
 def _axes(sweep: Sweep) -> dict[str, Sequence[Any]]:

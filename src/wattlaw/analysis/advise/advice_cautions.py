@@ -88,7 +88,7 @@ def _of_runs(option: Option) -> Iterator[Caution]:
         text = f"{runs} have too few or too unsteady steps to be sure by"
         if option.time_error:
             error = 1.96 * 100 * option.time_error
-            text += f": each leaves its mean time unknown by +-{error:.0f} % (95 %)"
+            text += f": each leaves its mean time unknown by ±{error:.0f} % (95 %)"
         yield Caution("short-run", f"{text}. Run it longer.")
     if option.repeats == 1:
         text = "This setting ran once, so it has no interval: its uncertainty is unknown."

@@ -58,7 +58,7 @@ def needed_epochs(
     if wanted is None and job.unit == "epoch" and trained.empty and said is not None:
         count = int(said.value or 1)
     elif wanted is None and job.unit == "epoch" and trained.empty:
-        text = "The number of epochs that the runs trained is unknown: totals are for 1 epoch."
+        text = "The number of epochs is unknown: totals are for 1 epoch."
         warnings.append(Caution("epochs-unknown", text))
     elif wanted is None and job.unit == "epoch":
         count = int(trained.mode().max())

@@ -18,7 +18,7 @@ from wattlaw.analysis.advise.choice import Choice
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.decide import regret
 from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.decide.next_runs import CERTAIN
+from wattlaw.analysis.decide.next_runs import CERTAIN, MOST_SHORT
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
 from wattlaw.analysis.metrics.estimates import Floats, pool
 from wattlaw.analysis.metrics.metrics import HOUR_S
@@ -26,7 +26,6 @@ from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import PRIOR
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.study.question import Question
 from wattlaw.study.sources import origin_of
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
@@ -37,8 +36,6 @@ _DRAWS, _POSTERIOR_DRAWS = 4000, 1000
 TIE = 0.10
 #: A predicted option that is better with more than this probability is what to measure next.
 _PROBABLY = 0.5
-#: No answer is surer with runs that are too short: that is the probability at which studies end.
-_MOST_SHORT = Question.confidence
 
 
 @dataclass(frozen=True)
@@ -149,7 +146,7 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
         if index != at and (better[index] > TIE or is_near[index]) and item in choice.eligible
     ]
     ties.sort(key=lambda tie: -tie.probability_better)
-    probability = _bounded(best, float(probabilities[at]))
+    probability = min(float(probabilities[at]), MOST_SHORT if best.is_short else 1.0)
     run = repeat if is_needed or best.is_short else None
     if probability < question.confidence:
         power, power_noise = None, None
@@ -191,15 +188,8 @@ def as_decided(
         choice = replace(choice, recommended=leading, reason="least expected regret")
         sure = certainty(choice, base, ran, rows)
     following = None if decision.stopped_because == CERTAIN else sure.next_measurement
-    probability = decision.probability
-    if probability is not None and leading is not None:
-        probability = _bounded(leading, probability)
-    sure = replace(sure, probability=probability, spread_from="decision")
+    sure = replace(sure, probability=decision.probability, spread_from="decision")
     return choice, replace(sure, next_measurement=following)
-
-
-def _bounded(option: Option, probability: float) -> float:
-    return min(probability, _MOST_SHORT) if option.is_short else probability
 
 
 @dataclass(frozen=True)

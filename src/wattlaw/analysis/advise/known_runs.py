@@ -44,6 +44,8 @@ TEXTS = (
 REQUIRED = ("hardware", "gpus", "params_b", "tokens_per_s_per_gpu")
 #: Models of up to so many times the parameters, and samples of so many times the tokens, compare.
 SIZE_FACTOR, SEQUENCE_FACTOR = 2.0, 4.0
+#: Counts of parameters of the same network agree to so much: names and papers round them.
+_SAME_COUNT = 0.01
 _BOARD = re.compile(r"[a-z]{1,3}\d{1,4}[a-z]{0,2}")
 _VENDORS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel")
 _FSDP = {"full_shard": "fsdp", "hybrid_shard": "hsdp", "shard_grad_op": "zero2", "zero0": "none"}
@@ -51,7 +53,8 @@ _FSDP = {"full_shard": "fsdp", "hybrid_shard": "hsdp", "shard_grad_op": "zero2",
 
 @dataclass(frozen=True)
 class KnownRun(Result):
-    """A measurement of the table; ``tflops_per_gpu`` is counted as that of the job."""
+    """A measurement of the table; ``tflops_per_gpu`` is counted as that of the job. If it
+    ``counts_tied_otherwise``, it has the job's parameters with ``tied`` the other way round."""
 
     source: str
     model: str
@@ -61,6 +64,7 @@ class KnownRun(Result):
     setting: Setting | None
     tokens_per_s_per_gpu: float
     tflops_per_gpu: float
+    counts_tied_otherwise: bool = False
     run: Measured | None = field(default=None, repr=False, compare=False)
 
 
@@ -91,7 +95,12 @@ def comparable_rows(
     step = rows["global_batch"] * rows["seq_len"] / (rows["step_time_s"] * rows["gpus"])
     tokens = rows["tokens_per_s_per_gpu"].fillna(step)
     sequence = rows["seq_len"].fillna(job.network.sequence)
-    ratio = rows["params_b"] * 1e9 / job.parameters
+    sizes = rows["params_b"] * 1e9
+    other = job.network.model_copy(update={"tied": not job.network.tied}).parameters
+    rows["otherwise"] = (sizes / other - 1).abs() < _SAME_COUNT
+    rows["otherwise"] &= (sizes / job.parameters - 1).abs() > _SAME_COUNT
+    # The output's matrix costs the same operations whether the embedding shares it or not.
+    ratio = (sizes / job.parameters).mask(rows["otherwise"], 1.0)
     flops = {
         length: job.network.model_copy(update={"sequence": int(length)}).flops_per_token
         for length in sequence.unique()
@@ -141,7 +150,8 @@ def _known(row: Mapping[Any, Any], job: Measured) -> KnownRun:
         network = job.network
         if row["seq_len"] >= 1:
             network = network.model_copy(update={"sequence": int(row["seq_len"])})
-        run = Measured(setting, network, size * 1e9, row["flops"], source)
+        count = job.parameters if row["otherwise"] else size * 1e9
+        run = Measured(setting, network, count, row["flops"], source)
     model = str(row["model"] if pd.notna(row["model"]) else "")
     return KnownRun(
         source,
@@ -152,6 +162,7 @@ def _known(row: Mapping[Any, Any], job: Measured) -> KnownRun:
         setting,
         row["tokens"],
         row["flops"] / 1e12,
+        bool(row["otherwise"]),
         run,
     )
 

@@ -47,6 +47,8 @@ OBSERVED = ("run_id", *LAYOUT[:-1], "gradient_accumulation", "tokens_per_sample"
 class Placement(Result):
     """A job among ``comparable`` measurements of its board and model size.
 
+    ``tied_otherwise`` of them have its parameters with ``tied`` the other way round: the same
+    network. ``mfu`` is the share of ``peak_tflops``, that of the board at its highest clock.
     ``below_best`` is the share by which its operations per second are below those of ``best``,
     among ``at_gpus`` measurements at ``gpus_compared``; ``percentile`` is the share of these that
     are slower, with the 95 % interval. ``expected_tflops`` is estimated for its layout, with the
@@ -63,7 +65,9 @@ class Placement(Result):
     tokens_per_s_per_gpu: float
     tflops_per_gpu: float
     mfu: float | None
+    peak_tflops: float | None
     comparable: int
+    tied_otherwise: int
     parameters_range_b: Interval | None
     sources: Mapping[str, int]
     left_out: Mapping[str, int]
@@ -167,7 +171,9 @@ def _placement(
         job.flops_per_s / job.network.flops_per_token,
         tflops,
         None if peak is None else tflops / peak,
+        peak,
         len(known),
+        sum(item.counts_tied_otherwise for item in known),
         (min(sizes), max(sizes)) if sizes else None,
         dict(Counter(item.source for item in known).most_common()),
         left_out,

@@ -305,12 +305,11 @@ def _index_of(options: Sequence[Option], baseline: Mapping[str, Any]) -> int:
         listed = "; ".join(f"{name}={' | '.join(of[:12])}" for name, of in sizes.items())
         raise BadInput(f"baseline: no run has {text}; allowed: a setting of the runs ({listed})")
     if len(matching) > 1:
-        first, second = (rows[at] for at in matching[:2])
-        differing = [f"{name}={first[name]} or {second[name]}" for name in names
-                     if first[name] != second[name]] or ["the energy or the job"]  # fmt: skip
+        values = {name: dict.fromkeys(str(rows[at][name]) for at in matching) for name in names}
+        differing = [f"{name}={' | '.join(of)}" for name, of in values.items() if len(of) > 1]
         raise BadInput(
-            f"baseline: {len(matching)} settings have {text}; allowed: one of them, such as by "
-            f"{', '.join(differing)}"
+            f"baseline: {len(matching)} settings have {text}; allowed: one of them, which differ "
+            f"in {'; '.join(differing) or 'the energy or the job'}"
         )
     return matching[0]
 

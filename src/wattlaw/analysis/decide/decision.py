@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
+from statistics import fmean
 from typing import Any, Self
 
 import numpy as np
@@ -62,11 +63,13 @@ class Decision(Result):
     runs: int  # that ended
     stopped_because: str | None  # why no run is needed any more; None while runs are
     worker: str = "GPU"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
-    #: Of a sample on the setting, relative to what the study says is run today, as predicted.
+    #: Of a sample on the setting, relative to what the study says is run today.
     time_change: float | None = None
+    time_change_from: str | None = None  # the runs, where they show both settings, or the model
     warnings: tuple[Caution, ...] = ()
     #: A row for each number of runs that had ended when runs were chosen, in the order of time.
     course: tuple[CourseRow, ...] = ()
+    missing: str | None = None  # what it lacks although ``probability`` reaches ``confidence``
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones beside the leading setting
     surprises: tuple[Surprise, ...] = ()  # how each setting was predicted before its first run
 
@@ -129,6 +132,7 @@ class Decision(Result):
                     "that of the others is predicted.",
                 )
             )
+        change, known_by = _time_change(plan.setting, evidence, decide) or (None, None)
         return replace(
             self,
             setting=plan.setting,
@@ -139,8 +143,10 @@ class Decision(Result):
             gpu_hours_grid=grid_hours,
             runs=len(evidence.hours),
             stopped_because=plan.stopped_because,
+            missing=plan.missing,
             worker=evidence.worker,
-            time_change=_time_change(plan.setting, evidence, decide),
+            time_change=change,
+            time_change_from=known_by,
             others=plan.others,
             surprises=plan.surprises,
             warnings=(*cautions, *evidence.warnings, *(job.warnings if job else ())),
@@ -173,8 +179,11 @@ class Decision(Result):
             raise BadInput(f"{place}: {first['msg']}") from None
 
 
-def _time_change(setting: Setting | None, evidence: Evidence, decide: Decide) -> float | None:
-    """Return None unless the study says what is run today, and has that setting."""
+def _time_change(
+    setting: Setting | None, evidence: Evidence, decide: Decide
+) -> tuple[float, str] | None:
+    """Return the change, and what it is known by; None unless the study says what is run today, and
+    has that setting. Where both settings ran, it is that of their means, as in advice."""
     present = [
         item.decided
         for item in evidence.candidates.values()
@@ -183,9 +192,18 @@ def _time_change(setting: Setting | None, evidence: Evidence, decide: Decide) ->
     if not decide.in_use or not present or setting is None or evidence.job is None:
         return None
     base = min(present, key=lambda item: sum(getattr(item, name) is not None for name in LIMITS))
-    posterior = fit_with_repeats(evidence.job.observations, decide.seed)
-    times = posterior.means([setting, base])[0] / [setting.samples, base.samples]
-    return float(np.median(times[:, 0] / times[:, 1])) - 1
+    observations = evidence.job.observations
+    means = [
+        fmean(times)
+        for wanted in (setting, base)
+        if (times := [it.step_time_s / it.setting.samples
+                      for it in observations if it.setting == wanted])
+    ]  # fmt: skip
+    if len(means) == 2:
+        return means[0] / means[1] - 1, "runs"
+    posterior = fit_with_repeats(observations, decide.seed)
+    drawn = posterior.means([setting, base])[0] / [setting.samples, base.samples]
+    return float(np.median(drawn[:, 0] / drawn[:, 1])) - 1, "model"
 
 
 def decide_of(study: Study) -> Decide:

@@ -39,9 +39,18 @@ _OTHERS = 3
 #: Why measuring ends.
 CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
 NOT_MET = "no setting meets the bounds"
+#: What a decision lacks beside a high probability, about its leading setting.
+FIRST_RUNS = "the ends of the sweeps are not measured yet"
+LONGER_RUN = "its runs have too few or too unsteady steps"
+TOO_FAR = "its expected regret is above the tolerance"
+OWN_RUN = "this setting is not measured yet"
+LIKE_RUN = "a setting that it is judged by is not measured yet"
+NEIGHBOUR = "a setting next to it is not measured yet"
 #: With a lower probability that the leading setting is the best, or that it meets the bounds, a
 #: decision says so.
 LIKELY = 0.5
+#: No answer is surer with runs that are too short: that is the probability at which studies end.
+MOST_SHORT = Question.confidence
 
 
 @dataclass(frozen=True)
@@ -82,6 +91,8 @@ class Plan(Result):
     meets: float | None = None  # the probability that it meets all constraints
     proposals: tuple[Proposal, ...] = ()
     stopped_because: str | None = None  # why no run is proposed; None if runs are
+    #: What a decision lacks although the probability is high enough; None if nothing, or it is not.
+    missing: str | None = None
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones
     surprises: tuple[Surprise, ...] = ()  # how each setting was predicted before its first run
 
@@ -159,9 +170,12 @@ def plan(
         right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
     state = Plan(
+        missing=None
+        if is_right[best] or probabilities[best] < question.confidence or meets[best] < LIKELY
+        else (FIRST_RUNS if first else LONGER_RUN if choices[best] in short else TOO_FAR),
         setting=choices[best],
         expected_regret=float(means[best]),
-        probability=float(probabilities[best]),
+        probability=min(float(probabilities[best]), MOST_SHORT if choices[best] in short else 1.0),
         meets=float(meets[best]),
         others=_likeliest(choices, probabilities, best),
         surprises=surprises(tuple(observations), seed),
@@ -171,6 +185,9 @@ def plan(
     if is_right[best] or is_none:
         leading = [choices[at] for at in (best, *belief.fastest(question, choices))]
         needed, useful = checks.before(leading, choices, able)
+        state = replace(
+            state, missing=(is_right[best] and _unchecked(leading[0], needed, useful)) or None
+        )
         if needed is not None and able.isdisjoint(needed):
             return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
         if not useful:
@@ -180,8 +197,10 @@ def plan(
         reason = BUDGET if candidates else NOTHING_LEFT if state.is_met else NOT_MET
         return replace(state, stopped_because=reason)
     # The check of the leading setting is made anyway if that stays, so that it costs the rest.
-    is_other = 1 - float(probabilities[best])
-    costs = hours | {item: is_other * hours[item] for item in checks.of(choices[best]) or ()}
+    costs = hours | {
+        item: (1 - float(probabilities[best])) * hours[item]
+        for item in checks.of(choices[best]) or ()
+    }
     # Where the bounds are missed, the question is whether any setting meets them. Shares of more
     # than twice the tolerance count as such: they are too large anyway.
     unknown = np.minimum(
@@ -192,6 +211,14 @@ def plan(
     chosen = _different(sorted(ranked, key=lambda item: item not in urgent), at_once)
     after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
     return replace(state, proposals=_proposals(chosen, hours, float(means[best]), after))
+
+
+def _unchecked(
+    leading: Setting, needed: Sequence[Candidate] | None, useful: Collection[Candidate]
+) -> str | None:
+    if needed is None:
+        return NEIGHBOUR if useful else None
+    return OWN_RUN if any(item.setting == leading for item in needed) else LIKE_RUN
 
 
 def _have_layouts(settings: Iterable[Setting]) -> bool:

@@ -149,7 +149,7 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     elif seen.global_batch is not None:
         text += ", and no argument of the command says so"
     if not (asks and sys.stdin.isatty()):
-        example = found[0].name if found else "--batch-size"
+        example = first_study.example_argument(seen)
         raise BadInput(
             f"init: {text}; name the one that sets the batch: "
             f"wattlaw init --batch-argument {example} -- COMMAND"

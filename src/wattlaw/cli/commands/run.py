@@ -151,6 +151,11 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
         )
     elif reason:
         text += f" (stopped by {reason}; the same command continues from here)"
+    elif outcome.all_fail:
+        text += (
+            " (stopped: the command fails in every setting so far, before its first step. Correct "
+            f"it, see wattlaw status {store}. The same command then tries every run)"
+        )
     elif not outcome.is_success:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"
     console.print(f"{text}. Results are in {store}", soft_wrap=True)

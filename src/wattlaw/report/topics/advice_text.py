@@ -196,7 +196,9 @@ def _whole_job(advice: Advice) -> str:
     missing = option.whole_job_without
     known = [part for part in BESIDE_TRAINING if part not in missing]
     near = option.overhead_from
-    text = f"The whole job takes about {fmt.duration_text(option.whole_job_s)}"
+    of_one = "epochs-unknown" in {warning.code for warning in advice.warnings}
+    what = "A job of 1 epoch" if of_one else "The whole job"
+    text = f"{what} takes about {fmt.duration_text(option.whole_job_s)}"
     text += f", with {fmt.names_text(known)}" if known else ""
     text += f" carried over from {near}" if known and near else ""
     if missing:
@@ -212,7 +214,8 @@ def _whole_job(advice: Advice) -> str:
         if (time_s.high or time_s.mean) <= deadline_s:
             meets = "without them, it meets" if missing else "it meets"
         text += f"; {meets} the deadline of {fmt.duration_text(deadline_s)}"
-    return f"{text}."
+    how = " For more, name how many: --epochs 20, or epochs under decide in the study."
+    return f"{text}.{how if of_one else ''}"
 
 
 def what_changes(advice: Advice) -> Iterator[str]:
@@ -220,7 +223,9 @@ def what_changes(advice: Advice) -> Iterator[str]:
     option = advice.recommended or advice.nearest
     own = option and option.epochs_trained
     ran = f" This setting ran {own:g}." if own and own != option.amount.mean else ""  # type: ignore[union-attr]
-    yield from (f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS)
+    has_whole = option is not None and option.whole_job_s is not None  # which says it then
+    yield from (f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS
+                and not (has_whole and item.code == "epochs-unknown"))  # fmt: skip
     near = f"probability to be within {percent(advice.tolerance)} of the best"
     for name, is_better in (("Probably better", True), ("Ties with", False)):
         ties = [tie for tie in advice.ties if tie.is_better == is_better]
@@ -360,6 +365,9 @@ def basis(advice: Advice) -> Iterator[str]:
         parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
         shown = f"({'; '.join(parts)})" if len(parts) > 1 else next(iter(advice.left_out))
         yield f"Left out: {total} {shown}."
+    if advice.failed_because:
+        reason = fmt.printable(advice.failed_because, 150).rstrip(".")
+        yield f"Most failed with: {reason} (wattlaw status names each)."
 
 
 def next_run(advice: Advice, option: Option) -> str:

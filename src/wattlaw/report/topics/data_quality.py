@@ -148,7 +148,10 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
     if once:
         settings = fmt.plural(len(findings.settings), "setting")
         was = "was" if once == 1 else "were"
-        yield f"{once} of {settings} {was} run once: their uncertainty is not known."
+        ran = findings.settings
+        sources = ran["interval_from"][ran["n"] == 1].dropna().unique().tolist()
+        known = f"intervals are from {fmt.names_text(sources)}" if sources else "without intervals"
+        yield f"{once} of {settings} {was} run once: {known}."
     origins = runs["launcher"].map(source_of)
     for origin, source in _ORIGINS.items():
         if (origins == origin).any() and not findings.sources_label:

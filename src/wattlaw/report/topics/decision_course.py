@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import Quantity
-from wattlaw.analysis.decide.next_runs import LIKELY
+from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
@@ -62,6 +62,7 @@ def decision_text(decision: Decision) -> str:
         )
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
+            text += " (predicted)" if decision.time_change_from == "model" else ""
         if decision.meets is not None and decision.meets < LIKELY:
             text += f", meets the constraints with probability {decision.meets:.2f}"
     return text + _spent(decision)
@@ -78,6 +79,9 @@ def _spent(decision: Decision) -> str:
         )
     if decision.stopped_because is not None:
         text += f"; stops: {decision.stopped_because}"
+    if decision.missing is not None and decision.stopped_because != CERTAIN:
+        text += f"; not certain: {decision.missing}"
+        text += "" if decision.stopped_because else ": a run for that comes next"
     return text
 
 

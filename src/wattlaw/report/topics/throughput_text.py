@@ -9,6 +9,8 @@ from wattlaw.study.labels import layout_label
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
+#: A smaller distance to the best is none.
+_EQUAL = 0.001
 _NAMES = {
     "micro_batch": "micro-batches of",
     "tp": "tensor parallel",
@@ -25,7 +27,8 @@ def headline(item: Placement) -> str:
     share = fmt.percent(abs(item.below_best), 2)
     side = "below" if item.below_best >= 0 else "above"
     found = fmt.plural(item.at_gpus, "measurement")
-    return f"{share} {side} the best known of {found} {_what(item)} at {_gpus(item)}"
+    away = f"{share} {side}" if abs(item.below_best) >= _EQUAL else "Equal to"
+    return f"{away} the best known of {found} {_what(item)} at {_gpus(item)}"
 
 
 def _what(item: Placement) -> str:
@@ -44,7 +47,10 @@ def _gpus(item: Placement) -> str:
 def sentences(item: Placement) -> tuple[str, ...]:
     """Return the lines below the first one: the job, its percentile, why, and what is compared."""
     origin = "" if item.data_source == MEASURED else f" ({item.data_source})"
-    mfu = "" if item.mfu is None else f", {fmt.percent(item.mfu, 2)} of the peak"
+    mfu = ""
+    if item.mfu is not None and item.peak_tflops is not None:
+        peak = f"{fmt.number(item.peak_tflops)} TFLOP/s at the highest clock"
+        mfu = f", {fmt.percent(item.mfu, 2)} of the peak of {peak}"
     job = (
         f"{item.workload} on {item.setting.gpus} {item.hardware}{origin}: "
         f"{fmt.number(item.tokens_per_s_per_gpu)} tokens/s per GPU, "
@@ -56,6 +62,11 @@ def sentences(item: Placement) -> tuple[str, ...]:
     shown = [*sources[:4], *([f"{len(sources) - 4} others"] if len(sources) > 4 else [])]
     if shown:
         lines.append(f"Comparable at any number of GPUs: {item.comparable:,} ({', '.join(shown)}).")
+    if item.tied_otherwise:
+        lines.append(
+            f"{item.tied_otherwise:,} of them have the job's parameters with model.tied the other "
+            "way round (an output that shares the embedding) and count as the same network."
+        )
     left_out = [f"{count:,} {reason}" for reason, count in item.left_out.items()]
     if left_out:
         lines.append(f"Not compared: {', '.join(left_out)}.")

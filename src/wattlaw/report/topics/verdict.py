@@ -125,7 +125,7 @@ def table(advices: Sequence[Advice]) -> tables.Table | None:
 def settings(advice: Advice) -> tables.Table | None:
     named = [
         ("recommended" if advice.clearly_best else UNCLEAR, advice.recommended),
-        ("baseline", advice.baseline),
+        ("fastest" if advice.baseline_is == "fastest" else "baseline", advice.baseline),
         (LARGER_BATCH, advice.any_batch),
         *(("ties", tie.option) for tie in advice.ties if not tie.is_better),
         *(("probably better", tie.option) for tie in advice.ties if tie.is_better),
@@ -267,7 +267,9 @@ def _points(findings: Findings, advice: Advice, size: float, seconds: float) -> 
 def roles(advice: Advice) -> list[tuple[Option, str]]:
     """Return the recommended option, the baseline, ties and the larger batch with their kinds."""
     best, base = advice.recommended, advice.baseline
-    kind = (_BEST_IS_BASE if best == base else _BEST) if advice.clearly_best else UNCLEAR
+    # Without a name, the baseline is the fastest setting: that says nothing of the recommended one.
+    is_named_base = best == base and advice.baseline_is != "fastest"
+    kind = (_BEST_IS_BASE if is_named_base else _BEST) if advice.clearly_best else UNCLEAR
     chosen = [(best, kind)] if best else []
     chosen += [(base, _BASE)] if base and base != best else []
     chosen += [(tie.option, _TIE) for tie in advice.ties]

@@ -266,7 +266,7 @@ def _measured(
     is_steady &= ~is_pause
     change = drift(steps_s[is_steady])
     if change is not None:
-        notes.append(f"the step time changes by {change:+.0%} within the measured steps")
+        notes.append(f"the step time changes by {100 * change:+.0f} % within the measured steps")
     before = _windows(is_warmup, end_s, samples, parts_s, warmup=True)
     measured = _windows(is_steady, end_s, samples, parts_s, warmup=False)
     counts = [window["samples"] for window in measured]
