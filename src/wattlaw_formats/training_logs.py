@@ -23,8 +23,10 @@ from wattlaw.importing.timeseries import are_pauses, measure_of
 from wattlaw.store.fields import MODEL, InvalidCell
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts
+from wattlaw.study.base_model import PRECISION_ALIASES
 from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import memory_that_ran_out
+from wattlaw.study.setting import MODEL_SIZES
 from wattlaw_formats.training_programs import PROGRAMS, Program
 
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
@@ -38,7 +40,6 @@ _WARMUP = 3
 #: Lines of steps follow each other if the time between them is that of the steps within this.
 _SLACK_S, _SLACK = 1.0, 0.05
 _TITAN_SHARDINGS = {"HSDP": "hsdp", "DDP": "none"}
-_PRECISIONS = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "gradient_accumulation",
            "global_batch", "gpus")  # fmt: skip
 _NOTED = (*_COUNTS[:6], "sharding", "checkpointing", "precision")
@@ -270,7 +271,7 @@ def _values(path: Path, all_printed: Mapping[str, str]) -> tuple[dict[str, Any],
     known = {name: count(printed.get(name), 1, 10**7) for name in _COUNTS}
     values: dict[str, Any] = {name: value for name, value in known.items() if value is not None}
     if copies is not None:
-        model_gpus = math.prod(values.get(name, 1) for name in ("tp", "pp", "cp"))
+        model_gpus = math.prod(values.get(name, 1) for name in MODEL_SIZES)
         values.setdefault("gpus", copies * model_gpus)
     if "local" in printed and values.get("pp", 1) == 1:
         values["micro_batch"] = count(printed["local"], 1)
@@ -298,13 +299,13 @@ def _values(path: Path, all_printed: Mapping[str, str]) -> tuple[dict[str, Any],
 def _add_groups(printed: dict[str, str]) -> int | None:
     """Add sizes by the groups of ranks that NeMo prints, and by the mesh of early torchtitan.
     Return the copies of the model, where they are printed."""
-    for name in ("tp", "pp", "cp"):
+    for name in MODEL_SIZES:
         if groups := printed.get(f"{name}_groups"):
             printed[name] = str(len(re.findall(r"\d+", groups.partition("]")[0])))
             printed["gpus"] = str(len(re.findall(r"\d+", groups)))
     sizes = re.findall(r"\d+", printed.get("mesh_sizes", ""))
     mesh = dict(zip(re.findall(r"\w+", printed.get("mesh", "")), sizes, strict=False))
-    printed |= {name: mesh[name] for name in ("tp", "pp", "cp") if name in mesh}
+    printed |= {name: mesh[name] for name in MODEL_SIZES if name in mesh}
     shards = [size for name, size in mesh.items() if name.startswith("dp_shard")]
     if mesh:
         printed["shards"] = str(math.prod(map(int, shards)))
@@ -335,8 +336,8 @@ def _choices(printed: Mapping[str, str], values: Mapping[str, Any]) -> dict[str,
         is_scattered = printed.get("tp_mode") == "REDUCE_SCATTER" and values.get("tp", 1) > 1
         chosen["sequence_parallel"] = is_scattered or _truth(printed.get("sequence_parallel"))
     dtype = printed.get("dtype", "").removeprefix("torch.")
-    if dtype in _PRECISIONS:
-        chosen["precision"] = _PRECISIONS[dtype]
+    if dtype in PRECISION_ALIASES:
+        chosen["precision"] = PRECISION_ALIASES[dtype]
     elif "bf16" in printed or "fp16" in printed:
         is_half = [name for name in ("bf16", "fp16") if _truth(printed.get(name))]
         chosen["precision"] = is_half[0] if is_half else "fp32"

@@ -38,7 +38,7 @@ from wattlaw.report.topics import (
     data_quality,
     decision_course,
     energy,
-    layouts,
+    layout_table,
     measured,
     prediction,
     scaling,
@@ -61,7 +61,7 @@ def _advice(content: Content) -> Parts:
 
 
 def _layouts(content: Content) -> Parts:
-    yield from layouts.sentences(content.findings)
+    yield from layout_table.sentences(content.findings)
     yield from content.pictures
 
 
@@ -203,7 +203,7 @@ SECTIONS: dict[str, Section] = {
         "Parallel layouts", _layouts, needs_runs=True,
         figures=(
             Figure(
-                "layouts", "Throughput by parallel layout", layouts.figure,
+                "layouts", "Throughput by parallel layout", layout_table.figure,
                 "A cell shows the fastest of the settings that share its sizes.",
             ),
         ),

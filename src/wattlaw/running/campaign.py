@@ -433,13 +433,12 @@ class Campaign:
     def _all_fail(self) -> bool:
         """Whether every run so far failed alike before a step, in two settings if there are two:
         the next ones would, too. A repeated campaign tries all: only these settings may fail."""
-        settings = max(map(len, self._failed_alike.values()), default=0)
-        planned = {run.spec.setting for run in self._plan}
+        if len(self._failed_alike) != 1 or len(self._study.workloads) != 1:
+            return False
+        (settings,) = self._failed_alike.values()
         return (
             1 < len(self._states) == list(self._states.values()).count("failed")
-            and len(self._failed_alike) == 1
-            and settings >= min(2, len(planned))
-            and len(self._study.workloads) == 1
+            and len(settings) >= min(2, len({run.spec.setting for run in self._plan}))
             and not any(self._finished_before.values())
         )
 

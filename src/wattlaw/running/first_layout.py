@@ -8,9 +8,9 @@ from math import prod
 from typing import Any
 
 from wattlaw.study.command import Argument, arguments
+from wattlaw.study.setting import MODEL_SIZES
 
-#: Sizes that share a copy of the model, and how the arguments are named that carry a layout.
-_SIZES = ("tp", "pp", "cp")
+#: How the arguments are named that carry a layout.
 _NAMES = {
     "tp": r"\btp\b|tensor", "pp": r"\bpp\b|pipe", "cp": r"\bcp\b|context", "ep": r"\bep\b|expert",
     "sharding": r"shard|zero|fsdp|parallel", "micro_batch": r"micro",
@@ -28,12 +28,12 @@ class SeenLayout:
 
     @classmethod
     def of(cls, facts: Any, network: Mapping[str, Any] | None) -> "SeenLayout":
-        sizes = {name: getattr(facts, name) for name in (*_SIZES, "ep", "sharding")}
+        sizes = {name: getattr(facts, name) for name in (*MODEL_SIZES, "ep", "sharding")}
         return cls({name: v for name, v in sizes.items() if v not in _LEFT_OUT}, network)
 
     @property
     def model_gpus(self) -> int:
-        return prod(self.sizes.get(name, 1) for name in _SIZES)
+        return prod(self.sizes.get(name, 1) for name in MODEL_SIZES)
 
     @property
     def text(self) -> str:
@@ -83,7 +83,7 @@ def layouts_on(values: Mapping[str, Sequence[Any]], workers: int, batch: int) ->
     count = 0
     for chosen in product(*values.values()):
         named = dict(zip(values, chosen, strict=True))
-        shared = prod(named.get(name, 1) for name in _SIZES)
+        shared = prod(named.get(name, 1) for name in MODEL_SIZES)
         copies, rest = divmod(workers, shared)
         micro = named.get("micro_batch") or 1
         count += rest == 0 and batch % (copies * micro) == 0

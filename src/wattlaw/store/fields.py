@@ -9,29 +9,20 @@ from typing import Any
 from wattlaw.common.scopes import KINDS
 from wattlaw.common.text import quote
 from wattlaw.store.units import UnclearNumber, finite_number, number_or_inf, read_number
-from wattlaw.study.base_model import CHECKPOINTINGS, MAX_COUNT, SHARDINGS
+from wattlaw.study.base_model import (
+    CHECKPOINTINGS,
+    MAX_COUNT,
+    PRECISION_ALIASES,
+    SHARDING_ALIASES,
+    SHARDINGS,
+)
 from wattlaw.study.network import Network
-from wattlaw.study.setting import LAYOUT, RECORDED
+from wattlaw.study.setting import LAYOUT, MODEL_SIZES, RECORDED
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
 _MAX_EPOCHS = 100_000
 _MAX_INTEGER = 2**53  # a table that holds floats cannot hold every larger integer
-#: Other names of precisions, of mixed ones that of the matrix products.
-_PRECISIONS = {
-    "amp_bf16": "bf16", "amp_fp16": "fp16", "bfloat16": "bf16", "float16": "fp16",
-    "float32": "fp32",
-}  # fmt: skip
-#: Other names of precisions; a mixed one is that of its matrix products.
-_PRECISIONS = {
-    "amp_bf16": "bf16", "amp_fp16": "fp16", "bfloat16": "bf16", "float16": "fp16",
-    "float32": "fp32",
-}  # fmt: skip
-#: Other names of shardings: no sharding, and those of PyTorch's FSDP.
-_SHARDINGS = {
-    "zero0": "none", "ddp": "none", "no_shard": "none", "full_shard": "fsdp", "fsdp2": "fsdp",
-    "shard_grad_op": "zero2", "hybrid_shard": "hsdp",
-}  # fmt: skip
 #: Prefix of a setting that has no field of its own, such as ``options.optimizer``.
 OPTIONS = "options."
 
@@ -149,9 +140,9 @@ FIELDS: Mapping[str, Field] = {
     "local_batch": _COUNT,
     "power_limit_w": _POWER,
     "clock_limit_mhz": _FREQUENCY,
-    "precision": _choice("fp32", "tf32", "bf16", "fp16", **_PRECISIONS),
+    "precision": _choice("fp32", "tf32", "bf16", "fp16", **PRECISION_ALIASES),
     **dict.fromkeys((*LAYOUT[:5], *MICRO_BATCHES), _COUNT),
-    "sharding": _choice(*SHARDINGS, **_SHARDINGS),
+    "sharding": _choice(*SHARDINGS, **SHARDING_ALIASES),
     "checkpointing": _choice(*CHECKPOINTINGS),
     "sequence_parallel": _TRUTH,
     "peak_memory_bytes": replace(_POSITIVE, dimension="memory"),  # of the fullest GPU
@@ -193,7 +184,7 @@ def global_batch_of(values: Mapping[str, Any]) -> int | None:
     """Return the global batch of a row with ``gpus``, from any batch; None without one.
     ``InvalidCell`` if they contradict each other."""
     gpus, batch, local = (values.get(name) for name in ("gpus", "global_batch", "local_batch"))
-    model_gpus = math.prod(values.get(name, 1) for name in ("tp", "pp", "cp"))
+    model_gpus = math.prod(values.get(name, 1) for name in MODEL_SIZES)
     copies, rest = divmod(gpus, model_gpus)
     if rest:
         raise InvalidCell(f"tp x pp x cp is {model_gpus}, which does not divide {gpus} gpus")

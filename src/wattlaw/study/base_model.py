@@ -22,6 +22,16 @@ PowerProfile = Literal[
 Sharding = Literal["none", "zero1", "zero2", "zero3", "fsdp", "hsdp"]
 Checkpointing = Literal["none", "selective", "full"]
 SHARDINGS: tuple[str, ...] = get_args(Sharding)
+#: Other names of precisions in tables and logs; a mixed one is that of its matrix products.
+PRECISION_ALIASES = {
+    "amp_bf16": "bf16", "amp_fp16": "fp16", "bfloat16": "bf16", "float16": "fp16",
+    "float32": "fp32",
+}  # fmt: skip
+#: Other names of shardings there: no sharding, and those of PyTorch's FSDP.
+SHARDING_ALIASES = {
+    "zero0": "none", "ddp": "none", "no_shard": "none", "full_shard": "fsdp", "fsdp2": "fsdp",
+    "shard_grad_op": "zero2", "hybrid_shard": "hsdp",
+}  # fmt: skip
 CHECKPOINTINGS: tuple[str, ...] = get_args(Checkpointing)
 POWER_PROFILES: tuple[str, ...] = get_args(PowerProfile)
 Word = Annotated[str, StringConstraints(max_length=10_000, pattern=r"^[^\x00]*$")]

@@ -19,7 +19,7 @@ from wattlaw.study.document import read_document, with_values
 from wattlaw.study.identity import run_id
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.network import Network
-from wattlaw.study.setting import LAYOUT, Setting
+from wattlaw.study.setting import LAYOUT, MODEL_SIZES, Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
 
 MAX_RUNS = 20_000
@@ -217,7 +217,7 @@ def _points(study: Study, sweep: Sweep) -> Iterator[tuple[Setting, int] | str]:
 
 def _indivisible(given: Mapping[str, Any], error: str) -> str:
     """Return which sizes of a layout do not divide what they share."""
-    sizes = [(name, given[name]) for name in ("tp", "pp", "cp") if given[name] > 1]
+    sizes = [(name, given[name]) for name in MODEL_SIZES if given[name] > 1]
     copies, rest = divmod(given["gpus"], prod(size for _, size in sizes))
     if rest:
         return f"{' x '.join(f'{name} {size}' for name, size in sizes)} does not divide the GPUs"

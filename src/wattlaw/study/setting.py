@@ -39,6 +39,8 @@ _COUNTS = (
 LAYOUT = (
     "tp", "pp", "cp", "ep", "virtual_stages", "sharding", "checkpointing", "sequence_parallel",
 )  # fmt: skip
+#: Sizes whose product is the GPUs of one copy of the model.
+MODEL_SIZES = LAYOUT[:3]
 #: What a user names of a layout.
 LAYOUT_NAMES = (*LAYOUT, "micro_batch")
 _LIMITS = ("power_limit_w", "clock_limit_mhz")

@@ -12,6 +12,7 @@ from wattlaw.analysis.advise.layout_effects import Measured
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.library import find_gpu, gpu_names
+from wattlaw.study.base_model import SHARDING_ALIASES, SHARDINGS
 from wattlaw.study.setting import Setting
 
 #: Columns of a table of measurements: numbers, texts, and those that it must have.
@@ -48,7 +49,6 @@ SIZE_FACTOR, SEQUENCE_FACTOR = 2.0, 4.0
 _SAME_COUNT = 0.01
 _BOARD = re.compile(r"[a-z]{1,3}\d{1,4}[a-z]{0,2}")
 _VENDORS = ("nvidia", "geforce", "tesla", "amd", "instinct", "radeon", "intel")
-_FSDP = {"full_shard": "fsdp", "hybrid_shard": "hsdp", "shard_grad_op": "zero2", "zero0": "none"}
 
 
 @dataclass(frozen=True)
@@ -181,7 +181,7 @@ def setting_of(row: Mapping[Any, Any]) -> Setting | None:
     if not (micro >= 1 and tp >= 1 and pp >= 1 and parts >= 1) or parts % 1:
         return None
     sharding = str(row["zero_or_fsdp"] or "none").lower().split()[0]
-    sharding = _FSDP.get(sharding, sharding.rstrip("2") if "fsdp" in sharding else sharding)
+    sharding = SHARDING_ALIASES.get(sharding, sharding)
     again = str(row["act_ckpt"] or "none").lower().split()[0]
     try:
         return Setting.packed(
@@ -194,7 +194,7 @@ def setting_of(row: Mapping[Any, Any]) -> Setting | None:
             pp=sizes[1],
             cp=sizes[2],
             virtual_stages=count("vp"),
-            sharding=sharding if sharding.startswith(("zero", "fsdp", "hsdp")) else "none",
+            sharding=sharding if sharding in SHARDINGS else "none",
             checkpointing=again if again in ("full", "selective") else "none",
         )
     except BadInput:

@@ -198,13 +198,13 @@ def read_options(
         if (with_emulated.unit, with_emulated.energy_is) == (job.unit, job.energy_is):
             informing = with_emulated
     unknown = job.rows.loc[job.rows["layout"].isna(), "parallelism"].dropna()
-    with suppress(NothingToRecommend):  # layouts need the sizes of the network
-        models = {
-            tuple(map(plain, key)): job_of(replace(informing, rows=rows), stored=stored)
-            for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
-            if rows["run_id"].isin(job.rows["run_id"]).any()
-            and set(unknown).isdisjoint(NOT_DATA_PARALLEL)
-        }
+    if set(unknown).isdisjoint(NOT_DATA_PARALLEL):
+        with suppress(NothingToRecommend):  # layouts need the sizes of the network
+            models = {
+                tuple(map(plain, key)): job_of(replace(informing, rows=rows), stored=stored)
+                for key, rows in informing.rows.groupby(_SEPARATE, dropna=False)
+                if rows["run_id"].isin(job.rows["run_id"]).any()
+            }
     if models and not far:
         reach.check_gpus("max_gpus", question.max_gpus or 1, [item.setting for item in ran])
     ran = [

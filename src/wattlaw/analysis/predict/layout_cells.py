@@ -16,11 +16,11 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 from wattlaw.study.network import Network
 from wattlaw.study.plan import unfit
-from wattlaw.study.setting import LAYOUT_NAMES, Setting
+from wattlaw.study.setting import LAYOUT_NAMES, MODEL_SIZES, Setting
 
 #: What a reader can compare, and layouts that are predicted for it.
 _MAX_ROWS, _MAX_COLUMNS, _MOST = 12, 8, 300
-_SIZES = ("tp", "pp", "cp", "ep")
+_SIZES = (*MODEL_SIZES, "ep")
 #: In what the settings of a table are equal.
 _ALIKE = ("gpus", "nodes", "global_batch", "precision", "power_limit_w", "clock_limit_mhz")
 _WORDS = (*SHARDINGS, *CHECKPOINTINGS)
@@ -124,8 +124,8 @@ def _axes(settings: Sequence[Setting]) -> tuple[tuple[str, ...], tuple[str, ...]
     rows, columns = (sizes, micro or others[:1]) if sizes else (others[:1], micro or others[1:2])
     is_long = len({_values(item, rows) for item in settings}) > _MAX_ROWS
     if len(sizes) > 1 and (is_long or not micro):
-        rows, columns = sorted(sizes, key=lambda name: -counts[name])[:2], []
-        rows, columns = [name for name in _SIZES if name == rows[0]], rows[1:]
+        first, second = sorted(sizes, key=lambda name: -counts[name])[:2]
+        rows, columns = [first], [second]
     return tuple(rows), tuple(columns)
 
 

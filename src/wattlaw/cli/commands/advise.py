@@ -50,8 +50,7 @@ def advise(
             advices.append(advice)
             lines += [advice_text.brief(advice)] if several else advice_text.summary(advice)
     if not several and advices[0].recommended and advices[0].command is None:
-        of_study = ", wattlaw next STORE what to measure" if advices[0].decision else ""
-        lines.append(f"Next: wattlaw report STORE shows what this rests on{of_study}.")
+        lines.append("Next: wattlaw report shows what this rests on.")
     code = 0 if any(advice.recommended for advice in advices) else NothingToRecommend.exit_code
     if as_json:
         rows = [advice.to_dict() for advice in advices]
