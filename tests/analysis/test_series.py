@@ -1,5 +1,7 @@
 """Scaling series, and what a series is relative to one of its counts."""
 
+import json
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -20,6 +22,24 @@ def test_a_run_of_one_worker_belongs_to_a_series_of_each_kind():
     series = scaling_series(run_metrics(*frames(runs, [window_row(n, 1) for n in "abc"])))
     members = {name: set(rows["run_id"]) for name, rows in series.groupby("series")}
     assert members == {"global batch 64": {"a", "b"}, "local batch 64": {"a", "c"}}
+
+
+def test_a_constant_global_batch_keeps_the_number_or_the_size_of_micro_batches():
+    steps = ((1, 4), (2, 4), (2, 2), (4, 1), (4, 2))
+    runs = [
+        run_row(f"{gpus}.{number}", gpus=gpus, global_batch=64, local_batch=64 // gpus,
+                layout=json.dumps({"gradient_accumulation": number}) if number > 1 else None)
+        for gpus, number in steps
+    ]  # fmt: skip
+    windows = [window_row(str(run["run_id"]), 1) for run in runs]
+    series = scaling_series(run_metrics(*frames(runs, windows)))
+    members = {name: set(rows["run_id"]) for name, rows in series.groupby("series")}
+    assert members == {
+        "global batch 64, gradient accumulation 4": {"1.4", "2.4"},
+        "global batch 64, gradient accumulation 2": {"2.2", "4.2"},
+        "global batch 64, micro batch 16": {"1.4", "2.2", "4.1"},
+        "global batch 64, micro batch 8": {"2.4", "4.2"},
+    }
 
 
 def test_caps_and_hardware_are_kept_apart_and_named():

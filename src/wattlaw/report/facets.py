@@ -20,7 +20,7 @@ PANEL_COLUMNS = ("workload", "options", "train", "hardware", "launcher", "unit")
 #: Settings that make the lines of a panel.
 LINE_COLUMNS = (
     "rule", "batch", "precision", *LIMITS, "power_profile", "dataset_fraction",
-    "fraction_per_gpu", "threads_per_worker", "run_length", "placement",
+    "fraction_per_gpu", "threads_per_worker", "run_length", "placement", "layout",
 )  # fmt: skip
 #: Lines of a single panel, lines of each of several panels, and panels.
 MAX_LINES, MAX_LINES_EACH, MAX_PANELS = 7, 5, 9

@@ -1,8 +1,9 @@
 """Scaling series: runs that differ in the number of GPUs alone, and what goes with it.
 
 A series keeps either the global batch (strong scaling) or the local batch. Its data set is the
-same throughout, or grows in proportion to the GPUs. A run may belong to several series: one of a
-single GPU has both batches.
+same throughout, or grows in proportion to the GPUs. With a constant global batch, it also keeps the
+number of micro-batches of a step or their size. A run may belong to several series: one of a single
+GPU has both batches.
 
 The number of nodes normally follows from that of the GPUs. Where a GPU count was run on several
 numbers of nodes, each number of nodes is a series, and so are the counts on their fewest nodes.
@@ -10,6 +11,7 @@ numbers of nodes, each number of nodes is a series, and so are the counts on the
 A series is of data-parallel jobs whose workers cooperate, on as many GPUs as it says.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -61,6 +63,8 @@ def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
         rows = rows_of_rule.assign(rule=rule, fraction_per_gpu=float("nan"))
         by = [*FIXED, "batch"]
         parts += _with_enough_counts(_placed(rows, by), [*by, "placement"], 2)
+        if rule == "global_batch" and len(sized := _by_size_of_micro_batches(rows, by)):
+            parts += _with_enough_counts(_placed(sized, by), [*by, "placement"], 2)
         if rows["dataset_fraction"].nunique() < _MIN_GROWING_COUNTS:
             continue
         shares = (rows["dataset_fraction"] / rows["gpus"]).round(12)
@@ -89,6 +93,20 @@ def law_refusals(table: pd.DataFrame) -> pd.Series:
     )
     reason[uncooperative(table)] = "the workers do not cooperate: each trained a model of its own"
     return reason
+
+
+def _by_size_of_micro_batches(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+    """Return the rows whose micro-batches have one size and grow in number on fewer GPUs; the size
+    replaces the number in ``layout``."""
+    layouts = rows["layout"].fillna("{}").map(json.loads)
+    numbers = layouts.map(lambda layout: layout.pop("gradient_accumulation", 1))
+    sizes = (rows["local_batch"] / numbers).map("{:g}".format)
+    named = zip(layouts, sizes, strict=True)
+    sized = rows.assign(
+        layout=[json.dumps(layout | {"micro_batch": size}) for layout, size in named]
+    )
+    differ = numbers.groupby(group_numbers(sized, by)).transform("nunique") > 1
+    return sized[differ & rows["local_batch"].notna()]
 
 
 def _placed(rows: pd.DataFrame, by: list[str]) -> pd.DataFrame:
