@@ -8,6 +8,7 @@ expressions of a figure, because the policy does not allow ``eval``.
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -15,13 +16,14 @@ from typing import Any
 
 import jinja2
 import vl_convert
+from markupsafe import Markup
 
 from wattlaw.common.formatting import replace_invisible
 
 
 @cache
 def environment(package: str = "wattlaw.report") -> jinja2.Environment:
-    return jinja2.Environment(
+    made = jinja2.Environment(
         # An add-on's pages have blocks of the report, such as the answer.
         loader=jinja2.ChoiceLoader([*map(jinja2.PackageLoader, (package, "wattlaw.report"))]),
         autoescape=True,
@@ -29,6 +31,17 @@ def environment(package: str = "wattlaw.report") -> jinja2.Environment:
         finalize=lambda value: replace_invisible(value) if type(value) is str else value,
         trim_blocks=True,
         lstrip_blocks=True,
+    )
+    made.filters["whole_options"] = _whole_options
+    return made
+
+
+def _whole_options(text: str) -> Markup:
+    """Keep each option of the command line in text on one line: browsers break at hyphens."""
+    parts = re.split(r"(--[a-z][a-z-]*(?:=[\w:.-]+)?)", replace_invisible(text))
+    whole = [Markup('<span class="option">{}</span>').format(option) for option in parts[1::2]]
+    return Markup("").join(
+        part for pair in zip(parts[::2], [*whole, ""], strict=True) for part in pair
     )
 
 
