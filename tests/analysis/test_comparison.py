@@ -155,6 +155,8 @@ def test_settings_of_a_side_alone_are_counted_and_not_compared():
     assert compare(others, metrics(A)).a.settings == 6
     with pytest.raises(Refused, match="no done runs at the same setting"):
         compare(metrics({1: A[1]}), metrics({2: B[2]}))
+    with pytest.raises(Refused, match="no done runs at the same setting"):
+        compare(metrics(A), metrics(A, workload="other").assign(unit="sample"))
     with pytest.raises(Refused, match="B: no run is done"):
         compare(metrics(A), metrics(A).iloc[:0])
 

@@ -216,3 +216,28 @@ def test_a_damaged_decision_is_kept_under_another_name(write_decide, tmp_path, c
     assert (decision["runs"], len(decision["course"])) == (1, 1)
     assert kept.is_dir() if content is None else kept.read_bytes() == content
     assert not any(str(kept) in warning for warning in run(study, store).warnings)
+
+
+def test_a_decision_for_workers_that_share_a_processor_is_for_a_setting_that_ran(
+    write_decide, tmp_path
+):
+    """Two workers slow each other with the largest batch, which no other run shows."""
+    times = {1: {64: 0.03, 128: 0.05, 512: 0.17}, 2: {64: 0.024, 128: 0.045, 512: 0.25}}
+    rows = [
+        f'bert,"EPYC, 2 cores",{count},1,{batch // count},{time},20'
+        for count, by_batch in times.items()
+        for batch, time in by_batch.items()
+    ]
+    content = "\n".join(
+        ["workload,hardware,gpus,nodes,local_batch,step_time_s,startup_s", *rows, ""]
+    )
+    question = {"minimize": "time", "max_global_batch": 512, "tolerance": "10%", "epochs": 10}
+    sweeps = [{"gpus": [1, 2], "global_batch": [64, 128, 512]}]
+    store = tmp_path / "store"
+    outcome = run(write_decide(question, content, sweeps=sweeps, repeats=1), store)
+    setting = json.loads((store / "decision.json").read_text())["setting"]
+    decided = setting["gpus"], setting["gpus"] * setting["local_batch"]
+    done = [record.spec.setting for record in records(store).values() if record.status == "done"]
+    assert outcome.stopped_because == "certain"
+    assert decided in {(item.gpus, item.global_batch) for item in done}
+    assert times[decided[0]][decided[1]] / decided[1] < 1.1 * 0.17 / 512

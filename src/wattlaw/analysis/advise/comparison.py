@@ -177,12 +177,12 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     by = [name for name in SETTINGS if name not in without]
     both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
     table = _values(both).assign(slow_log=0.0).reset_index(drop=True)
-    number = group_numbers(table, [*by, "side"])
-    varied = {name: variation(table[name], number, table) for name in QUANTITIES[:4]}
     cells = groups(table, by)
     matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
     if not matched:
         raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting")
+    number = group_numbers(table, [*by, "side"])
+    varied = {name: variation(table[name], number, table) for name in QUANTITIES[:4]}
     labels = _labels([setting for setting, _ in matched])
     changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
                for item in _changes(label, rows, varied)]  # fmt: skip

@@ -7,7 +7,8 @@ from math import inf
 from wattlaw.analysis.decide.candidates import Candidate
 from wattlaw.study.setting import Setting, layout_of
 
-#: A run shows a setting with equal load on at most this many times as many GPUs, or as few.
+#: A run shows a setting with equal load on at most this many times as many GPUs, or as few; one of
+#: a single GPU, which communicates with nobody, shows no other.
 _GPU_FACTOR = 2.0
 #: A setting is measured itself where that takes at most this share of the GPU-hours of all runs:
 #: the model's error is the most favourable for the setting that looks the best. The others are
@@ -78,7 +79,8 @@ class Checks:
 
 def _shows(run: Setting, setting: Setting) -> bool:
     is_near = 1 / _GPU_FACTOR <= run.gpus / setting.gpus <= _GPU_FACTOR
-    return is_near and _load(run) == _load(setting)
+    both_communicate = (run.gpus > 1) == (setting.gpus > 1)
+    return is_near and both_communicate and _load(run) == _load(setting)
 
 
 def _load(setting: Setting) -> tuple[object, ...]:

@@ -148,8 +148,10 @@ def plan(
     has_layouts = _have_layouts(every)
     first = first_layouts(allowed, seen, chances) if has_layouts else first_runs(allowed, seen)
     if not observations:
-        reason = None if first else NOTHING_LEFT
-        return Plan(proposals=tuple(map(Proposal, first[:at_once])), stopped_because=reason)
+        return Plan(
+            proposals=tuple(map(Proposal, first[:at_once])),
+            stopped_because=None if first else NOTHING_LEFT,
+        )
     if not choices:
         return Plan(stopped_because=NOTHING_LEFT)
     belief = Belief.of(fit_with_repeats(observations, seed), every, host, beside, fits)
@@ -163,9 +165,9 @@ def plan(
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
-    is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
     short = _short(observations)
-    is_right &= (meets >= LIKELY) & (not first) & [item not in short for item in choices]
+    is_sure = (probabilities >= question.confidence) & (means <= question.tolerance)
+    is_right = is_sure & (meets >= LIKELY) & (not first) & [item not in short for item in choices]
     if is_right.any():
         right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
@@ -185,17 +187,21 @@ def plan(
     if is_right[best] or is_none:
         leading = [choices[at] for at in (best, *belief.fastest(question, choices))]
         needed, useful = checks.before(leading, choices, able)
-        state = replace(
-            state, missing=(is_right[best] and _unchecked(leading[0], needed, useful)) or None
-        )
-        if needed is not None and able.isdisjoint(needed):
-            return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
-        if not useful:
+        is_blocked = needed is not None and able.isdisjoint(needed)
+        if not useful and not is_blocked:
             return replace(state, stopped_because=CERTAIN if is_right[best] else NOT_MET)
-        urgent = [min((item for item in candidates if item in useful), key=hours.__getitem__)]
+        cheapest = (item for item in candidates if item in useful)
+        urgent = [*(needed or ())] if is_blocked else [min(cheapest, key=hours.__getitem__)]
+        state = replace(
+            state, missing=(is_right[best] and _unchecked(leading[0], urgent, needed)) or None
+        )
+        if is_blocked:
+            return replace(state, stopped_because=BUDGET if needed else NOTHING_LEFT)
     if not able:
-        reason = BUDGET if candidates else NOTHING_LEFT if state.is_met else NOT_MET
-        return replace(state, stopped_because=reason)
+        return replace(
+            state,
+            stopped_because=BUDGET if candidates else NOTHING_LEFT if state.is_met else NOT_MET,
+        )
     # The check of the leading setting is made anyway if that stays, so that it costs the rest.
     costs = hours | {
         item: (1 - float(probabilities[best])) * hours[item]
@@ -214,11 +220,11 @@ def plan(
 
 
 def _unchecked(
-    leading: Setting, needed: Sequence[Candidate] | None, useful: Collection[Candidate]
-) -> str | None:
-    if needed is None:
-        return NEIGHBOUR if useful else None
-    return OWN_RUN if any(item.setting == leading for item in needed) else LIKE_RUN
+    leading: Setting, runs: Sequence[Candidate], needed: Sequence[Candidate] | None
+) -> str:
+    if not set(runs) <= {*(needed or ())}:
+        return NEIGHBOUR
+    return OWN_RUN if any(item.setting == leading for item in runs) else LIKE_RUN
 
 
 def _have_layouts(settings: Iterable[Setting]) -> bool:

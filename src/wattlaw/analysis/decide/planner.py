@@ -107,7 +107,8 @@ class Planner:
             beside=evidence.beside_training,
             settings=settings,
             memory=evidence.memory,
-            is_modelled=lambda setting: job is None or not job.shares_cores(setting),
+            # Workers without GPUs share caches and memory, which the model of a step does not have.
+            is_modelled=lambda _: job is None or job.worker == "GPU",
             hours_left=hours_left,
             at_once=max(count, 1),
             seed=decide.seed,
