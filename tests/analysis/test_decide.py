@@ -12,6 +12,7 @@ from wattlaw.analysis.decide.evidence import UNKNOWN_QUALITY
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.running.campaign import NOT_NEEDED
 
@@ -191,6 +192,16 @@ def test_measuring_ends_where_no_run_reached_the_target(write_study, tmp_path):
     )
     outcome = run(study, tmp_path / "store")
     assert (outcome.done, outcome.stopped_because) == (2, "no run reached the target")
+
+
+def test_a_study_does_not_replace_the_decision_of_another(write_decide, tmp_path):
+    store, question = tmp_path / "store", QUESTION | {"budget": {"runs": 1}}
+    run(write_decide(question), store)
+    before = (store / "decision.json").read_bytes()
+    with pytest.raises(BadInput, match='has the decision of the study "test"'):
+        run(write_decide(question, name="other"), store)
+    assert (store / "decision.json").read_bytes() == before
+    assert {record.study for record in records(store).values()} == {"test"}
 
 
 @pytest.mark.parametrize("content", [b"{", None])

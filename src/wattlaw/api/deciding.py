@@ -1,6 +1,7 @@
 """Decisions of a store: what its runs show goes to the planner, and the decision back to it."""
 
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from wattlaw.analysis.metrics.result import Caution
 from wattlaw.api.questions import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput
+from wattlaw.common.text import quote
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.campaign import Choice, StepTime
 from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
@@ -82,6 +84,19 @@ class StoreDecider:
 
     def __post_init__(self) -> None:
         self._planner = Planner(self._study)
+
+    def check_store(self) -> None:
+        """Raise ``BadInput`` if the store has the decision of another study.
+
+        This one would replace it, and with it the question that ``advise`` and the report answer.
+        """
+        previous = None
+        with suppress(BadInput):  # a damaged one is set aside by the first choice
+            previous = stored_decision(self._store)
+        if previous is not None and previous.study != self._study.name:
+            of, name = quote(previous.study), quote(self._study.name)
+            text = f"{self._store}: has the decision of the study {of}"
+            raise BadInput(f"{text}; run {name} with another --store")
 
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, and write ``decision.json``.

@@ -423,6 +423,7 @@ def run(
 
             at_once = decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
             decider = StoreDecider(plan.study, plan.runs, path, at_once)
+            decider.check_store()
         commit = planning.git_commit(Path.cwd())
         outcome = Campaign(
             plan.study, plan.runs, results, launcher, observers, commit, decider
