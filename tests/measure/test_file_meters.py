@@ -132,7 +132,7 @@ def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
     for path in root.glob(pattern):
         path.chmod(0)
     text = opened()
-    assert text.startswith("not permitted: ") == (not pattern.endswith("freshness"))
+    assert text.startswith("not permitted: ")
     assert f"can be read by root only; an administrator can allow it with: {permit}" in text
     subprocess.run(["/bin/sh", "-c", permit], cwd=root, check=True)
     assert {*opened().split("; ")} == {"read"}
@@ -286,7 +286,6 @@ def test_a_node_and_its_parts_are_counted_with_their_scopes(root, monkeypatch):
     node = devices["cray-node"]
     assert (node.kind, node.contains) == ("node", ("module", "gpu", "cpu", "dram"))
     assert node.facts["counter_refresh_s"] == 0.1
-    assert 0 <= node.facts["age_s"] < 60
     kinds = {id_: device.kind for id_, device in devices.items()}
     assert (kinds["cray-cpu"], kinds["cray-memory"], kinds["cray-accel2"]) == ("cpu", "dram", "gpu")
     assert all(d.facts["complements"] for d in devices.values() if d is not node)

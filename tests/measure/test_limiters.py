@@ -28,7 +28,6 @@ from wattlaw.measure.limits.requests import Limits
 
 NOBODY = 65534
 NVIDIA = ("nvidia", "nvidia-smi")
-AMD = ("amd-sysfs",)
 #: Two devices of 217.5 W; by default 250 W, at least 100 W and at most 260 W.
 BOARDS = {
     "limit_min_mw": 100_000,
@@ -109,7 +108,6 @@ def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
 
 def amd(name: str, machine: AmdMachine) -> Way:
     files = [gpu.hwmon / "power1_cap" for gpu in machine.gpus]
-    files += [gpu.folder / "power_dpm_force_performance_level" for gpu in machine.gpus]
     return Way(name, "amd", lambda: read_only(*files), machine[0].remove, machine=machine)
 
 
@@ -225,60 +223,16 @@ def test_a_device_that_is_not_there_is_not_available(way):
                 call("GPU-unknown")
 
 
-@pytest.mark.parametrize("way", AMD, indirect=True)
-def test_an_amd_clock_is_limited_where_the_limit_can_be_removed(way):
-    gpu = way.machine[0]
-    with way.opened() as limiter, driver_commands(gpu.folder / "pp_od_clk_voltage") as commands:
-        state = limiter.read(gpu.id)
-        assert (state.min_mhz, state.max_mhz, state.no_clock_limit_reason) == (500, 1700, None)
-        with pytest.raises(NotAvailable, match=f"{gpu.id}: 1701 MHz is outside"):
-            limiter.lock_clock(gpu.id, 1701)
-        with way.denied(), pytest.raises(NotPermitted, match=gpu.id):
-            limiter.lock_clock(gpu.id, 900)
-        assert (gpu.level, commands()) == ("auto", [])
-        limiter.lock_clock(gpu.id, 900)
-        assert (gpu.level, commands()) == ("manual", ["s 1 900", "c"])
-        for _ in range(2):  # when nothing is limited, that is no error
-            limiter.unlock_clock(gpu.id)
-            assert (gpu.level, commands()) == ("auto", [])
-        gpu.set(power_dpm_force_performance_level="high")  # by somebody else
-        assert "'high' instead of auto" in limiter.read(gpu.id).no_clock_limit_reason
-        with pytest.raises(NotAvailable, match="could not be restored"):
-            limiter.lock_clock(gpu.id, 900)
-        limiter.unlock_clock(gpu.id)
-        assert gpu.level == "high"
-
-
-@pytest.mark.parametrize("way", ["amd-sysfs"], indirect=True)
-def test_an_amd_clock_limit_that_is_refused_half_way_leaves_nothing_behind(way):
-    gpu = way.machine[0]
-    (gpu.folder / "pp_od_clk_voltage").unlink()
-    (gpu.folder / "pp_od_clk_voltage").mkdir()  # cannot be written, not even by root
+@pytest.mark.parametrize("way", ["amd-sysfs", "intel"], indirect=True)
+def test_only_the_power_of_amd_and_intel_gpus_is_limited(way):
     with way.opened() as limiter:
-        with pytest.raises(NotAvailable, match="Is a directory"):
-            limiter.lock_clock(gpu.id, 900)
-        assert gpu.level == "auto"
-        gpu.set(power_dpm_force_performance_level=None)
-        with pytest.raises(NotAvailable, match="performance level cannot be read"):
-            limiter.unlock_clock(gpu.id)  # it may be locked, so that it stays saved
-
-
-@contextmanager
-def driver_commands(path: Path) -> Iterator[Callable[[], list[str]]]:
-    """Replace a file that takes commands by a pipe; give a function that returns new commands."""
-    path.unlink()
-    os.mkfifo(path)
-    handle = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-
-    def read() -> list[str]:
-        with contextlib.suppress(BlockingIOError):
-            return os.read(handle, 4096).decode().splitlines()
-        return []
-
-    try:
-        yield read
-    finally:
-        os.close(handle)
+        device = limiter.devices()[0]
+        state = limiter.read(device)
+        assert (state.min_mhz, state.max_mhz) == (None, None)
+        assert "power" in state.no_clock_limit_reason
+        for call in (lambda: limiter.lock_clock(device, 900), lambda: limiter.unlock_clock(device)):
+            with pytest.raises(NotAvailable, match=device):
+                call()
 
 
 @pytest.mark.parametrize("way", NVIDIA, indirect=True)

@@ -23,8 +23,7 @@ class Device:
 
     - ``scope``: what is counted, as text for users.
     - ``energy_counter``, ``power``: the source of each, such as ``hwmon``.
-    - ``resolution_s`` or ``counter_refresh_s``: how often the hardware updates its values;
-      ``age_s``: how old they are when they are read.
+    - ``resolution_s`` or ``counter_refresh_s``: how often the hardware updates its values.
     - ``power_limit_w``, ``min_power_limit_w``, ``max_power_limit_w``: the limit and its range in W;
       a power far above the greatest is implausible, and predictions of limits keep to the range.
     - ``is_shared``: others may use a part of it, so that its energy may include theirs.

@@ -35,9 +35,6 @@ _INSTINCT = {
 }
 _TWO_GPUS = frozenset({"0x7408", "0x740c"})
 _MI300A = "0x74a0"
-#: Their performance level "auto" removes a range of clocks that was set (``smu_v13_0`` in the
-#: driver). On other GPUs such a range may stay.
-_RESETS_CLOCKS = frozenset(_INSTINCT) - {"0x738c"}
 #: Devices of DRM's render nodes have the minor numbers 128 and above.
 _FIRST_RENDER_MINOR = 128
 
@@ -75,11 +72,6 @@ class AmdGpu:
             return ("cpu", "dram")
         is_apu = self.hwmon is not None and (self.hwmon / "in1_input").exists()  # of a northbridge
         return ("cpu",) if is_apu else ()
-
-    @property
-    def has_resettable_clocks(self) -> bool:
-        """Return whether a limit of its clocks can be removed without knowing the previous one."""
-        return self.model in _RESETS_CLOCKS
 
 
 def all_gpus() -> list[AmdGpu]:

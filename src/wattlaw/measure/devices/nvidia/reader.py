@@ -35,7 +35,6 @@ from wattlaw.measure.devices.nvidia.nvml_readings import (
     Field,
     Fields,
     FieldValue,
-    Gpm,
     PeriodMeans,
     Reading,
     SampleBuffer,
@@ -108,7 +107,6 @@ class GpuReader:
         self._compared_mw: list[tuple[float, float]] = []
         self._compared_ns = 0
         self._find_sources()
-        self._gpm = query_optional(Gpm.open, gpu.handle)
         self._facts = _features(gpu, self._capability)
 
     def _find_sources(self) -> None:
@@ -205,7 +203,6 @@ class GpuReader:
             "power": self._power_by,
             **self._facts,
             "buffers": ",".join(self._buffers) or None,
-            "gpm": self._gpm is not None,
             "power_buffer_spacing_s": buffer.spacing_s if buffer else None,
             "power_buffer_span_s": buffer.span_s if buffer else None,
         }
@@ -297,10 +294,6 @@ class GpuReader:
                 self.problem = f"{self.gpu.uuid}: no longer read: {describe(error)}"
         return []
 
-    def close(self) -> None:
-        if self._gpm is not None:
-            self._gpm.close()
-
     def _counted(self, values: Reading, now_ns: int) -> list[Sample]:
         samples = []
         counter = self._new_counter(values.get(ENERGY), now_ns)
@@ -362,15 +355,12 @@ class GpuReader:
             throttled_ns = None if status is None else valid(status.violationTime)
         memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
         average = fields.get(AVERAGE)
-        values: dict[str, Any] = {
+        return {
             "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "power_average_w": None if average is None else average.value * 1e-3,
             "power_throttle_s": scaled(throttled_ns, 1e-9),
             "sm_clock_mhz": self._clock(pynvml.NVML_CLOCK_SM),
         }
-        if self._gpm is not None:
-            values |= query_optional(self._gpm.read) or {}
-        return values
 
     def _read_slow(self, now_ns: int, *, last: bool) -> dict[str, Any]:
         if not last and now_ns - self._slow_ns < _SLOW_NS:
