@@ -32,15 +32,6 @@ def read_all(
     return pa.concat_tables(tables).combine_chunks()  # thousands of chunks take gigabytes
 
 
-def check_columns(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage) -> None:
-    for path in paths:
-        try:
-            with _errors_name_file(path):
-                _require(schema, pq.read_schema(path))
-        except BadInput as error:
-            on_damage(path, error)
-
-
 def read_checked(
     path: Path,
     schema: pa.Schema,

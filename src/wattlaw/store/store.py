@@ -43,7 +43,7 @@ class Store:
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:
         try:
-            os.path.abspath(path).encode()  # noqa: PTH100 - Arrow and DuckDB take it as UTF-8
+            os.path.abspath(path).encode()  # noqa: PTH100 - Arrow takes it as UTF-8
         except UnicodeEncodeError:
             raise BadInput(
                 f"{path}: a store needs a path in valid UTF-8, and a UTF-8 locale such as "
