@@ -1,6 +1,5 @@
 """The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ class LimitState:
 
     device: str
     name: str
-    power_limit_w: float | None = None  # the last requested one; 0: no limit is in force
+    power_limit_w: float | None = None  # the last requested one
     enforced_w: float | None = None  # the one that the device applies
     default_w: float | None = None
     min_w: float | None = None
@@ -67,8 +66,7 @@ class Limiter(Protocol):
     def set_power_limit(self, device: str, watts: float) -> None:
         """Set the power limit of a device.
 
-        Where ``read`` reports 0 W as no limit in force, 0 W removes the limit. The message of an
-        error has the device's id, and says "lost" of a device that is gone.
+        The message of an error has the device's id, and says "lost" of a device that is gone.
 
         Raises
         ------
@@ -116,31 +114,6 @@ class GpuLimiter(Limiter, Generic[G]):
         if gpu is None:
             raise NotAvailable(f"GPU {device} is not on this machine")
         return gpu
-
-
-def setting_problem(device: str, path: Path) -> str | None:
-    """Return why this user may not write a setting of a device, None if that is not known."""
-    if not path.exists() or os.access(path, os.W_OK):
-        return None
-    return f"{device}: {path}: setting limits requires root"
-
-
-def write_setting(device: str, path: Path, text: str) -> None:
-    """Write a setting of a device to a file of the kernel, which must exist.
-
-    Raises ``NotPermitted`` if this user may not, and ``NotAvailable`` for any other error.
-    """
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-        try:
-            os.write(file, f"{text}\n".encode())
-        finally:
-            os.close(file)
-    except OSError as error:
-        message = f"{device}: {path}: {error.strerror}"
-        if isinstance(error, PermissionError):
-            raise NotPermitted(f"{message}: setting limits requires root") from None
-        raise NotAvailable(message) from None
 
 
 #: Limiters by name, in the order in which to try them.

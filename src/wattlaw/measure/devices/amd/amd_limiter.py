@@ -1,11 +1,12 @@
 """Power limits of AMD GPUs, by the driver's files."""
 
+import os
 from typing import Self
 
-from wattlaw.common.errors import NotAvailable
+from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.amd.gpus import AmdGpu, all_gpus
-from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
+from wattlaw.measure.devices.limiter import GpuLimiter, LimitState
 
 _LEAST_W = 1.0
 _NO_CLOCK = "wattlaw limits the power of AMD GPUs only"
@@ -54,11 +55,25 @@ class AmdSysfsLimiter(GpuLimiter[AmdGpu]):
         folder = self._gpu(gpu.reporter).hwmon
         if folder is None:
             raise NotAvailable(f"{device}: the driver amdgpu has no hwmon sensors")
-        write_setting(device, folder / "power1_cap", str(round(watts) * 1_000_000))
+        path = folder / "power1_cap"
+        try:
+            file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)  # never a new file
+            try:
+                os.write(file, f"{round(watts) * 1_000_000}\n".encode())
+            finally:
+                os.close(file)
+        except OSError as error:
+            message = f"{device}: {path}: {error.strerror}"
+            if isinstance(error, PermissionError):
+                raise NotPermitted(f"{message}: setting limits requires root") from None
+            raise NotAvailable(message) from None
 
     def permission_problem(self, device: str) -> str | None:
         folder = self._gpu(self._gpu(device).reporter).hwmon
-        return None if folder is None else setting_problem(device, folder / "power1_cap")
+        path = None if folder is None else folder / "power1_cap"
+        if path is None or not path.exists() or os.access(path, os.W_OK):
+            return None
+        return f"{device}: {path}: setting limits requires root"
 
     def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
         raise NotAvailable(f"{self._gpu(device).uuid} has no clock limit: {_NO_CLOCK}")

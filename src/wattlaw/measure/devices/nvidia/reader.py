@@ -68,7 +68,6 @@ _MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
 #: After so many failures in a row, or failures for so long, a GPU is not read any more.
 _MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 
-_SCOPES = {0: "gpu", 1: "module", 2: "memory"}
 #: Compute capabilities of the GPUs whose power sensor is on for 25 of 100 ms: GA100 and GH100
 #: (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741).
 _PART_TIME_SENSORS, _PART_TIME_DUTY = frozenset({(8, 0), (9, 0)}), 0.25
@@ -251,8 +250,6 @@ class GpuReader:
         compared = self._compared_mw
         if compared and median(module - gpu for gpu, module in compared) < _MIN_REST_MW:
             self._module_field = None
-            scopes = str(self._facts["power_scopes"] or "").split(",")
-            self._facts["power_scopes"] = ",".join(s for s in scopes if s != "module") or None
             self._open_power_buffer()
             self._choose_power()
             return
@@ -392,12 +389,7 @@ class GpuReader:
 def _features(
     gpu: NvidiaGpu, capability: tuple[int, int] | None
 ) -> dict[str, str | float | bool | None]:
-    handle, now_ns = gpu.handle, time.time_ns()
-    scopes = [
-        name
-        for scope, name in _SCOPES.items()
-        if query_optional(Fields(handle, ((INSTANT, scope),)).read, now_ns)
-    ]
+    handle = gpu.handle
     limits_mw = query_optional(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     default_mw = query_optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
     mode = query_optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
@@ -406,7 +398,6 @@ def _features(
     users = "all virtual machines on the " if "vgpu" in str(virtualization) else users
     return {
         "power_duty": _PART_TIME_DUTY if capability in _PART_TIME_SENSORS else None,
-        "power_scopes": ",".join(scopes) or None,
         "scope": f"{users}GPU with its memory",
         "default_power_limit_w": watts(default_mw),
         "min_power_limit_w": watts(limits_mw[0]) if limits_mw else None,
