@@ -7,7 +7,7 @@ import pytest
 
 from conftest import setenv, wattlaw
 from fake_nvml import FakeGpus
-from trees import MACHINES, PmCounters
+from trees import MACHINES
 from wattlaw.cli.commands.devices import devices
 
 #: Per machine: the devices that have energy or power, by meter, and the reasons of other meters.

@@ -5,11 +5,13 @@ interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the h
 energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,7 +23,8 @@ from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
 from wattlaw.study.sources import TRAINING
 
-#: Columns of telemetry, and the parts of a statistic's name before and after the statistic.
+#: Columns of telemetry, and the parts of a statistic's name before and after the statistic. The
+#: first two are those of the joint utilisation.
 QUANTITIES = {
     "sm_util": ("sm_util", ""),
     "mem_util": ("mem_util", ""),
@@ -46,8 +49,11 @@ _SCHEMA = pa.schema(
 _CONSTANT = 1e-9
 _WINDOWS = ("run_id", "host", "phase", "warmup", "interrupted", "start_ns", "duration_s")
 _SAMPLES = ("run_id", "host", "device", "kind", "t_ns", *QUANTITIES)
-#: Returns the rows of a run from the samples that count, whose values are finite or NaN.
-Describe = Callable[[str, pd.DataFrame], list[dict[str, Any]]]
+Floats = npt.NDArray[np.float64]
+#: The samples of a run that count, by host and device: a row per sample, columns as ``QUANTITIES``.
+Gpus = dict[tuple[str, str], Floats]
+#: Returns the rows of a run.
+Describe = Callable[[str, Gpus], list[dict[str, Any]]]
 
 
 def read_telemetry(
@@ -95,18 +101,18 @@ def statistics(store: Store) -> pd.DataFrame:
     return _by_run(store, None, "statistics", _SCHEMA, _statistics_of_run)
 
 
-def _statistics_of_run(run_id: str, samples: pd.DataFrame) -> list[dict[str, Any]]:
-    gpus = list(samples.groupby(["host", "device"]))
+def _statistics_of_run(run_id: str, gpus: Gpus) -> list[dict[str, Any]]:
+    samples = np.concatenate(list(gpus.values()))
     rows = [{"part": "run", "gpus": len(gpus), **_describe(samples)}]
-    for (host, device), own in gpus:
+    for (host, device), own in sorted(gpus.items()):
         rows.append({"part": "gpu", "host": host, "device": device, "gpus": 1, **_describe(own)})
     return [{"run_id": run_id, **row} for row in rows]
 
 
-def _describe(samples: pd.DataFrame) -> dict[str, Any]:
+def _describe(samples: Floats) -> dict[str, Any]:
     row: dict[str, Any] = {"samples": len(samples)}
-    for column, (name, unit) in QUANTITIES.items():
-        values = samples[column].dropna().to_numpy()
+    for column, (name, unit) in zip(samples.T, QUANTITIES.values(), strict=True):
+        values = column[np.isfinite(column)]
         row[f"{name}_n"] = len(values)
         if len(values):
             statistics = {"mean": values.mean(), "sd": values.std()}
@@ -115,10 +121,16 @@ def _describe(samples: pd.DataFrame) -> dict[str, Any]:
     for name in ("sm_util", "mem_util"):
         if row[f"{name}_n"] and row[f"{name}_mean"] > 0:
             row[f"{name}_cv"] = row[f"{name}_sd"] / row[f"{name}_mean"]
-    pairs = samples[["sm_util", "mem_util"]].dropna().to_numpy()
+    pairs = _utilisation_pairs(samples)
     if len(pairs) and min(pairs.std(axis=0)) > _CONSTANT:
-        row["utilisation_correlation"] = float(np.corrcoef(pairs.T)[0, 1].clip(-1, 1))
+        row["utilisation_correlation"] = np.corrcoef(pairs.T)[0, 1].clip(-1, 1)
     return row
+
+
+def _utilisation_pairs(samples: Floats) -> Floats:
+    """Return sm_util and mem_util of the samples that have both."""
+    pairs = samples[:, :2]
+    return pairs[np.isfinite(pairs).all(axis=1)]
 
 
 def joint_utilisation(
@@ -132,8 +144,8 @@ def joint_utilisation(
     have no row. Raises ``BadInput`` if a run is not done.
     """
 
-    def count(run_id: str, samples: pd.DataFrame) -> list[dict[str, Any]]:
-        shares = samples[["sm_util", "mem_util"]].dropna().to_numpy()
+    def count(run_id: str, gpus: Gpus) -> list[dict[str, Any]]:
+        shares = _utilisation_pairs(np.concatenate(list(gpus.values())))
         places = np.floor(shares * bins).clip(0, bins - 1).astype(int)
         pairs, counts = np.unique(places, axis=0, return_counts=True)
         return [
@@ -170,7 +182,7 @@ def _by_run(
         ]
         if folder.name in store.damaged:
             return []
-        return [row for run in _training_samples(*tables) for row in describe(*run)]
+        return [row for run in _training_samples(*tables).items() for row in describe(*run)]
 
     def read(some: Sequence[str]) -> tuple[pa.Table, Collection[str]]:
         rows = [row for run_id in some for row in rows_of(store.folder(run_id).path)]
@@ -189,26 +201,35 @@ def _by_run(
     return frame
 
 
-def _training_samples(epochs: pa.Table, telemetry: pa.Table) -> Iterator[tuple[str, pd.DataFrame]]:
-    """Yield the samples of each run that count."""
-    is_other = (pc.field(name) for name in ("warmup", "interrupted"))
+def _training_samples(epochs: pa.Table, telemetry: pa.Table) -> dict[str, Gpus]:
+    """Return the samples that count, by run."""
     is_counted = pc.field("phase").isin([*TRAINING]) & pc.is_finite(pc.field("duration_s"))
-    for is_left_out in is_other:
-        is_counted &= is_left_out.is_null() | ~is_left_out
-    windows = epochs.filter(is_counted & pc.field("start_ns").is_valid()).to_pandas()
-    ends_ns = windows["start_ns"] + (windows["duration_s"] * 1e9).round().astype("int64")
-    windows = windows.assign(end_ns=ends_ns).sort_values("start_ns")
-    by_host = dict(list(windows.groupby(["run_id", "host"])))
-    is_of_gpu = (pc.field("kind") == "gpu") & pc.field("t_ns").is_valid()
-    gpus = telemetry.filter(is_of_gpu).to_pandas()
-    gpus[[*QUANTITIES]] = gpus[[*QUANTITIES]].replace([np.inf, -np.inf], np.nan)
-    for run_id, samples in gpus.groupby("run_id"):
-        parts = []
-        for host, own in samples.groupby("host"):
-            if (of_host := by_host.get((run_id, host))) is not None:
-                # Of the windows that have begun, the one that ends last: windows may overlap.
-                place = np.searchsorted(of_host["start_ns"], own["t_ns"], side="right") - 1
-                end_ns = np.maximum.accumulate(of_host["end_ns"].to_numpy())[place]
-                parts.append(own[(place >= 0) & (own["t_ns"] <= end_ns)])
-        if any(map(len, parts)):
-            yield run_id, pd.concat(parts)
+    for name in ("warmup", "interrupted"):
+        is_counted &= pc.field(name).is_null() | ~pc.field(name)
+    windows = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for row in epochs.filter(is_counted & pc.field("start_ns").is_valid()).to_pylist():
+        end_ns = row["start_ns"] + round(row["duration_s"] * 1e9)
+        windows[row["run_id"], row["host"]].append((row["start_ns"], end_ns))
+    names = ("run_id", "host", "device")
+    is_known = pc.field("t_ns").is_valid()
+    for name in names:
+        is_known &= pc.field(name).is_valid()
+    samples = telemetry.filter((pc.field("kind") == "gpu") & is_known)
+    t_ns = samples["t_ns"].to_numpy()
+    values = np.column_stack([samples[name].to_numpy() for name in QUANTITIES])
+    keys = [samples[name].combine_chunks().dictionary_encode() for name in names]
+    codes = np.ravel_multi_index(
+        [key.indices.to_numpy() for key in keys], [len(key.dictionary) or 1 for key in keys]
+    )
+    order = np.argsort(codes, kind="stable")
+    runs = defaultdict[str, Gpus](dict)
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else ():
+        run_id, host, device = (key[int(rows[0])].as_py() for key in keys)
+        if spans := windows.get((run_id, host)):
+            starts_ns, ends_ns = np.array(sorted(spans), dtype=np.int64).T
+            # Of the windows that have begun, the one that ends last: windows may overlap.
+            place = np.searchsorted(starts_ns, t_ns[rows], side="right") - 1
+            is_in = (place >= 0) & (t_ns[rows] <= np.maximum.accumulate(ends_ns)[place])
+            if is_in.any():
+                runs[run_id][host, device] = values[rows[is_in]]
+    return runs

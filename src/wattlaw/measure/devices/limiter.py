@@ -2,10 +2,9 @@
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
-from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.common.errors import NotAvailable
 
 GROUP = "wattlaw.limiters"
 G = TypeVar("G")
