@@ -421,11 +421,7 @@ def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, 
 
 
 def readings(meter: Meter, count: int = 3) -> list[float]:
-    samples = []
-    for number in range(count):
-        samples += meter.read(last=number == count - 1)
-        time.sleep(0.15)
-    return [sample.power_w for sample in samples]
+    return [sample.power_w for _ in range(count) for sample in meter.read()]
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -438,7 +434,7 @@ def test_an_unnamed_power_meter_is_the_node(root, old):
     assert (device.facts["power"], device.facts["resolution_s"]) == ("acpi", 1.0)
     assert {*readings(meter)} == {412}
     put(meters.files[""], 500_000_000)
-    assert readings(meter)[-1] == 500
+    assert {*readings(meter)} == {500}
 
 
 def test_two_unnamed_power_meters_and_one_of_a_battery_are_not_the_node(root):
