@@ -123,7 +123,8 @@ def _describe(samples: Floats) -> dict[str, Any]:
             row[f"{name}_cv"] = row[f"{name}_sd"] / row[f"{name}_mean"]
     pairs = _utilisation_pairs(samples)
     if len(pairs) and min(pairs.std(axis=0)) > _CONSTANT:
-        row["utilisation_correlation"] = np.corrcoef(pairs.T)[0, 1].clip(-1, 1)
+        correlations = np.asarray(np.corrcoef(pairs.T))
+        row["utilisation_correlation"] = correlations[0, 1].clip(-1, 1)
     return row
 
 

@@ -2,12 +2,10 @@
 
 A file has a value, its unit and a time, such as ``1234 J 1500000000000000 us``. The blade's
 controller updates all files about ten times a second and then increments ``freshness``, so files
-are of one moment if ``freshness`` is the same before and after them. ``startup`` changes when the
-counters start again (HPE Cray Supercomputing User Environment, "User Access to Compute Node Power
-Data").
+are of one moment if ``freshness`` is the same before and after them (HPE Cray Supercomputing User
+Environment, "User Access to Compute Node Power Data").
 """
 
-import contextlib
 import os
 import re
 import time
@@ -58,8 +56,6 @@ class CrayMeter(FileMeter):
         super().__init__(sources, period_s, permit)
         self._fresh = -1  # the freshness of the last samples
         self._fresh_s = time.monotonic()
-        self._startup = _read("startup")
-        self._notes: list[str] = []
         self._stale: str | None = None
 
     @classmethod
@@ -70,12 +66,9 @@ class CrayMeter(FileMeter):
         permit = f"chmod -R o+rX {folder}"
         try:
             names = {path.name for path in folder.iterdir()}
-        except OSError as error:
-            raise reading_error(folder, error, permit) from None
-        try:
             sysfs.read_text(folder / "freshness")
         except (OSError, ValueError) as error:
-            raise reading_error(folder / "freshness", error, permit) from None
+            raise reading_error(folder, error, permit) from None
         hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
         matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
         has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
@@ -92,14 +85,15 @@ class CrayMeter(FileMeter):
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return the counters of one moment; none if they are those of the last reading."""
+        freshness = counters() / "freshness"
         for _ in range(_TRIES):
-            fresh, startup = _read("freshness"), _read("startup")
+            fresh = sysfs.read_optional(freshness)
             if fresh is not None and fresh == self._fresh:
                 break
             samples = super().read(last=last)
-            if fresh is not None and _read("freshness") == fresh:
+            if fresh is not None and sysfs.read_optional(freshness) == fresh:
                 self._fresh, self._fresh_s, self._stale = fresh, time.monotonic(), None
-                return self._since_startup(samples, startup)
+                return samples
         if time.monotonic() - self._fresh_s > _STALE_S:
             self._stale = (
                 f"pm_counters: not updated for {_STALE_S:g} s; energy is missing until the next "
@@ -108,24 +102,7 @@ class CrayMeter(FileMeter):
         return []
 
     def problems(self) -> list[str]:
-        return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
-
-    def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
-        """Begin again at 0 after a restart of the counters: one that has passed its old value since
-        would otherwise look as if it had continued."""
-        if startup in (None, self._startup):
-            return samples
-        self._notes.append(f"pm_counters: restarted (startup was {self._startup}, is {startup})")
-        self._startup = startup
-        for source in self.sources:
-            source.counter.offset = -source.counter.raw
-        return [sample._replace(energy_j=0.0) for sample in samples]
-
-
-def _read(name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(sysfs.read_text(counters() / name).split()[0])
-    return None
+        return [*super().problems(), *([self._stale] if self._stale else [])]
 
 
 def _parse(text: str) -> int:
