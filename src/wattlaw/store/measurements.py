@@ -129,14 +129,6 @@ def _units(table: Rows) -> dict[str, str]:
     return units if units and not has_numbers and others <= _NO_UNITS else {}
 
 
-def _memory_failure(row: Row, fields: FieldMap) -> str | None:
-    """Return the reason of a run that has "OOM" in the place of its time."""
-    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
-    cells = (row.cells.get(column) for column in columns)
-    is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
-    return OUT_OF_MEMORY if is_memory else None
-
-
 def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
     setting: dict[str, Any] | None = None
     result: dict[str, Any] = {}
@@ -150,7 +142,9 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
-    fault, failure = None, _memory_failure(row, fields)
+    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
+    times = [cell for name in columns if isinstance(cell := row.cells.get(name), str)]
+    fault, failure = None, OUT_OF_MEMORY if any(map(memory_that_ran_out, times)) else None
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)

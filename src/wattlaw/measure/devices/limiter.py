@@ -48,13 +48,7 @@ class Limiter(Protocol):
 
     @classmethod
     def open(cls) -> Self:
-        """Open the limiter.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotAvailable
-            There is no device to limit in this way; the message says why.
-        """
+        """Raise ``NotAvailable``, which says why, if there is no device to limit in this way."""
 
     def devices(self) -> list[str]:
         """Return the ids of the devices, the same as those of the meter."""
@@ -63,17 +57,9 @@ class Limiter(Protocol):
         """Return the state of a device; raises ``NotAvailable`` if it does not answer."""
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit of a device.
-
-        The message of an error has the device's id, and says "lost" of a device that is gone.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotPermitted
-            This user may not set limits in this way.
-        wattlaw.common.errors.NotAvailable
-            The device refuses it or does not answer.
-        """
+        """Raise ``NotPermitted`` if this user may not set limits in this way, and ``NotAvailable``
+        if the device refuses it or does not answer. The message has the device's id, and says
+        "lost" of a device that is gone."""
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Lock the SM clock at a frequency; raises as ``set_power_limit`` does."""
@@ -82,16 +68,11 @@ class Limiter(Protocol):
         """Unlock the SM clock; raises as ``set_power_limit`` does."""
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        """Request these power profiles and no others; raises as ``set_power_limit`` does.
-
-        Devices that offer none need not have it.
-        """
+        """Request these power profiles and no others; raises as ``set_power_limit`` does. Devices
+        that offer none need not have it."""
 
     def permission_problem(self, device: str) -> str | None:  # noqa: ARG002 - unknown
-        """Return why this user may not set limits in this way, None if that is not known.
-
-        Nothing is set.
-        """
+        """Return why this user may not set limits in this way, None if that is not known."""
         return None
 
     def close(self) -> None:

@@ -85,13 +85,8 @@ class Meter(Protocol):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Open the meter.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotAvailable
-            This machine or user has no such hardware; the message says why and what would help.
-        """
+        """Raise ``NotAvailable`` if this machine or user has no such hardware; the message says why
+        and what would help."""
 
     def devices(self) -> list[Device]:
         """Return the devices that are read; none if there are none to report."""
