@@ -86,7 +86,7 @@ def environment_of(site: Path, folder: Path, *, rehearse: bool) -> dict[str, str
 
         name, gib = "NVIDIA H100 80GB HBM3 (fake)", 2**30
         boards = FakeGpus.create(
-            folder / "boards", 1, name=name, capability=90, gpm=1, buffers=1, low_w=80.0,
+            folder / "boards", 1, name=name, capability=90, buffers=1, low_w=80.0,
             high_w=450.0, limit_max_mw=700_000, limit_default_mw=700_000, limit_mw=700_000,
             memory_total=80 * gib,
         )  # fmt: skip

@@ -7,6 +7,7 @@ file for each list of numbers.
 
 import importlib.util
 import json
+import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
@@ -19,12 +20,15 @@ import numpy.typing as npt
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import read_bytes
-from wattlaw.common.processes import confine
-from wattlaw.store.decoded_size import PACKED, run_apart, unpacked_bytes
+from wattlaw.common.isolation import isolated_environment, isolated_python
+from wattlaw.common.processes import confine, run_captured
 
 _MAX_NODES, _MAX_DEPTH = 500_000, 16
-#: Values of a file: up to the most readings of one, each with a time.
-_MAX_VALUES_BYTES = 256 * 2**20
+#: Values of a file: a hundred times its size, or more of a small one, up to the most readings of a
+#: file, each with a time.
+_RATIO, _LEAST_VALUES_BYTES, _MAX_VALUES_BYTES = 100, 100 * 2**20, 256 * 2**20
+#: Seconds to decode a file: at least, and for each byte.
+_LEAST_S, _S_PER_BYTE = 60.0, 1e-6
 #: Of the JSON file, and of the process while it reads, in addition to the size of the file.
 _MAX_TREE_BYTES, _MEMORY_BYTES = 64 * 2**20, 2**29
 #: Larger attributes are left out.
@@ -66,12 +70,22 @@ def read_tree(path: Path, most_values: int) -> Node:
     ``ValueError`` if HDF5 refuses the file, crashes or takes too long."""
     if importlib.util.find_spec("h5py") is None:
         raise NotAvailable(f'{path}: h5py is needed; pip install "wattlaw[import]"')
-    most_bytes = min(unpacked_bytes(path.stat().st_size, PACKED), _MAX_VALUES_BYTES)
+    size = path.stat().st_size
+    most_bytes = min(max(_LEAST_VALUES_BYTES, _RATIO * size), _MAX_VALUES_BYTES)
+    limit_s = _LEAST_S + _S_PER_BYTE * size
     # Threads of numerical libraries reserve memory that they do not use.
     threads = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     with tempfile.TemporaryDirectory(prefix="wattlaw-hdf5-") as folder:
         settings = [str(path.absolute()), folder, str(most_values), str(most_bytes)]
-        run_apart(__name__, settings, [path], threads)
+        line = isolated_python("-m", __name__, *settings)
+        try:
+            done = run_captured(line, limit_s, isolated_environment() | threads)
+        except subprocess.TimeoutExpired:
+            raise ValueError(f"damaged: not decoded within {limit_s:.0f} s") from None
+        if done.returncode < 0:
+            raise ValueError(f"damaged: decoding crashed (signal {-done.returncode})")
+        if done.returncode:
+            raise ValueError(done.stderr.strip()[-500:])
         tree = json.loads(read_bytes(Path(folder, _TREE), _MAX_TREE_BYTES))
         return _node("", tree, Path(folder))
 

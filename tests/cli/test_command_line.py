@@ -65,7 +65,7 @@ def test_advice_imports_no_package_that_only_other_commands_need(tmp_path):
     write_store(store, *made_tables.study((1, 2)))
     modules = loaded_by(f"from wattlaw.cli.main import main; main(['advise', {str(store)!r}])")
     assert "wattlaw.analysis.laws.batch_effects" in modules
-    assert not {"scipy.stats", "scipy.optimize", "statsmodels", "duckdb", "altair"} & modules
+    assert not {"scipy.stats", "scipy.optimize", "statsmodels", "altair"} & modules
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -216,9 +216,9 @@ def test_csv_cells_that_are_formulas_get_an_apostrophe_and_numbers_stay(tmp_path
     assert {row[1] for row in rows} == {"-1.5"}
     back = read_rows(path)
     assert back.columns == ("=name", "x")
-    assert [row.cells["=name"] or "" for row in back.rows] == [
-        text.strip() for text in (*FORMULAS, *HARMLESS)
-    ]
+    texts = [text for text in (*FORMULAS, *HARMLESS) if text[:1] not in ("\r", "\n")]
+    read = [row.cells["=name"] or "" for row in back.rows if row.fault is None]
+    assert read == [text.strip() for text in texts]
     write_table(path, table, raw=True)
     with path.open(newline="", encoding="utf-8") as file:
         assert [row[0] for row in csv.reader(file)] == ["=name", *FORMULAS, *HARMLESS]

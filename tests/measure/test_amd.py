@@ -2,7 +2,6 @@
 
 import contextlib
 import sys
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -169,18 +168,13 @@ def test_an_mi300a_contains_its_processor_and_memory(amd_machine):
         assert device.facts["scope"] == "socket: processor, GPU and memory"
 
 
-def test_energy_and_throttling_are_counted(amd_machine):
+def test_energy_is_counted(amd_machine):
     gpu = amd_machine("MI300X", 1)[0]
     with opened() as meter:
         first = sample(meter, gpu)
         gpu.use(70.0)
-        gpu.set_smi(accumulation_counter=2000, ppt_residency_acc=260)  # a quarter of the cycles
-        time.sleep(0.2)
         second = sample(meter, gpu, last=True)
-        elapsed_s = (second.t_ns - first.t_ns) * 1e-9
         assert second.energy_j - first.energy_j == pytest.approx(70, abs=2 * UNIT_J)
-        assert first.power_throttle_s == 0
-        assert second.power_throttle_s == pytest.approx(0.25 * elapsed_s)
 
 
 def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(amd_machine):
@@ -198,7 +192,6 @@ def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(am
 @pytest.mark.parametrize("library", [True, False])
 def test_values_that_are_not_available_are_missing(amd_machine, library):
     gpu = amd_machine("MI210", 1, library=library)[0]
-    gpu.set_smi(ppt_residency_acc=None)
     gpu.set(gpu_busy_percent=65535, mem_busy_percent=None, pp_dpm_sclk="0: 500Mhz",
             pp_dpm_mclk="no clocks", temp1_input=None, temp2_input=None, mem_info_vram_used=2**64,
             power1_cap=0)  # fmt: skip
@@ -206,7 +199,7 @@ def test_values_that_are_not_available_are_missing(amd_machine, library):
         found = sample(meter, gpu)
         assert found.power_w == 96
         missing = ("sm_util", "mem_util", "sm_clock_mhz", "mem_clock_mhz", "temperature_c",
-                   "mem_used_bytes", "power_limit_w", "power_throttle_s")  # fmt: skip
+                   "mem_used_bytes", "power_limit_w")  # fmt: skip
         assert [getattr(found, name) for name in missing] == [None] * len(missing)
 
 

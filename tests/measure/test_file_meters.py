@@ -132,7 +132,7 @@ def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
     for path in root.glob(pattern):
         path.chmod(0)
     text = opened()
-    assert text.startswith("not permitted: ") == (not pattern.endswith("freshness"))
+    assert text.startswith("not permitted: ")
     assert f"can be read by root only; an administrator can allow it with: {permit}" in text
     subprocess.run(["/bin/sh", "-c", permit], cwd=root, check=True)
     assert {*opened().split("; ")} == {"read"}
@@ -286,7 +286,6 @@ def test_a_node_and_its_parts_are_counted_with_their_scopes(root, monkeypatch):
     node = devices["cray-node"]
     assert (node.kind, node.contains) == ("node", ("module", "gpu", "cpu", "dram"))
     assert node.facts["counter_refresh_s"] == 0.1
-    assert 0 <= node.facts["age_s"] < 60
     kinds = {id_: device.kind for id_, device in devices.items()}
     assert (kinds["cray-cpu"], kinds["cray-memory"], kinds["cray-accel2"]) == ("cpu", "dram", "gpu")
     assert all(d.facts["complements"] for d in devices.values() if d is not node)
@@ -373,23 +372,19 @@ def test_all_energy_of_a_cray_node_is_that_of_the_node_unless_it_is_shared(
         assert (row["cpu_energy_j"], row["dram_energy_j"]) == (800, 320)
 
 
-@pytest.mark.parametrize("restarts_at", [2 * 10**6, None, 0])
-def test_a_window_across_a_restart_of_the_counters_has_a_fault(root, restarts_at):
+def test_a_window_across_a_restart_of_the_counters_has_a_fault(root):
     counters = PmCounters(root, 0)
     meter = CrayMeter.open(TARGET)
 
     def advance(second: int) -> None:
         if second == 2:
-            put(counters.folder / "startup", 2)
-            if restarts_at is not None:
-                counters.joules = dict.fromkeys(counters.joules, restarts_at)
+            counters.joules = dict.fromkeys(counters.joules, 0)
         counters.advance(1.0)
 
     row = row_of(meter, advance)
     assert row["energy_verdict"] == row["node_energy_verdict"] == "unavailable"
     assert row["energy_scope"] is None
     assert "cray-cpu: the counter went back" in row["energy_reason"]
-    assert meter.problems() == ["pm_counters: restarted (startup was 1, is 2)"]
 
 
 @pytest.mark.parametrize(
@@ -422,11 +417,7 @@ def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, 
 
 
 def readings(meter: Meter, count: int = 3) -> list[float]:
-    samples = []
-    for number in range(count):
-        samples += meter.read(last=number == count - 1)
-        time.sleep(0.15)
-    return [sample.power_w for sample in samples]
+    return [sample.power_w for _ in range(count) for sample in meter.read()]
 
 
 @pytest.mark.parametrize("old", [True, False])
@@ -439,7 +430,7 @@ def test_an_unnamed_power_meter_is_the_node(root, old):
     assert (device.facts["power"], device.facts["resolution_s"]) == ("acpi", 1.0)
     assert {*readings(meter)} == {412}
     put(meters.files[""], 500_000_000)
-    assert readings(meter)[-1] == 500
+    assert {*readings(meter)} == {500}
 
 
 def test_two_unnamed_power_meters_and_one_of_a_battery_are_not_the_node(root):

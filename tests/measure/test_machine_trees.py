@@ -7,7 +7,7 @@ import pytest
 
 from conftest import setenv, wattlaw
 from fake_nvml import FakeGpus
-from trees import MACHINES, PmCounters
+from trees import MACHINES
 from wattlaw.cli.commands.devices import devices
 
 #: Per machine: the devices that have energy or power, by meter, and the reasons of other meters.
@@ -76,11 +76,8 @@ def test_a_machine_lists_what_it_measures_and_why_it_does_not_measure_the_rest(
             assert not any("failed" in device["facts"] for device in found)
             assert all(device["facts"].get("scope") for device in found)
     limits = {limiter["name"]: limiter["devices"] for limiter in listed["limiters"]}
-    is_aurora = machine == "aurora"
-    assert [state["power_limit_w"] for state in limits["intel"]] == [600.0] * 6 * is_aurora
     if machine == "lumi":  # two GPUs of a board have one limit
         assert limits["amd-sysfs"][0]["limited_with"] == [limits["amd-sysfs"][1]["device"]]
-        PmCounters(tmp_path / "sys")  # of this moment: older counters are stale
     assert devices() == 0
     assert capsys.readouterr().out.splitlines()[0].strip() == TITLES[machine]
 

@@ -84,7 +84,6 @@ def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
     assert found[0]["power_buffer_span_s"] == pytest.approx(119 * 0.02)
     assert found[1]["buffers"] == "sm_util,mem_util"
     assert found[2]["buffers"] is None
-    assert [facts["power_scopes"] for facts in found] == ["gpu", "gpu", "gpu", None, None, None]
     assert all(facts["power_limit_w"] == 400.0 for facts in found)
     time.sleep(0.1)
     samples = meter.read(last=True)
@@ -122,9 +121,8 @@ def test_boards_are_read_as_rarely_as_their_driver_buffers_and_counts(fake_gpus)
 
 @pytest.mark.parametrize("buffers", [0, 1])
 def test_every_column_has_the_values_of_the_board(fake_gpus, buffers):
-    boards = fake_gpus(2, gpm=[1, 0], buffers=buffers, memory_used=3 << 30, temperature_c=51)
+    boards = fake_gpus(2, buffers=buffers, memory_used=3 << 30, temperature_c=51)
     meter = opened(boards)
-    assert [facts["gpm"] for facts in facts_of(meter)] == [True, False]
     begun_ns = time.time_ns()
     meter.read(last=True)
     time.sleep(0.15)
@@ -148,10 +146,6 @@ def test_every_column_has_the_values_of_the_board(fake_gpus, buffers):
                 assert sample.energy_j == pytest.approx(true_j, abs=0.01)
         assert told(mine, "energy_j")
         assert told(mine, "cpu_cores") == []
-    gpm = ("sm_occupancy", "tensor_util", "dram_util")
-    found = [told(of(boards, 0, samples), column) for column in gpm]
-    assert found == [[pytest.approx(share)] for share in (0.95, 0.95, 0.6)]
-    assert [told(of(boards, 1, samples), column) for column in gpm] == [[], [], []]
 
 
 @pytest.mark.parametrize("by_field", [True, False])
@@ -217,11 +211,10 @@ def test_a_board_that_cannot_be_opened_has_a_reason_and_others_are_measured(fake
         "nvmlDeviceGetTemperature",
         "nvmlDeviceGetEnforcedPowerLimit",
         "nvmlDeviceGetUtilizationRates",
-        "nvmlGpmSampleGet",
     ],
 )
 def test_a_failing_optional_call_loses_only_its_own_value(fake_gpus, function):
-    boards = fake_gpus(1, gpm=1)
+    boards = fake_gpus(1)
     boards.fault(function, code=UNKNOWN)
     meter = opened(boards)
     samples = [sample for _ in range(12) for sample in meter.read(last=True)]
@@ -456,7 +449,7 @@ def test_a_module_that_only_repeats_its_gpu_is_none(fake_gpus, capability, power
     meter = opened(boards, period_s=0.05)
     assert [device.kind for device in meter.devices()] == ["gpu", "gpu"]
     for facts in facts_of(meter):
-        assert (facts["energy_counter"], facts["power_scopes"]) == ("field", "gpu")
+        assert facts["energy_counter"] == "field"
         assert facts["power"] == "buffer"  # of the GPU, since there is no module
     samples = meter.read(last=True)
     time.sleep(0.3)

@@ -50,8 +50,7 @@ def chosen(boards: list[NvidiaGpu], visible: str | None = None, **more: str) -> 
         ("3,03", []),
         ("1,9,0", [1]),  # as for CUDA, what does not exist ends the list
         ("0,-1,0", [0]),
-        ("1gpu2,2ampere", [1, 2]),  # as strtoul reads them
-        ("2, +3, -0", [2, 3, 0]),
+        ("2, 3, 0", [2, 3, 0]),
         ("3,two,1", [3]),
         ("0,,1", [0]),
         ("", []),

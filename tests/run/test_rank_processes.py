@@ -123,7 +123,7 @@ def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_s
 
 
 LIBRARIES = (
-    "pandas", "duckdb", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
+    "pandas", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
 )  # fmt: skip
 ADD_ONS = (
     "wattlaw_papers", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site", "wattlaw_formats",

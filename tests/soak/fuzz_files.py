@@ -4,25 +4,19 @@ import csv
 import io
 import json
 import random
-from collections.abc import Callable
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 from soak import mutate, templates
 from soak.case import Case, Entry
 from soak.templates import MAP, TABLE
 
-#: Beyond them a huge grid or a bomb costs the soak more than it finds.
-_HUGE, _BOMBS = 300, 400
+#: More often, a huge grid costs the soak more than it finds.
+_HUGE = 300
 _FIT = ("--x", "gpus", "--y", "time", "--by", "network")
-#: What pyarrow refuses to make of odd values.
-_UNMADE = (pa.ArrowException, OverflowError, ValueError, TypeError, UnicodeError)
 _studies = cache(templates.studies)
 
 
@@ -62,13 +56,8 @@ def _encoded(text: str, encoding: str = "utf-8") -> bytes:
 
 
 def tables(dice: random.Random, _: Path) -> Case:
-    kind = dice.choice(["csv", "csv", "jsonl", "parquet"])
-    makers: dict[str, Callable[[random.Random], bytes]] = {
-        "csv": _csv, "jsonl": _jsonl, "parquet": _parquet,
-    }  # fmt: skip
-    entry = Entry(data=makers[kind](dice))
-    if dice.random() < 1 / _BOMBS:
-        entry, kind = Entry("template", text="bomb.parquet"), "parquet"
+    kind = dice.choice(["csv", "csv", "jsonl"])
+    entry = Entry(data=(_csv if kind == "csv" else _jsonl)(dice))
     path = f"{{inputs}}/table.{kind}"
     if dice.random() < 0.15 and kind != "jsonl":
         argv: tuple[str, ...] = ("fit", path, *_FIT[: dice.choice([0, 4, 6])])
@@ -108,36 +97,3 @@ def _jsonl(dice: random.Random) -> bytes:
     if dice.random() < 0.3:
         text = mutate.text(dice, text, dice.choice([1, 3]))
     return mutate.raw(dice, _encoded(text)) if dice.random() < 0.15 else _encoded(text)
-
-
-def _parquet(dice: random.Random) -> bytes:
-    table, buffer = pa.Table.from_pylist(_rows()), io.BytesIO()
-    for _ in range(dice.choice([0, 1, 1, 2])):
-        place, (kind, one) = dice.randrange(table.num_columns), dice.choice(_odd(dice))
-        name = dice.choice([*table.column_names * 3, mutate.token(dice)[:100]])
-        try:
-            values = [one if dice.random() < 0.8 else None for _ in range(len(table))]
-            table = table.set_column(place, name, pa.array(values, kind))
-        except _UNMADE:
-            continue
-    try:
-        pq.write_table(table, buffer, compression=dice.choice(["none", "snappy", "zstd"]))
-    except _UNMADE:
-        return b"PAR1"
-    data = buffer.getvalue()
-    return mutate.raw(dice, data) if dice.random() < 0.35 else data
-
-
-def _odd(dice: random.Random) -> list[tuple[pa.DataType, Any]]:
-    """Return columns of types or of values that a reader may not expect."""
-    far = dice.choice([2**62, -(2**62), 0, 253402300800000000])
-    return [
-        (pa.float16(), 1.5), (pa.list_(pa.float64()), [1.0, 2.0]), (pa.null(), None),
-        (pa.struct([("a", pa.int64())]), {"a": 1}), (pa.map_(pa.string(), pa.int64()), [("a", 1)]),
-        (pa.decimal256(60, 2), Decimal("9" * 50)), (pa.decimal128(20, 0), Decimal(3)),
-        (pa.timestamp("us"), far), (pa.timestamp("s", "UTC"), far), (pa.duration("ns"), far),
-        (pa.date64(), 86_400_000 * 10**8), (pa.time64("ns"), 1), (pa.binary(), b"\xff\x00"),
-        (pa.large_string(), "x" * dice.choice([1, 300, 100_000])), (pa.bool_(), True),
-        (pa.uint64(), 2**64 - 1), (pa.int8(), -128), (pa.string(), mutate.token(dice)),
-        (pa.float64(), dice.choice([float("nan"), float("inf"), -1e308, 0.0])),
-    ]  # fmt: skip

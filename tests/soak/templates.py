@@ -3,8 +3,6 @@
 import json
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import yaml
 
 import made_studies
@@ -45,16 +43,7 @@ def build(folder: Path) -> None:
     write_store(
         folder / "limits", few, limits.epochs[limits.epochs.run_id.isin(few.run_id)], samples=20
     )
-    _bomb(folder / "bomb.parquet")
     _live_run(folder / "live")
-
-
-def _bomb(path: Path) -> None:
-    """Write a small file of ten million rows."""
-    one = pa.table({"gpus": [1] * 10**6, "time": [1.5] * 10**6})
-    with pq.ParquetWriter(path, one.schema, compression="zstd") as writer:
-        for _ in range(10):
-            writer.write_table(one)
 
 
 def _live_run(folder: Path) -> None:

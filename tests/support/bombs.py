@@ -1,6 +1,5 @@
 """Small files of foreign formats that unpack, decode or expand to gigabytes."""
 
-import io
 import struct
 import subprocess
 import sys
@@ -13,32 +12,8 @@ from pathlib import Path
 
 import numpy as np
 import psutil
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 MIB = 2**20
-_TABLE = "import", "BOMB", "--map", "gpus=n,step_time_s=t,workload=s", "--store", "store"
-
-
-def _parquet(table: pa.Table, **settings: object) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(table, buffer, compression="zstd", **settings)
-    return buffer.getvalue()
-
-
-def table_of_texts(path: Path) -> None:
-    texts = pa.array([f"{number}" * 2**20 for number in range(10, 60)])
-    indices = pa.array(np.arange(150_000, dtype=np.int32) % 50)
-    table = {"n": [1] * 150_000, "t": [1.0] * 150_000,
-             "s": pa.DictionaryArray.from_arrays(indices, texts)}  # fmt: skip
-    path.write_bytes(_parquet(pa.table(table), row_group_size=5000))
-
-
-def table_of_prefixes(path: Path) -> None:
-    """Texts of 1 MB, each stored as the length that it shares with the one before."""
-    table = {"n": [1] * 300, "t": [1.0] * 300, "s": ["x" * 10**6] * 300}
-    encoding = {"n": "PLAIN", "t": "PLAIN", "s": "DELTA_BYTE_ARRAY"}
-    path.write_bytes(_parquet(pa.table(table), use_dictionary=False, column_encoding=encoding))
 
 
 def hdf5_of_links(path: Path) -> None:
@@ -92,7 +67,6 @@ _IMPORT = ("import", "BOMB", "--map", "gpus=@1", "--store", "store")
 BOMBS = {
     each.make.__name__: each
     for each in (
-        *(Bomb(make, "b.parquet", _TABLE) for make in (table_of_texts, table_of_prefixes)),
         Bomb(hdf5_of_links, "b.hdf5", _IMPORT),
         Bomb(events_of_a_huge_record, "events.out.tfevents.1", _IMPORT),
         Bomb(study_of_aliases, "b.yaml", ("check", "BOMB")),

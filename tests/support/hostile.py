@@ -7,7 +7,7 @@ from pathlib import Path
 
 #: Not of the standard library; ``evil_plugin`` is what the hostile entry points name.
 OTHERS = (
-    "altair", "duckdb", "evil_plugin", "h5py", "jinja2", "numpy", "pandas", "psutil", "pyarrow",
+    "altair", "evil_plugin", "h5py", "jinja2", "numpy", "pandas", "psutil", "pyarrow",
     "pydantic", "pydantic_core", "pynvml", "rich", "scipy", "sitecustomize", "sklearn",
     "statsmodels", "tensorflow", "torch", "triton", "typer", "usercustomize", "vl_convert",
     "wattlaw", "yaml",

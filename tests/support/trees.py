@@ -130,7 +130,7 @@ class PmCounters:
         parts = {"": 2000.0, "cpu_": 200.0, "memory_": 80.0}
         self.watts = parts | {f"accel{index}_": 400.0 for index in range(accelerators)}
         self.joules = dict.fromkeys(self.watts, 10**6)
-        for name, value in {"freshness": 0, "generation": 40, "startup": 1, "version": 3}.items():
+        for name, value in {"freshness": 0, "version": 3}.items():
             put(self.folder / name, value)
         put(self.folder / "raw_scan_hz", 10)
         put(self.folder / "cpu0_temp", "43 C")

@@ -20,7 +20,7 @@ def fit(
     Parameters
     ----------
     frame
-        A table, or the path of a CSV, Parquet or JSON-lines file.
+        A table, or the path of a CSV or JSON-lines file.
     x
         The column of the number of workers, or of another quantity above 0.
     y

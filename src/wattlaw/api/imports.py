@@ -70,10 +70,8 @@ class Import:
         target = Store(Path(store))
         target.create()
         counts = write_runs(target, self.runs)
-        unit = "row" if first.suffix.lower() == ".parquet" else "line"
         changed = tuple(
-            f"{unit} {row.line}: {row.reason}" if row.line else row.reason
-            for row in counts.rejected
+            f"line {row.line}: {row.reason}" if row.line else row.reason for row in counts.rejected
         )
         return ImportResult(
             Path(store), self, counts.added, counts.unchanged, changed, counts.other_runs

@@ -318,7 +318,7 @@ class Results(StoreReports):
             As in ``advise``.
         reference
             A table of measurements with the columns of ``docs/report.md``, without ``other``: a
-            ``.csv``, ``.jsonl`` or ``.parquet`` file.
+            ``.csv`` or ``.jsonl`` file.
 
         Raises
         ------

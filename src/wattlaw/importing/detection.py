@@ -33,9 +33,9 @@ _PACKED = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
 }  # fmt: skip
-_TABLES = (".csv", ".jsonl", ".parquet")
+_TABLES = (".csv", ".jsonl")
 #: In folders, the suffixes of files of formats that are not detected by their content.
-_SUFFIXES = {"table": (".csv", ".tsv", ".jsonl", ".parquet"), "log": (".log", ".out", ".txt")}
+_SUFFIXES = {"table": (".csv", ".tsv", ".jsonl"), "log": (".log", ".out", ".txt")}
 _UNKNOWN = "no known format"
 
 

@@ -29,7 +29,7 @@ class TableImporter:
     ones included, unless the field ``repeat`` gives the number."""
 
     name = "table"
-    description = "a .csv, .jsonl or .parquet table, with --map"
+    description = "a .csv or .jsonl table, with --map"
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         """Return False: a table is the file with its suffix that no other format has."""
@@ -50,7 +50,6 @@ class TableImporter:
             read = [f"{name}={column}" for name, column in fields.columns.items()]
             by_name = (f"columns by their names: {', '.join(read)}; other columns are not read",)
         table = read_measurements(path, fields)
-        account.unit = table.unit
         for line in table.header:
             account.header(line)
         for line, why in table.left_out:
@@ -60,7 +59,6 @@ class TableImporter:
         maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
         runs, windows = list[ImportedRun](), 0
         for row in table.rows:
-            account.leave_out(f"part of a row that begins on another {table.unit}", *row.more)
             try:
                 if row.setting is None or row.fault is not None:
                     raise InvalidCell(row.fault)
@@ -75,7 +73,7 @@ class TableImporter:
             if windows > MAX_WINDOWS:
                 raise BadInput(f"{path}: more than {MAX_WINDOWS:,} epochs in one table")
             runs.append(run)
-            account.read(row.line, *row.more)
+            account.read(row.line)
         return Imported(f"table of {len(table.rows):,} rows", runs, notes=(*by_name, *table.notes))
 
 

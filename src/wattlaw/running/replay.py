@@ -72,7 +72,6 @@ class ReplayTable:
 
     path: Path
     time: str
-    unit: str  # what ``Row.line`` counts
     rows: tuple[Row, ...]
 
     @cached_property
@@ -124,8 +123,8 @@ def read_replay_table(path: Path) -> ReplayTable:
         try:
             rows.append(_row(row, times[0]))
         except InvalidCell as error:
-            raise BadInput(f"{path}: {table.unit} {row.line}: {error}") from None
-    return ReplayTable(path, times[0], table.unit, tuple(rows))
+            raise BadInput(f"{path}: line {row.line}: {error}") from None
+    return ReplayTable(path, times[0], tuple(rows))
 
 
 def _row(row: Measurement, time: str) -> Row:
@@ -229,9 +228,7 @@ class ReplayedAttempt:
 
 def _read(launch: Launch) -> ReplayTable:
     if launch.table is None:
-        raise BadInput(
-            "launch.table (or --table) is required; allowed: a .csv, .jsonl or .parquet file"
-        )
+        raise BadInput("launch.table (or --table) is required; allowed: a .csv or .jsonl file")
     return read_replay_table(Path(launch.table))
 
 
@@ -253,7 +250,7 @@ class Replay:
             label = group_label(known | spec.setting.changed() | {"nodes": spec.nodes})
             given = [f"{name} {value}" for name, value in spec.workload.options.items()]
             raise NotAvailable(f"{table.path}: no row for {', '.join([label, *given])}")
-        where = f"{table.path}: {table.unit} {row.line}"
+        where = f"{table.path}: line {row.line}"
         samples: int | None = row.values.get("dataset_samples", of_workload)
         steps = math.ceil(samples / batch) if samples and batch else None
         unit = "step" if measure.is_by_steps else "epoch"
@@ -314,7 +311,7 @@ class Replay:
         write_parquet(folder.epochs_path, epochs, durable=False)
         with folder.log_path.open("a", encoding="utf-8") as log:
             log.write(log_head(record))
-            log.write(f"replayed from {table.path}, {table.unit} {self.row.line}\n")
+            log.write(f"replayed from {table.path}, line {self.row.line}\n")
         facts = Facts(
             hosts=(host,),
             hardware=spec.hardware,

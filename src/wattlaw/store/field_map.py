@@ -67,7 +67,6 @@ class Column:
     name: str
     label: str  # the name, with the unit of a row below the header
     first: Any = None  # the first cell that is not blank
-    mark: str | None = None  # the decimal mark that its cells show
 
 
 @dataclass(frozen=True)
@@ -99,9 +98,9 @@ class Target:
         base = next(base for base, field in _WITH_UNIT.items() if field == self.field)
         return units_text(base, self.of_field.dimension or "time")
 
-    def converted(self, cell: Any, scale: float | None, mark: str | None = None) -> float:
+    def converted(self, cell: Any, scale: float | None) -> float:
         try:
-            return quantity(cell, self.of_field.dimension, scale, mark)
+            return quantity(cell, self.of_field.dimension, scale)
         except ValueError as error:
             why = error if isinstance(error, UnclearNumber) else ""
             dimension = self.of_field.dimension or "time"
@@ -119,10 +118,10 @@ class Target:
                 f"--map {self.name}: no column {quote(str(self.column))}; the table has: "
                 f"{join_names([*columns])}{hint}"
             )
-        mark, parse, note = column.mark, self.of_field.parse_cell, None
+        parse, note = self.of_field.parse_cell, None
         if self.of_field.dimension is None:
             has_no = is_blank if self.of_field.number is None else _is_missing
-            return lambda cell: None if has_no(cell) else parse(self.field, cell, mark), None
+            return lambda cell: None if has_no(cell) else parse(self.field, cell), None
         scale, unit = _scale_of(self, column, columns), unit_in_name(column.label)
         if unit is not None and self.name == self.field and scale != self.scale:
             note = f"{self.field}: column {quote(column.name)} is converted from {unit.text}"
@@ -130,7 +129,7 @@ class Target:
         def read(cell: Any) -> Any:
             if _is_missing(cell):
                 return None
-            return parse(self.field, self.converted(cell, scale, mark))
+            return parse(self.field, self.converted(cell, scale))
 
         return read, note
 
@@ -236,7 +235,7 @@ def _scale_of(target: Target, column: Column, columns: Mapping[str, Column]) -> 
         return scale
     if target.scale is None and not _is_missing(column.first):
         try:
-            quantity(column.first, target.of_field.dimension, None, column.mark)
+            quantity(column.first, target.of_field.dimension, None)
         except ValueError:
             raise BadInput(
                 f"{target.given}: the unit of the column is unclear; allowed: "

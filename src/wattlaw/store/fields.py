@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any
 
 from wattlaw.common.scopes import KINDS
@@ -50,7 +49,7 @@ def _option(value: Any) -> str | int | float | bool:
         if abs(value) > _MAX_INTEGER:
             raise ValueError
         return value
-    return finite_number(value) if isinstance(value, float | Decimal) else _text(value)
+    return finite_number(value) if isinstance(value, float) else _text(value)
 
 
 @dataclass(frozen=True)
@@ -60,11 +59,10 @@ class Field:
     number: type[int] | type[float] | None = None  # None: no number
     dimension: str | None = None  # of ``units.UNITS``; the name of the field ends with its unit
 
-    def parse_cell(self, name: str, value: Any, mark: str | None = None) -> Any:
-        """Return the value of a cell; ``mark`` is its column's, as of ``units.decimal_marks``."""
+    def parse_cell(self, name: str, value: Any) -> Any:
         try:
             if isinstance(value, str) and self.number is not None:
-                return self.parse(read_number(value, mark, whole=self.number is int))
+                return self.parse(read_number(value))
             return self.parse(value)
         except ValueError as error:
             # A reason that is meant for people; those of ``parse`` are Python's.

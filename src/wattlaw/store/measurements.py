@@ -8,7 +8,6 @@ import math
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,23 +27,18 @@ from wattlaw.store.fields import (
     global_batch_of,
 )
 from wattlaw.store.rows import Row, Rows, read_rows
-from wattlaw.store.units import UnclearNumber, decimal_marks, finite_number, is_unit, read_number
+from wattlaw.store.units import UnclearNumber, finite_number, is_unit, read_number
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY, memory_that_ran_out
 
 if TYPE_CHECKING:
     import pandas as pd
 
-#: The first cell of a row that sums up others; texts that stand for no unit, and for no result.
+#: The first cell of a row that sums up others; texts that stand for no unit, and for a result.
 _SUMMARIES = frozenset({
     "total", "totals", "sum", "mean", "average", "avg", "median", "std", "stdev", "std dev",
     "geomean", "overall", "summe", "gesamt", "mittelwert",
 })  # fmt: skip
 _NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
-_FAILED = frozenset({
-    "fail", "failed", "error", "crash", "crashed", "timeout", "dnf", "did not finish",
-})  # fmt: skip
-
-
 _DONE = frozenset({"ok", "done", "success", "succeeded", "completed", "finished"})
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
@@ -64,7 +58,6 @@ class Measurement:
     result: Mapping[str, Any]
     fault: str | None = None
     failure: str | None = None
-    more: tuple[int, ...] = ()  # its other lines, where cells have line breaks
 
 
 @dataclass(frozen=True)
@@ -72,7 +65,6 @@ class Measurements:
     path: Path
     time_field: str  # ``epoch_time_s`` or ``step_time_s``
     rows: tuple[Measurement, ...]
-    unit: str  # what ``Measurement.line`` counts: ``line`` or ``row``
     header: tuple[int, ...]  # lines of names and units
     left_out: tuple[tuple[int, str], ...]  # lines that are no measurements, and why
     notes: tuple[str, ...]  # which columns are converted from which unit
@@ -80,7 +72,7 @@ class Measurements:
     def checked(self) -> "Measurements":
         for row in self.rows:
             if row.fault is not None:
-                raise BadInput(f"{self.path}: {self.unit} {row.line}: {row.fault}")
+                raise BadInput(f"{self.path}: line {row.line}: {row.fault}")
         if not self.rows:
             raise BadInput(f"{self.path}: no rows; allowed: one row or more")
         return self
@@ -93,11 +85,10 @@ def read_measurements(
     others: Mapping[str, Field] | None = None,
     required: Iterable[Iterable[str]] = REQUIRED,
 ) -> Measurements:
-    """Return the rows of a CSV (``.csv``), JSON-lines (``.jsonl``) or Parquet (``.parquet``) file.
-    A unit in a column's name, in the row below the header or in each cell is converted to that of
-    the field. Rows of totals, and of runs without a result such as OOM, are left out; a row with a
-    cell that does not fit its field has a ``fault``. Without ``fields``, each column must be named
-    as a field, such as ``gpus``, ``step_time_ms`` or ``options.optimizer``, or as one of
+    """Return the rows of a CSV or JSON-lines file. A unit in a column's name, in the row below the
+    header or in each cell is converted to that of the field. Rows of totals are left out; a row
+    with a cell that does not fit its field has a ``fault``. Without ``fields``, each column must be
+    named as a field, such as ``gpus``, ``step_time_ms`` or ``options.optimizer``, or as one of
     ``others``, and the table has at least one of each of ``required``."""
     table = read_rows(path, None if fields is None else {*fields.columns.values()})
     try:
@@ -106,23 +97,26 @@ def read_measurements(
             fields.check("columns", required)
         units = _units(table)
         rows = table.rows[bool(units) :]
-        columns = _columns(table.columns, rows, units, fields)
+        columns = {}
+        for name in table.columns:
+            unit = units.get(name, "").strip("[]()")
+            cells = (row.cells.get(name) for row in rows)
+            first = next((cell for cell in cells if not is_blank(cell)), None)
+            columns[name] = Column(name, f"{name} [{unit}]" if unit else name, first)
         found = {name: fields.targets[name].reader(columns) for name in fields.columns}
     except BadInput as error:
         raise BadInput(f"{path}: {error}") from None
     readers = {name: read for name, (read, _) in found.items()}
     left_out, measured = [*table.left_out], []
     for row in rows:
-        if (why := _why_left_out(row, fields)) is not None:
-            part = f"part of a row that begins on another {table.unit}"
-            left_out += [(row.line, why), *((line, part) for line in row.more)]
+        label = row.label or next((c for c in row.cells.values() if isinstance(c, str)), "")
+        if label.strip(" :.").lower() in _SUMMARIES:
+            left_out.append((row.line, "a row of totals or means"))
         else:
             measured.append(_measurement(row, fields, readers))
     header = (*table.header, *((table.rows[0].line,) if units else ()))
     notes = tuple(note for _, note in found.values() if note is not None)
-    return Measurements(
-        path, fields.time_field, tuple(measured), table.unit, header, tuple(left_out), notes
-    )
+    return Measurements(path, fields.time_field, tuple(measured), header, tuple(left_out), notes)
 
 
 def _units(table: Rows) -> dict[str, str]:
@@ -133,46 +127,6 @@ def _units(table: Rows) -> dict[str, str]:
     others = {cell.strip("[]() ").lower() for name, cell in texts.items() if name not in units}
     has_numbers = any(not isinstance(cell, str) for cell in cells.values() if cell is not None)
     return units if units and not has_numbers and others <= _NO_UNITS else {}
-
-
-def _columns(
-    names: Sequence[str], rows: Sequence[Row], units: Mapping[str, str], fields: FieldMap
-) -> dict[str, Column]:
-    """Return the columns; where a column shows no decimal mark, its mark is that of the others."""
-    kinds = {text: fields.targets[name].of_field.number for name, text in fields.columns.items()}
-    marks, first = dict[str, set[str]](), dict[str, Any]()
-    for name, kind in kinds.items():
-        cells = [cell for row in rows if not is_blank(cell := row.cells.get(name))]
-        first[name] = next(iter(cells), None)
-        if kind is not None:
-            marks[name] = decimal_marks(cells, whole=kind is int)
-    of_table = set().union(*marks.values())
-    columns = {}
-    for name in names:
-        unit, mark = units.get(name, "").strip("[]()"), marks.get(name) or of_table
-        label = f"{name} [{unit}]" if unit else name
-        known_mark = next(iter(mark)) if len(mark) == 1 else None
-        columns[name] = Column(name, label, first.get(name), known_mark)
-    return columns
-
-
-def _why_left_out(row: Row, fields: FieldMap) -> str | None:
-    label = row.label or next((each for each in row.cells.values() if isinstance(each, str)), "")
-    if label.strip(" :.").lower() in _SUMMARIES:
-        return "a row of totals or means"
-    for name in (fields.time_field, THROUGHPUT):
-        time = row.cells.get(fields.columns.get(name, ""))
-        if isinstance(time, str) and time.strip().lower() in _FAILED:
-            return "a run that failed"
-    return None
-
-
-def _memory_failure(row: Row, fields: FieldMap) -> str | None:
-    """Return the reason of a run that has "OOM" in the place of its time."""
-    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
-    cells = (row.cells.get(column) for column in columns)
-    is_memory = any(isinstance(cell, str) and memory_that_ran_out(cell) for cell in cells)
-    return OUT_OF_MEMORY if is_memory else None
 
 
 def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> Measurement:
@@ -188,7 +142,9 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
-    fault, failure = None, _memory_failure(row, fields)
+    columns = (fields.columns.get(name, "") for name in (fields.time_field, THROUGHPUT))
+    times = [cell for name in columns if isinstance(cell := row.cells.get(name), str)]
+    fault, failure = None, OUT_OF_MEMORY if any(map(memory_that_ran_out, times)) else None
     try:
         if row.fault is not None:
             raise InvalidCell(row.fault)
@@ -203,7 +159,7 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
             _complete(result, setting, fields)
     except InvalidCell as error:
         fault = str(error)
-    return Measurement(row.line, setting, result, fault, failure, row.more)
+    return Measurement(row.line, setting, result, fault, failure)
 
 
 def _failure_of(status: str) -> str | None:
@@ -271,17 +227,15 @@ def read_table(
         if name not in table.columns:
             raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}
-    marks = decimal_marks(row.cells.get(name) for row in table.rows for name in numbers)
-    mark = marks.pop() if len(marks) == 1 else None
     for row in table.rows:
-        where = f"{path}: {table.unit} {row.line}:"
+        where = f"{path}: line {row.line}:"
         if row.fault is not None:
             raise BadInput(f"{where} {row.fault}")
         for name, cells in columns.items():
             value = row.cells.get(name)
             try:
                 if isinstance(value, str) and name in numbers and not _is_missing(value):
-                    value = read_number(value, mark)
+                    value = read_number(value)
                 parse = finite_number if name in numbers else _label
                 cells.append(None if _is_missing(value) else parse(value))
             except ValueError as error:
@@ -297,12 +251,10 @@ def read_table(
 def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) < 10 and value.strip().lower() in _MISSING
-    return value is None or (isinstance(value, float | Decimal) and math.isnan(value))
+    return value is None or (isinstance(value, float) and math.isnan(value))
 
 
 def _label(value: Any) -> str | int | float | bool:
-    if isinstance(value, Decimal):
-        value = float(value)
     if isinstance(value, int) and abs(value) > _MAX_INT:
         value = str(value)  # raises for too many digits
     if not isinstance(value, str | int | float) or len(str(value)) > MAX_TEXT:

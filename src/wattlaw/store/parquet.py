@@ -9,10 +9,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from wattlaw.common.errors import BadInput
-from wattlaw.store.decoded_size import ENCODED, decoded_bytes, unpacked_bytes
 from wattlaw.store.run_folder import REPLACE
 from wattlaw.store.schema import find_faults
 
+#: How many times its size a file may decode to, more of a small one, and at most: dictionaries, run
+#: lengths and shared prefixes repeat a value in every row.
+_RATIO, _LEAST_BYTES, _MAX_BYTES = 1000, 100 * 2**20, 4 * 2**30
 #: Is called for a file that is damaged; the result lacks the file if it returns.
 OnDamage = Callable[[Path, BadInput], None]
 
@@ -28,15 +30,6 @@ def read_all(
         except BadInput as error:
             on_damage(path, error)
     return pa.concat_tables(tables).combine_chunks()  # thousands of chunks take gigabytes
-
-
-def check_columns(paths: Sequence[Path], schema: pa.Schema, on_damage: OnDamage) -> None:
-    for path in paths:
-        try:
-            with _errors_name_file(path):
-                _require(schema, pq.read_schema(path))
-        except BadInput as error:
-            on_damage(path, error)
 
 
 def read_checked(
@@ -64,16 +57,23 @@ def read_checked(
 
 def _read(path: Path, schema: pa.Schema) -> pa.Table:
     """Return the columns of a file; dictionaries keep a text that every row has in memory once."""
-    most_bytes = unpacked_bytes(path.stat().st_size, ENCODED)
+    most_bytes = min(max(_LEAST_BYTES, _RATIO * path.stat().st_size), _MAX_BYTES)
     texts = [field.name for field in schema if pa.types.is_string(field.type)]
     with pq.ParquetFile(path, read_dictionary=texts) as file:  # read_table would import pandas
         _require(schema, file.schema.to_arrow_schema())
         if 8 * file.metadata.num_rows * len(schema) <= most_bytes:
             table = file.read(schema.names)
             chunks = [chunk for column in table.columns for chunk in column.chunks]
-            if sum(map(decoded_bytes, chunks)) <= most_bytes:
+            if sum(map(_decoded_bytes, chunks)) <= most_bytes:
                 return table.cast(schema)
     raise pa.ArrowInvalid(f"it decodes to more than {most_bytes:,} bytes")
+
+
+def _decoded_bytes(column: pa.Array) -> int:
+    if not pa.types.is_dictionary(column.type):
+        return int(column.nbytes)
+    sizes = pc.binary_length(column.dictionary).cast(pa.int64()).take(column.indices)
+    return 8 * len(column) + (pc.sum(sizes).as_py() or 0)
 
 
 def _require(schema: pa.Schema, found: pa.Schema) -> None:

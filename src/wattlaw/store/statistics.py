@@ -5,25 +5,26 @@ interrupted: ``start_ns <= t_ns <= start_ns + duration_s`` on the clock of the h
 energy of a window (``telemetry.energy``). A sample that is in several windows counts once.
 """
 
-import os
-import re
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
+from typing import Any
 
-import duckdb
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.common import processes
-from wattlaw.common.errors import BadInput, one_line
+from wattlaw.common.errors import BadInput
 from wattlaw.store.cache import by_run, read_through
-from wattlaw.store.parquet import check_columns, read_all
+from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
 from wattlaw.study.sources import TRAINING
 
-#: Columns of telemetry, and the parts of a statistic's name before and after the statistic.
+#: Columns of telemetry, and the parts of a statistic's name before and after the statistic. The
+#: first two are those of the joint utilisation.
 QUANTITIES = {
     "sm_util": ("sm_util", ""),
     "mem_util": ("mem_util", ""),
@@ -31,64 +32,28 @@ QUANTITIES = {
     "sm_clock_mhz": ("sm_clock", "_mhz"),
     "temperature_c": ("temperature", "_c"),
 }
-_STATISTICS = {"mean": "avg", "sd": "stddev_pop", "min": "min", "max": "max"}
-#: Columns of the statistics, as SQL; the row of a run follows from the same samples as its GPUs'.
-_COLUMNS = {
-    "run_id": "run_id",
-    "part": "if(grouping(device) = 0, 'gpu', 'run')",
-    "host": "host",
-    "device": "device",
-    "gpus": "if(grouping(device) = 0, 1, count(*) over (partition by run_id) - 1)",
-    "samples": "count(*)",
-}
-for _column, (_name, _unit) in QUANTITIES.items():
-    _COLUMNS[f"{_name}_n"] = f"count({_column})"
-    for _statistic, _function in _STATISTICS.items():
-        _COLUMNS[f"{_name}_{_statistic}{_unit}"] = f"{_function}({_column})"
-for _name in ("sm_util", "mem_util"):
-    _COLUMNS[f"{_name}_cv"] = f"stddev_pop({_name}) / if(avg({_name}) > 0, avg({_name}), null)"
-_COLUMNS["utilisation_correlation"] = (
-    # The deviation of a constant is rounding, not always 0.
-    "if(least(stddev_pop(sm_util), stddev_pop(mem_util)) > 1e-9, corr(sm_util, mem_util), null)"
-)
-_TEXTS = ("run_id", "part", "host", "device")
 _SCHEMA = pa.schema(
-    {
-        name: pa.string()
-        if name in _TEXTS
-        else pa.int64()
-        if name in ("gpus", "samples") or name.endswith("_n")
-        else pa.float64()
-        for name in _COLUMNS
-    }
+    [
+        *((name, pa.string()) for name in ("run_id", "part", "host", "device")),
+        *((name, pa.int64()) for name in ("gpus", "samples")),
+        *(
+            (f"{name}_{what}{unit}", pa.float64()) if what != "n" else (f"{name}_n", pa.int64())
+            for name, unit in QUANTITIES.values()
+            for what in ("n", "mean", "sd", "min", "max")
+        ),
+        *((name, pa.float64()) for name in ("sm_util_cv", "mem_util_cv")),
+        ("utilisation_correlation", pa.float64()),
+    ]
 )
-_FINITE = ", ".join(f"if(isfinite(t.{name}), t.{name}, null) as {name}" for name in QUANTITIES)
-#: Each sample is joined with the last window that has begun. It is in some window if it is before
-#: the latest end of all windows that have begun, so that windows may overlap.
-_SAMPLES = f"""
-with windows as (
-    select run_id, host, start_ns,
-           max(start_ns + cast(round_even(duration_s * 1e9, 0) as bigint))
-               over (partition by run_id, host order by start_ns) as end_ns
-    from read_parquet($epochs, hive_partitioning = false)
-    where phase in {tuple(TRAINING)} and warmup is not true and interrupted is not true
-          and isfinite(duration_s) and start_ns is not null
-),
-samples as (
-    select t.run_id, t.host, t.device, {_FINITE}
-    from read_parquet($telemetry, hive_partitioning = false) t
-    asof join windows w on t.run_id = w.run_id and t.host = w.host and t.t_ns >= w.start_ns
-    where t.kind = 'gpu' and t.t_ns <= w.end_ns
-)
-"""  # noqa: S608 - of constants
-_STATISTICS_QUERY = (
-    f"{_SAMPLES} select {', '.join(f'{sql} as {name}' for name, sql in _COLUMNS.items())} "  # noqa: S608
-    "from samples group by grouping sets ((run_id, host, device), (run_id)) "
-    "order by run_id, part desc, host, device"
-)
-#: Memory limit of queries over a store; they stream and use about a tenth of it.
-_MEMORY = "3GB"
-_MOST_THREADS = 8
+#: The deviation of a constant is rounding, not always 0.
+_CONSTANT = 1e-9
+_WINDOWS = ("run_id", "host", "phase", "warmup", "interrupted", "start_ns", "duration_s")
+_SAMPLES = ("run_id", "host", "device", "kind", "t_ns", *QUANTITIES)
+Floats = npt.NDArray[np.float64]
+#: The samples of a run that count, by host and device: a row per sample, columns as ``QUANTITIES``.
+Gpus = dict[tuple[str, str], Floats]
+#: Returns the rows of a run.
+Describe = Callable[[str, Gpus], list[dict[str, Any]]]
 
 
 def read_telemetry(
@@ -133,11 +98,40 @@ def statistics(store: Store) -> pd.DataFrame:
         Pearson's correlation of sm_util and mem_util over samples that have both; missing where one
         of them is constant.
     """
-    table = _by_run(store, None, "statistics", _SCHEMA, _STATISTICS_QUERY)
-    if table.empty:
-        return pd.DataFrame(columns=list(_COLUMNS))
-    correlation = table["utilisation_correlation"].clip(-1.0, 1.0)
-    return table.assign(utilisation_correlation=correlation)
+    return _by_run(store, None, "statistics", _SCHEMA, _statistics_of_run)
+
+
+def _statistics_of_run(run_id: str, gpus: Gpus) -> list[dict[str, Any]]:
+    samples = np.concatenate(list(gpus.values()))
+    rows = [{"part": "run", "gpus": len(gpus), **_describe(samples)}]
+    for (host, device), own in sorted(gpus.items()):
+        rows.append({"part": "gpu", "host": host, "device": device, "gpus": 1, **_describe(own)})
+    return [{"run_id": run_id, **row} for row in rows]
+
+
+def _describe(samples: Floats) -> dict[str, Any]:
+    row: dict[str, Any] = {"samples": len(samples)}
+    for column, (name, unit) in zip(samples.T, QUANTITIES.values(), strict=True):
+        values = column[np.isfinite(column)]
+        row[f"{name}_n"] = len(values)
+        if len(values):
+            statistics = {"mean": values.mean(), "sd": values.std()}
+            statistics |= {"min": values.min(), "max": values.max()}
+            row |= {f"{name}_{what}{unit}": value for what, value in statistics.items()}
+    for name in ("sm_util", "mem_util"):
+        if row[f"{name}_n"] and row[f"{name}_mean"] > 0:
+            row[f"{name}_cv"] = row[f"{name}_sd"] / row[f"{name}_mean"]
+    pairs = _utilisation_pairs(samples)
+    if len(pairs) and min(pairs.std(axis=0)) > _CONSTANT:
+        correlations = np.asarray(np.corrcoef(pairs.T))
+        row["utilisation_correlation"] = correlations[0, 1].clip(-1, 1)
+    return row
+
+
+def _utilisation_pairs(samples: Floats) -> Floats:
+    """Return sm_util and mem_util of the samples that have both."""
+    pairs = samples[:, :2]
+    return pairs[np.isfinite(pairs).all(axis=1)]
 
 
 def joint_utilisation(
@@ -148,30 +142,28 @@ def joint_utilisation(
     The same samples count as for ``statistics``. The columns are ``run_id, sm_bin, mem_bin,
     samples``: bin b of the ``bins`` from 0 to 1 counts shares in [b/bins, (b + 1)/bins); the last
     one includes 1, and the first and the last count shares outside. Pairs of bins without samples
-    have no row. Raises ``BadInput`` if a run is not done or there are more than 1000 bins.
+    have no row. Raises ``BadInput`` if a run is not done.
     """
-    if not 1 <= bins <= 1000:
-        raise BadInput(f"bins: given {bins}; allowed: a whole number from 1 to 1000")
-    sm, mem = (
-        f"cast(greatest(least(floor({name}_util * {bins}), {bins - 1}), 0) as integer)"
-        for name in ("sm", "mem")
-    )
-    query = (
-        f"{_SAMPLES} select run_id, {sm} as sm_bin, {mem} as mem_bin, "  # noqa: S608
-        "count(*) as samples "
-        "from samples where sm_util is not null and mem_util is not null "
-        "group by all order by all"
-    )
+
+    def count(run_id: str, gpus: Gpus) -> list[dict[str, Any]]:
+        shares = _utilisation_pairs(np.concatenate(list(gpus.values())))
+        places = np.floor(shares * bins).clip(0, bins - 1).astype(int)
+        pairs, counts = np.unique(places, axis=0, return_counts=True)
+        return [
+            {"run_id": run_id, "sm_bin": sm, "mem_bin": mem, "samples": number}
+            for (sm, mem), number in zip(pairs, counts, strict=True)
+        ]
+
     schema = pa.schema(
         {"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(), "samples": pa.int64()}
     )
-    return _by_run(store, run_ids, f"joint-{bins}", schema, query)
+    return _by_run(store, run_ids, f"joint-{bins}", schema, count)
 
 
 def _by_run(
-    store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, query: str
+    store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, describe: Describe
 ) -> pd.DataFrame:
-    """Return the result of a query on samples of done runs, from the cache ``name`` as possible."""
+    """Return the rows of done runs, from the cache ``name`` as possible."""
     snapshot = store.without_damaged()
     done = set(snapshot.done()).difference(store.damaged)
     if run_ids is not None:
@@ -179,59 +171,66 @@ def _by_run(
             raise BadInput(f"run {min(unknown)!a} is not a done run of this store")
         done &= set(run_ids)
 
+    def rows_of(folder: Path) -> list[dict[str, Any]]:
+        columns = (("epochs", EPOCHS, _WINDOWS), ("telemetry", TELEMETRY, _SAMPLES))
+        tables = [
+            read_all(
+                [folder / f"{table}.parquet"],
+                pa.schema([known.field(name) for name in names]),
+                store.leave_out,
+            )
+            for table, known, names in columns
+        ]
+        if folder.name in store.damaged:
+            return []
+        return [row for run in _training_samples(*tables).items() for row in describe(*run)]
+
     def read(some: Sequence[str]) -> tuple[pa.Table, Collection[str]]:
-        rows = _query(store, [store.folder(run_id).path for run_id in some], query, schema)
+        rows = [row for run_id in some for row in rows_of(store.folder(run_id).path)]
         # A row of nulls says that a run has no samples, so that the cache knows the run.
-        empty = set(some).difference(rows["run_id"].to_pylist(), store.damaged)
-        return pa.concat_tables([rows, rows_table([{"run_id": n} for n in empty], schema)]), ()
+        empty = set(some).difference((row["run_id"] for row in rows), store.damaged)
+        return rows_table([*rows, *({"run_id": run_id} for run_id in empty)], schema), ()
 
     keys = {run_id: key for run_id, key in snapshot.keys.items() if run_id in done}
     tables = [read_through(store.path, name, schema, keys, read)]
     for folder in snapshot.imports:
         if not done.isdisjoint(folder.run_ids):
-            rows = _query(store, [folder.path], query, schema)
-            tables.append(rows.filter(pc.is_in(rows["run_id"], pa.array(done, pa.string()))))
+            rows = [row for row in rows_of(folder.path) if row["run_id"] in done]
+            tables.append(rows_table(rows, schema))
     table = by_run(pa.concat_tables(tables))
     frame: pd.DataFrame = table.filter(pc.is_valid(table["samples"])).to_pandas()
     return frame
 
 
-def _query(store: Store, folders: Sequence[Path], query: str, schema: pa.Schema) -> pa.Table:
-    tables = {"epochs": EPOCHS, "telemetry": TELEMETRY}
-    while folders := [folder for folder in folders if folder.name not in store.damaged]:
-        paths = {name: [folder / f"{name}.parquet" for folder in folders] for name in tables}
-        damaged_before = len(store.damaged)
-        for name, of_table in tables.items():
-            # DuckDB would convert values to the types of the first file where it can.
-            check_columns(paths[name], of_table, store.leave_out)
-        if len(store.damaged) > damaged_before:
-            continue
-        files = {name: [_literal(path) for path in paths[name]] for name in tables}
-        try:
-            with _connection() as database:
-                return database.sql(query, params=files).to_arrow_table().cast(schema)
-        except (duckdb.Error, UnicodeDecodeError) as error:  # the latter for damaged names
-            for name, of_table in tables.items():
-                for path in paths[name]:
-                    read_all([path], of_table, store.leave_out, validate=True)
-            if len(store.damaged) == damaged_before:
-                reason = one_line(error)[:300]
-                raise BadInput(f"{store.path}: its telemetry cannot be read: {reason}") from None
-    return schema.empty_table()
-
-
-def _connection() -> duckdb.DuckDBPyConnection:
-    threads = min(_MOST_THREADS, processes.cores())
-    return duckdb.connect(
-        config={"memory_limit": _MEMORY, "autoinstall_known_extensions": False, "threads": threads}
+def _training_samples(epochs: pa.Table, telemetry: pa.Table) -> dict[str, Gpus]:
+    """Return the samples that count, by run."""
+    is_counted = pc.field("phase").isin([*TRAINING]) & pc.is_finite(pc.field("duration_s"))
+    for name in ("warmup", "interrupted"):
+        is_counted &= pc.field(name).is_null() | ~pc.field(name)
+    windows = defaultdict[tuple[str, str], list[tuple[int, int]]](list)
+    for row in epochs.filter(is_counted & pc.field("start_ns").is_valid()).to_pylist():
+        end_ns = row["start_ns"] + round(row["duration_s"] * 1e9)
+        windows[row["run_id"], row["host"]].append((row["start_ns"], end_ns))
+    names = ("run_id", "host", "device")
+    is_known = pc.field("t_ns").is_valid()
+    for name in names:
+        is_known &= pc.field(name).is_valid()
+    samples = telemetry.filter((pc.field("kind") == "gpu") & is_known)
+    t_ns = samples["t_ns"].to_numpy()
+    values = np.column_stack([samples[name].to_numpy() for name in QUANTITIES])
+    keys = [samples[name].combine_chunks().dictionary_encode() for name in names]
+    codes = np.ravel_multi_index(
+        [key.indices.to_numpy() for key in keys], [len(key.dictionary) or 1 for key in keys]
     )
-
-
-def _literal(path: Path) -> str:
-    text = os.path.abspath(path)  # noqa: PTH100 - a link stays a link
-    pattern = r"[\[*?]"
-    if "\\" in text and re.search(pattern, text):
-        raise BadInput(
-            f"{path}: a path with a backslash and one of [ * ? cannot be read; rename it"
-        )
-    return re.sub(pattern, r"[\g<0>]", text)
+    order = np.argsort(codes, kind="stable")
+    runs = defaultdict[str, Gpus](dict)
+    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else ():
+        run_id, host, device = (key[int(rows[0])].as_py() for key in keys)
+        if spans := windows.get((run_id, host)):
+            starts_ns, ends_ns = np.array(sorted(spans), dtype=np.int64).T
+            # Of the windows that have begun, the one that ends last: windows may overlap.
+            place = np.searchsorted(starts_ns, t_ns[rows], side="right") - 1
+            is_in = (place >= 0) & (t_ns[rows] <= np.maximum.accumulate(ends_ns)[place])
+            if is_in.any():
+                runs[run_id][host, device] = values[rows[is_in]]
+    return runs

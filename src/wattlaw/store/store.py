@@ -43,7 +43,7 @@ class Store:
 
     def __init__(self, path: Path, *, strict: bool = False) -> None:
         try:
-            os.path.abspath(path).encode()  # noqa: PTH100 - Arrow and DuckDB take it as UTF-8
+            os.path.abspath(path).encode()  # noqa: PTH100 - Arrow takes it as UTF-8
         except UnicodeEncodeError:
             raise BadInput(
                 f"{path}: a store needs a path in valid UTF-8, and a UTF-8 locale such as "
@@ -203,19 +203,8 @@ class Store:
         validate: bool = False,
         snapshot: "Snapshot | None" = None,
     ) -> "pa.Table":
-        """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs).
-
-        Parameters
-        ----------
-        table
-            The name of the table.
-        run_ids
-            Runs with telemetry; by default all.
-        validate
-            Whether a run whose table has a value that no run writes is left out.
-        snapshot
-            The runs; by default those of this moment.
-        """
+        """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs), of some
+        runs or all. With ``validate`` a run with a value that no run writes is left out."""
         import pyarrow as pa
         import pyarrow.compute as pc
 

@@ -24,7 +24,7 @@ class Sample(NamedTuple):
     power_limit_w: float | None = None  # as enforced
     sm_util: float | None = None  # share of time with a kernel on the GPU, 0 to 1, as all shares
     mem_util: float | None = None  # share of time in which device memory was read or written
-    sm_occupancy: float | None = None  # share of active warps (GPM, as the next two)
+    sm_occupancy: float | None = None  # share of active warps
     tensor_util: float | None = None  # share of time in tensor operations
     dram_util: float | None = None  # share of the memory bandwidth
     cpu_cores: float | None = None  # busy cores since the sample before

@@ -14,7 +14,7 @@ import pyarrow as pa
 from wattlaw.common.files import replacing, write_parquet
 from wattlaw.store.rows import FORMULA
 
-#: Suffixes of the files that ``write_table`` writes and ``rows.read_rows`` reads.
+#: Suffixes of the files that ``write_table`` writes.
 KINDS = (".csv", ".parquet", ".jsonl")
 
 

@@ -1,29 +1,19 @@
-"""Numbers and units as people and programs write them: ``8,192``, ``0,85``, ``[ms]``, ``1h30m``.
+"""Numbers and units as people and programs write them: ``8192``, ``[ms]``, ``1-06:00:00``.
 
 Both are read where they can mean one thing only, and never guessed. ``1,234`` is 1234 or 1.234,
-unless it is a whole number or other cells show what the comma is. The ``m`` of ``mj`` is milli or
-mega.
+and the ``m`` of ``mj`` is milli or mega.
 """
 
 import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import Any
 
 #: A number that every program reads alike.
 PLAIN = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,4})?")
-_DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+(?:[eE][+-]?[0-9]{1,4})?")
-#: Groups of three digits after a mark, and a fraction after another one.
-_SPACED = re.compile(
-    r"[+-]?[1-9][0-9]{0,2}(?:([ \u00a0\u2009\u202f'’_])[0-9]{3})(?:\1[0-9]{3})*"
-    r"(?:[.,][0-9]+)?"
-)
-_WITH_COMMAS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:,[0-9]{3})+(?:\.[0-9]*)?")
-_WITH_POINTS = re.compile(r"[+-]?[1-9][0-9]{0,2}(?:\.[0-9]{3})+(?:,[0-9]*)?")
-_TRAILING_UNIT = re.compile(r"\s*[A-Za-zµμ%]+$")
-_DIGITS = re.compile(r"[+-]?[0-9][0-9.,  \u00a0\u2009\u202f'’_]*(?:[eE][+-]?[0-9]+)?")
+#: A number with separators, which may be of thousands or of a fraction.
+_SEPARATED = re.compile(r"[+-]?[0-9][0-9.,  \u00a0\u2009\u202f'’_]*(?:[eE][+-]?[0-9]+)?")
 _NO_NUMBERS = frozenset({"nan", "-nan", "inf", "+inf", "-inf", "infinity", "-infinity"})
 _TIME = {
     **dict.fromkeys(("ns", "nanosecond", "nanoseconds"), 1e-9),
@@ -80,11 +70,7 @@ _AGGREGATE = re.compile(
 )
 _CELL = re.compile(r"(.*[0-9.])\s*([A-Za-zµμ%]{1,14})", re.DOTALL)
 _CLOCK = re.compile(
-    r"(?:([0-9]{1,5})(?:-|\s+days?,?\s+))?([0-9]{1,6}):([0-5][0-9]):([0-5][0-9](?:[.,][0-9]{1,9})?)"
-)
-_HOURS = re.compile(
-    r"(?:([0-9]{1,5})\s*d(?:ays?)?)?\s*(?:([0-9]{1,6})\s*h(?:ours?|rs?)?)?\s*"
-    r"(?:([0-9]{1,6})\s*m(?:in(?:utes?|s)?)?)?\s*(?:([0-9]{1,6}(?:\.[0-9]{1,9})?)\s*s(?:ec(?:onds?|s)?)?)?"
+    r"(?:([0-9]{1,5})(?:-|\s+days?,?\s+))?([0-9]{1,6}):([0-5][0-9]):([0-5][0-9](?:\.[0-9]{1,9})?)"
 )
 _RATE = re.compile(
     r"(samples?|images?|imgs?|examples?|sequences?|seqs?|tokens?|toks?|steps?|it|iters?|"
@@ -98,52 +84,14 @@ class UnclearNumber(ValueError):
     """A text that is ambiguous; the message says in which way, after a comma."""
 
 
-def read_number(text: str, mark: str | None = None, *, whole: bool = False) -> float:
-    """``mark`` is the decimal mark that the column shows, see ``decimal_marks``. ``whole`` says
-    that only a whole number can be meant. Raises ``UnclearNumber`` where the text has several
-    meanings, and ``ValueError`` where it has none."""
+def read_number(text: str) -> float:
+    """Raise ``UnclearNumber`` for a number with separators, and ``ValueError`` for no number."""
     text = text.strip()
-    if PLAIN.fullmatch(text) and not (mark == "," and _WITH_POINTS.fullmatch(text)):
+    if PLAIN.fullmatch(text) or text.lower() in _NO_NUMBERS:
         return float(text)
-    forms = ((",", _WITH_COMMAS), (".", _WITH_POINTS))
-    groupings = [each for each, form in forms if form.fullmatch(text)]
-    if spaced := _SPACED.fullmatch(text):
-        groupings = [spaced[1]]
-    meanings = {text.replace(each, "").replace(",", ".") for each in groupings}
-    if _DECIMAL_COMMA.fullmatch(text):
-        meanings.add(text.replace(",", "."))
-    if len(meanings) > 1 and whole:
-        meanings = {each for each in meanings if "." not in each}
-    elif len(meanings) > 1 and mark is not None:
-        meanings = {each for each in meanings if ("." in each) == (mark in text)}
-    if len(meanings) == 1:
-        return float(meanings.pop())
-    if meanings:
-        either = " or ".join(sorted(meanings))
-        raise UnclearNumber(f", which may be {either}; write it without separators")
-    if text.lower() in _NO_NUMBERS:
-        return float(text)
+    if _SEPARATED.fullmatch(text):
+        raise UnclearNumber(", with separators that are not read: write 1234.5 for 1,234.5")
     raise ValueError
-
-
-def decimal_marks(cells: Iterable[Any], *, whole: bool = False) -> set[str]:
-    marks = set()
-    for cell in cells:
-        if not isinstance(cell, str) or len(cell) > 100:
-            continue
-        text = _TRAILING_UNIT.sub("", cell.strip())
-        if not _DIGITS.fullmatch(text):
-            continue
-        comma, point = text.rfind(","), text.rfind(".")
-        if min(comma, point) >= 0:
-            marks.add("," if comma > point else ".")
-        elif max(comma, point) >= 0:
-            mark, other = (",", ".") if comma >= 0 else (".", ",")
-            if text.count(mark) > 1 or (whole and _WITH_COMMAS.fullmatch(text)):
-                marks.add(other)
-            elif not (_WITH_COMMAS.fullmatch(text) or _WITH_POINTS.fullmatch(text)):
-                marks.add(mark)
-    return marks
 
 
 def finite_number(value: Any) -> float:
@@ -157,7 +105,7 @@ def number_or_inf(value: Any) -> float:
     if isinstance(value, str):
         if not value.isascii() or "_" in value:  # float() would take them
             raise ValueError
-    elif isinstance(value, bool) or not isinstance(value, int | float | Decimal):
+    elif isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError
     try:
         return float(value)
@@ -233,13 +181,11 @@ def is_unit(text: str) -> bool:
     )
 
 
-def quantity(
-    cell: Any, dimension: str | None, scale: float | None, mark: str | None = None
-) -> float:
+def quantity(cell: Any, dimension: str | None, scale: float | None) -> float:
     """Return a cell in the unit of its field: a number, a number with a unit, or a time as
-    ``[days-]hh:mm:ss`` or ``1h30m``. ``dimension`` is one of ``UNITS``, None for any; ``scale`` the
-    factor of a number without a unit, None where unclear; ``mark`` the column's decimal mark.
-    Raises ``ValueError`` if it is not finite, or its unit is unclear or of another dimension."""
+    ``[days-]hh:mm:ss``. ``dimension`` is one of ``UNITS``, None for any; ``scale`` the factor of a
+    number without a unit, None where unclear. Raises ``ValueError`` if it is not finite, or its
+    unit is unclear or of another dimension."""
     if isinstance(cell, str):
         text = cell.strip()
         if dimension in (None, "time") and (seconds := _clock(text)) is not None:
@@ -248,10 +194,8 @@ def quantity(
             known = [factor(match[2], each) for each in UNITS if dimension in (None, each)]
             factors = [value for value in known if value is not None]
             if factors:
-                return finite_number(read_number(match[1], mark)) * factors[0]
-        cell = read_number(text, mark)
-    elif isinstance(cell, Decimal):
-        cell = float(cell)
+                return finite_number(read_number(match[1])) * factors[0]
+        cell = read_number(text)
     value = finite_number(cell)
     if scale is None:
         raise ValueError
@@ -259,13 +203,9 @@ def quantity(
 
 
 def _clock(text: str) -> float | None:
-    """Return the seconds of ``1-06:00:00`` or ``1h30m``; a single number with a unit is none."""
-    if len(text) > 100:
-        return None
-    match = _CLOCK.fullmatch(text)
+    """Return the seconds of ``1-06:00:00``."""
+    match = _CLOCK.fullmatch(text) if len(text) <= 100 else None
     if match is None:
-        match = _HOURS.fullmatch(text)
-        if match is None or sum(part is not None for part in match.groups()) < 2:
-            return None
+        return None
     days, hours, minutes = (int(part or 0) for part in match.groups()[:3])
-    return ((days * 24 + hours) * 60 + minutes) * 60 + float((match[4] or "0").replace(",", "."))
+    return ((days * 24 + hours) * 60 + minutes) * 60 + float(match[4])

@@ -6,7 +6,7 @@ from import_samples import SAMPLES
 from importer_suite import ImporterSuite
 from wattlaw.common import registry
 from wattlaw.importing.importer import GROUP
-from wattlaw.store import decoded_size
+from wattlaw_formats import hdf5
 
 OF_ADDON = [sample for sample in SAMPLES
             if type(registry.load(GROUP, sample.format)).__module__.startswith("wattlaw_formats")
@@ -16,7 +16,7 @@ OF_ADDON = [sample for sample in SAMPLES
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some of perun's damaged files make HDF5 loop without end."""
-    monkeypatch.setattr(decoded_size, "_LEAST_S", 5.0)
+    monkeypatch.setattr(hdf5, "_LEAST_S", 5.0)
 
 
 @pytest.mark.parametrize("sample", OF_ADDON, ids=lambda sample: sample.file)

@@ -10,7 +10,7 @@ import import_samples as samples
 from imported import a_file, left_out, notes, windows
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
-from wattlaw.store import decoded_size
+from wattlaw_formats import hdf5
 
 
 def test_wraps_of_a_perun_counter_are_repaired(tmp_path):
@@ -66,7 +66,7 @@ def test_links_of_an_hdf5_file_to_other_files_are_not_followed(tmp_path):
 
 
 def test_a_file_that_makes_hdf5_loop_without_end_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(decoded_size, "_LEAST_S", 2.0)
+    monkeypatch.setattr(hdf5, "_LEAST_S", 2.0)
     content = bytearray(samples.perun())
     # The heap's seventh text has one byte; a size beyond its neighbours makes HDF5 loop.
     at = content.index(struct.pack("<QQ", 7, 1), content.index(b"GCOL"))

@@ -47,8 +47,6 @@ _FILES = {
     "mem_info_vram_total": 64 << 30,
     "pp_dpm_sclk": "0: 500Mhz\n1: 800Mhz *\n2: 1700Mhz",
     "pp_dpm_mclk": "0: 400Mhz\n1: 1600Mhz *",
-    "pp_od_clk_voltage": "OD_SCLK:\n0: 500Mhz\n1: 1700Mhz",
-    "power_dpm_force_performance_level": "auto",
 }
 #: What differs between models, in the device's folder and among its sensors.
 MODELS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
@@ -101,10 +99,6 @@ class Gpu:
     @limit_mw.setter
     def limit_mw(self, value: int) -> None:
         self.set(power1_cap=value * 1000)
-
-    @property
-    def level(self) -> str:
-        return (self.folder / "power_dpm_force_performance_level").read_text().strip()
 
     def set(self, **values: object) -> None:
         """Write files of the device and, where the name is one of a sensor, of its sensors."""
@@ -177,9 +171,7 @@ class AmdMachine:
         if self.model == "MI250X" and place % 2:
             gpu.set(**SECONDARY)
         self._add_node(place)
-        gpu.set_smi(
-            energy_accumulator=5_000_000_000, accumulation_counter=1000, ppt_residency_acc=10
-        )
+        gpu.set_smi(energy_accumulator=5_000_000_000)
         return gpu
 
     def _add_node(self, place: int) -> None:

@@ -19,27 +19,6 @@ enum { MAX_GPUS = 32, TEXT = 256 };
 
 typedef struct { char path[4096]; unsigned domain, bus, device, function; } Gpu;
 typedef union { uint64_t as_uint; } Bdf;
-typedef struct {
-    uint8_t header[4];
-    uint16_t temperatures[6], activity[3], average_socket_power;
-    uint64_t energy_accumulator, system_clock_counter;
-    uint16_t clocks[14];
-    uint32_t throttle_status;
-    uint16_t fan, pcie_width, pcie_speed;
-    uint32_t gfx_activity_acc, mem_activity_acc;
-    uint16_t hbm[4];
-    uint64_t firmware_timestamp;
-    uint16_t voltages[3];
-    uint64_t indep_throttle_status;
-    uint16_t current_socket_power, vcn[4];
-    uint32_t gfxclk_lock_status;
-    uint16_t xgmi_width, xgmi_speed;
-    uint64_t pcie[5], xgmi_read[8], xgmi_write[8];
-    uint16_t gfxclks[8], socclks[4], vclk0s[4], dclk0s[4], jpeg[32];
-    uint32_t nak_sent, nak_received;
-    uint64_t accumulation_counter, prochot, ppt_residency_acc;
-} Metrics; /* its head; the caller's structure is longer */
-
 static Gpu gpus[MAX_GPUS];
 static unsigned count;
 static int users;
@@ -126,12 +105,5 @@ int amdsmi_get_energy_count(Gpu *gpu, uint64_t *energy, float *resolution, uint6
     *energy = watts ? (uint64_t)(joules / (*resolution * 1e-6))
                     : value(gpu, "energy_accumulator", UINT64_MAX);
     *timestamp = 0;
-    return SUCCESS;
-}
-
-int amdsmi_get_gpu_metrics_info(Gpu *gpu, Metrics *metrics) {
-    CHECK(gpu);
-    metrics->accumulation_counter = value(gpu, "accumulation_counter", UINT64_MAX);
-    metrics->ppt_residency_acc = value(gpu, "ppt_residency_acc", UINT64_MAX);
     return SUCCESS;
 }

@@ -113,7 +113,7 @@ class Board(ctypes.Structure):
         *((name, c_int32) for name in ("buffers", "buffer_period_ms", "buffer_length")),
         *((name, c_int32) for name in ("sm_util_high", "sm_util_low")),
         *((name, c_int32) for name in ("mem_util_high", "mem_util_low")),
-        *((name, c_int32) for name in ("temperature_c", "gpm", "mig_mode", "mig_count")),
+        *((name, c_int32) for name in ("temperature_c", "mig_mode", "mig_count")),
         *((name, c_int32) for name in ("persistence", "pstate", "virtualization")),
         *(
             (name, c_int32)

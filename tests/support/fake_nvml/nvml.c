@@ -74,7 +74,7 @@ struct board {
     int32_t counter_mode, refresh_ms;
     int32_t instant_power, average_power, buffers, buffer_period_ms, buffer_length;
     int32_t sm_util_high, sm_util_low, mem_util_high, mem_util_low;
-    int32_t temperature_c, gpm, mig_mode, mig_count, persistence, pstate;
+    int32_t temperature_c, mig_mode, mig_count, persistence, pstate;
     int32_t virtualization; /* 2: a vGPU in a virtual machine, without power and energy */
     int32_t capability;     /* of CUDA, times ten */
     int32_t module_mw, module_counter; /* what else the module draws (0: none), and if it counts */
@@ -117,14 +117,6 @@ struct profile_info { unsigned version, id, priority; struct mask conflicts; };
 struct profiles_info { unsigned version; struct mask offered; struct profile_info each[255]; };
 struct current_profiles { unsigned version; struct mask offered, requested, enforced; };
 struct requested_profiles { unsigned version; struct mask requested; };
-struct gpm_sample { int board; int64_t ns; double high_s; };
-struct gpm_support { unsigned version, supported; };
-struct gpm_metric { unsigned id, result; double value; const char *names[3]; };
-struct gpm_get {
-    unsigned version, count;
-    struct gpm_sample *first, *second;
-    struct gpm_metric metrics[]; /* its length depends on the caller's version */
-};
 
 static struct state *state;
 static int state_fd = -1, users;
@@ -979,50 +971,5 @@ int nvmlDeviceIsMigDeviceHandle(Device d, unsigned *out)
     ENTER_ANY(d);
     (void)b;
     *out = d->mig >= 0;
-    return SUCCESS;
-}
-
-/* ---- GPM ---- */
-int nvmlGpmQueryDeviceSupport(Device d, struct gpm_support *out)
-{
-    ENTER(d);
-    out->supported = (unsigned)b->gpm;
-    return out->version == 1 ? SUCCESS : ARGUMENT_VERSION_MISMATCH;
-}
-
-int nvmlGpmSampleAlloc(struct gpm_sample **out)
-{
-    ENTER_SYSTEM();
-    *out = calloc(1, sizeof **out);
-    return *out ? SUCCESS : MEMORY;
-}
-
-int nvmlGpmSampleFree(struct gpm_sample *sample) { ENTER_SYSTEM(); free(sample); return SUCCESS; }
-
-int nvmlGpmSampleGet(Device d, struct gpm_sample *out)
-{
-    ENTER(d);
-    if (!b->gpm) return NOT_SUPPORTED;
-    int64_t ns = now_ns();
-    *out = (struct gpm_sample){d->board, ns, sums_at(b, ns).high_s};
-    return SUCCESS;
-}
-
-int nvmlGpmMetricsGet(struct gpm_get *get)
-{
-    ENTER_SYSTEM();
-    if (get->version != 1) return ARGUMENT_VERSION_MISMATCH;
-    struct gpm_sample *first = get->first, *second = get->second;
-    if (!first || !second || first->board != second->board || first->ns >= second->ns)
-        return INVALID_ARGUMENT;
-    const struct board *b = &state->boards[first->board];
-    double high = (second->high_s - first->high_s) / ((double)(second->ns - first->ns) / 1e9);
-    for (struct gpm_metric *m = get->metrics; m < get->metrics + get->count; m++) {
-        int sm = m->id == 2 || m->id == 3 || m->id == 5; /* SM busy, SM occupancy, any tensor */
-        m->result = sm || m->id == 10 ? SUCCESS : NOT_SUPPORTED;
-        m->value = 0;
-        if (sm) m->value = high * b->sm_util_high + (1 - high) * b->sm_util_low;
-        if (m->id == 10) m->value = high * b->mem_util_high + (1 - high) * b->mem_util_low;
-    }
     return SUCCESS;
 }

@@ -70,7 +70,6 @@ def _describe(device: Device) -> str:
     texts = {
         "energy_counter": "energy counter ({})", "power": "power ({})",
         "counter_refresh_s": "updated every {} s", "resolution_s": "updated every {} s",
-        "age_s": "{} s old",
     }  # fmt: skip
     sources = []
     for name, text in texts.items():

@@ -24,9 +24,7 @@ from wattlaw.study.labels import group_label
 def fit(
     source: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="STORE|TABLE", help="Results folders, or one .csv, .parquet or .jsonl file."
-        ),
+        typer.Argument(metavar="STORE|TABLE", help="Results folders, or one .csv or .jsonl file."),
     ],
     x: Annotated[str, typer.Option(help="Column with the number of workers.")] = "gpus",
     y: Annotated[

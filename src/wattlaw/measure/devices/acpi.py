@@ -8,7 +8,6 @@ meter without a channel is that of the node.
 """
 
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,11 +16,11 @@ from typing import Self
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import cray, sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, shares_node
-from wattlaw.measure.devices.meter import Device, Facts, Sample, Target
+from wattlaw.measure.devices.meter import Device, Facts, Target
 from wattlaw.store.streams import Kind
 
-#: Of the node, whose reading can take some time; how long the last one of a run is waited for.
-_NODE_PERIOD_S, _LAST_S = 1.0, 1.0
+#: Of the node, whose reading can take some time.
+_NODE_PERIOD_S = 1.0
 _CHANNEL = re.compile(r"(.+) Power Socket (\d+)")
 
 
@@ -107,10 +106,7 @@ def _sources(channels: dict[str, PowerMeter], socket: int) -> list[FileSource]:
 
 
 class NodePowerMeter(_AcpiMeter):
-    """The node, by its only power meter. A thread reads it, and the next call has the result."""
-
-    _reading: threading.Thread | None = None
-    _samples: list[Sample]
+    """The node, by its only power meter."""
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -124,22 +120,3 @@ class NodePowerMeter(_AcpiMeter):
         contains: tuple[Kind, ...] = ("module", "gpu", "cpu", "dram")
         device = Device("node-acpi", "node", "node by ACPI", facts, contains)
         return cls([meters[0].source(device)], max(target.period_s, _NODE_PERIOD_S))
-
-    def read(self, *, last: bool = False) -> list[Sample]:
-        reading = self._reading or self._start()
-        if last:
-            reading.join(_LAST_S)
-        if reading.is_alive():
-            return []
-        samples = self._samples
-        self._reading = None if last else self._start()
-        return samples
-
-    def _start(self) -> threading.Thread:
-        def read() -> None:
-            self._samples = super(NodePowerMeter, self).read()
-
-        self._samples = []
-        self._reading = threading.Thread(target=read, daemon=True)  # one that hangs may go on
-        self._reading.start()
-        return self._reading

@@ -2,13 +2,10 @@
 
 A file has a value, its unit and a time, such as ``1234 J 1500000000000000 us``. The blade's
 controller updates all files about ten times a second and then increments ``freshness``, so files
-are of one moment if ``freshness`` is the same before and after them. ``startup`` changes when the
-counters start again; ``generation`` counts changes of the power cap (HPE Cray Supercomputing User
+are of one moment if ``freshness`` is the same before and after them (HPE Cray Supercomputing User
 Environment, "User Access to Compute Node Power Data").
 """
 
-import contextlib
-import math
 import os
 import re
 import time
@@ -21,7 +18,6 @@ from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import (
     FileMeter,
     FileSource,
-    failed_device,
     reading_error,
     shares_node,
 )
@@ -33,11 +29,8 @@ _DEFAULT_HZ = 10
 _TRIES = 5
 #: The run has a note if the counters are not updated for this long.
 _STALE_S = 5.0
-_MAX_AGE_S = 3600.0
-#: How long opening the meter waits for an update.
-_OPEN_WAIT_S = 1.0
 _NAME = re.compile(r"(?:(cpu|memory|accel)(\d*)_)?energy")
-_VALUE = re.compile(r"(\d{1,18}) J(?: (\d{1,18}) us)?")
+_VALUE = re.compile(r"(\d{1,18}) J(?: \d{1,18} us)?")
 _PARTS: Mapping[str, tuple[Kind, str]] = {
     "cpu": ("cpu", "processors"),
     "memory": ("dram", "memory"),
@@ -63,8 +56,6 @@ class CrayMeter(FileMeter):
         super().__init__(sources, period_s, permit)
         self._fresh = -1  # the freshness of the last samples
         self._fresh_s = time.monotonic()
-        self._startup, self._generation = _read("startup"), _read("generation")
-        self._notes: list[str] = []
         self._stale: str | None = None
 
     @classmethod
@@ -75,44 +66,34 @@ class CrayMeter(FileMeter):
         permit = f"chmod -R o+rX {folder}"
         try:
             names = {path.name for path in folder.iterdir()}
-        except OSError as error:
+            sysfs.read_text(folder / "freshness")
+        except (OSError, ValueError) as error:
             raise reading_error(folder, error, permit) from None
         hz = sysfs.read_optional(folder / "raw_scan_hz") or _DEFAULT_HZ
         matches = [match for name in sorted(names) if (match := _NAME.fullmatch(name))]
         has_accelerators = any(match[1] == "accel" and match[2] for match in matches)
         sources = [
-            FileSource(
-                _device(path, match, 1 / hz, target),
-                path,
-                scale=1.0,
-                parse=lambda text: _parse(text)[0],
-            )
+            FileSource(_device(match, 1 / hz, target), folder / match[0], scale=1.0, parse=_parse)
             for match in matches
-            if (path := folder / match[0])
             # Sums of what is counted, and parts of it, are left out.
-            and not (match[0] == "accel_energy" and has_accelerators)
+            if not (match[0] == "accel_energy" and has_accelerators)
             and not (match[1] == "cpu" and match[2] and "cpu_energy" in names)
         ]
         if not sources:
             raise NotAvailable(f"no energy counter in {folder}")
-        meter = cls(sources, max(target.period_s, 1 / hz), permit)
-        if reason := _stale_reason(meter.sources, folder / "freshness", permit):
-            meter._failed += [failed_device(source.device, reason) for source in meter.sources]
-            meter.sources = []
-        return meter
+        return cls(sources, max(target.period_s, 1 / hz), permit)
 
     def read(self, *, last: bool = False) -> list[Sample]:
         """Return the counters of one moment; none if they are those of the last reading."""
-        if not self.sources:
-            return []
+        freshness = counters() / "freshness"
         for _ in range(_TRIES):
-            fresh, startup = _read("freshness"), _read("startup")
+            fresh = sysfs.read_optional(freshness)
             if fresh is not None and fresh == self._fresh:
                 break
             samples = super().read(last=last)
-            if fresh is not None and _read("freshness") == fresh:
+            if fresh is not None and sysfs.read_optional(freshness) == fresh:
                 self._fresh, self._fresh_s, self._stale = fresh, time.monotonic(), None
-                return self._since_startup(samples, startup)
+                return samples
         if time.monotonic() - self._fresh_s > _STALE_S:
             self._stale = (
                 f"pm_counters: not updated for {_STALE_S:g} s; energy is missing until the next "
@@ -121,60 +102,18 @@ class CrayMeter(FileMeter):
         return []
 
     def problems(self) -> list[str]:
-        return [*super().problems(), *self._notes, *([self._stale] if self._stale else [])]
-
-    def _since_startup(self, samples: list[Sample], startup: int | None) -> list[Sample]:
-        """Begin again at 0 after a restart of the counters: one that has passed its old value since
-        would otherwise look as if it had continued."""
-        generation = _read("generation")
-        if generation not in (None, self._generation):
-            self._notes.append("pm_counters: the node's power cap was changed during the run")
-            self._generation = generation
-        if startup in (None, self._startup):
-            return samples
-        self._notes.append(f"pm_counters: restarted (startup was {self._startup}, is {startup})")
-        self._startup = startup
-        for source in self.sources:
-            source.counter.offset = -source.counter.raw
-        return [sample._replace(energy_j=0.0) for sample in samples]
+        return [*super().problems(), *([self._stale] if self._stale else [])]
 
 
-def _read(name: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(sysfs.read_text(counters() / name).split()[0])
-    return None
-
-
-def _stale_reason(sources: Sequence[FileSource], freshness: Path, permit: str) -> object:
-    """Their times decide if one is recent. The clock may be wrong: else ``freshness`` decides."""
-    try:
-        first = sysfs.read_text(freshness)
-    except (OSError, ValueError) as error:
-        return reading_error(freshness, error, permit)
-    ages_s = (source.device.facts["age_s"] for source in sources)
-    if any(isinstance(age_s, float) and age_s <= _STALE_S for age_s in ages_s):
-        return None
-    end_s = time.monotonic() + _OPEN_WAIT_S
-    while time.monotonic() < end_s:
-        time.sleep(0.02)
-        if sysfs.optional_text(freshness) != first:
-            return None
-    return f"{freshness} stays at {first} for {_OPEN_WAIT_S:g} s, so the counters are not updated"
-
-
-def _parse(text: str) -> tuple[int, float | None]:
+def _parse(text: str) -> int:
     match = _VALUE.fullmatch(text)
     if match is None:
         raise ValueError(f"{text[:20]!a} is not an energy in J")
-    return int(match[1]), int(match[2]) * 1e-6 if match[2] else None
+    return int(match[1])
 
 
-def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) -> Device:
-    facts: dict[str, Any] = {
-        "energy_counter": "pm_counters",
-        "counter_refresh_s": refresh_s,
-        "age_s": _age_s(path),
-    }
+def _device(match: re.Match[str], refresh_s: float, target: Target) -> Device:
+    facts: dict[str, Any] = {"energy_counter": "pm_counters", "counter_refresh_s": refresh_s}
     if match[1] is None:
         facts |= {"scope": "node with all its parts", "is_shared": shares_node()}
         return Device("cray-node", "node", "node by pm_counters", facts, _NODE_CONTAINS)
@@ -183,15 +122,6 @@ def _device(path: Path, match: re.Match[str], refresh_s: float, target: Target) 
     is_shared = shares_node() if kind != "gpu" else not _sees_all_gpus(target)
     facts |= {"scope": f"{name} of the node", "complements": True, "is_shared": is_shared}
     return Device(f"cray-{match[1]}{match[2]}", kind, f"{name} by pm_counters", facts)
-
-
-def _age_s(path: Path) -> float | None:
-    """Return how long ago a counter was updated, None if its clock is not set."""
-    with contextlib.suppress(OSError, ValueError):
-        time_s = _parse(sysfs.read_text(path))[1]
-        age_s = math.inf if time_s is None else time.time() - time_s
-        return age_s if 0 <= age_s < _MAX_AGE_S else None
-    return None
 
 
 def _sees_all_gpus(target: Target) -> bool:

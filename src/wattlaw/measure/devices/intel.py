@@ -1,4 +1,4 @@
-"""Intel GPUs: their energy counters and power limits, as the i915 and xe drivers show them.
+"""Intel GPUs: their energy counters, as the i915 and xe drivers show them.
 
 The hwmon chip ``i915`` or ``xe`` of a card has ``energyN_input`` in microjoules and the power limit
 ``powerN_max`` in microwatts. N is 1 for the card, and 2 for the package where xe has no counter or
@@ -6,7 +6,6 @@ limit of the card. The chips ``i915_gt0`` and ``i915_gt1`` count the tiles of a 
 parts of it (kernel documentation, ABI/testing/sysfs-driver-intel-i915-hwmon and -xe-hwmon).
 """
 
-import contextlib
 import os
 import re
 import time
@@ -18,7 +17,6 @@ from typing import Self
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
-from wattlaw.measure.devices.limiter import GpuLimiter, LimitState, setting_problem, write_setting
 from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
 from wattlaw.measure.devices.visible import has_job_gpus
 
@@ -26,9 +24,6 @@ _ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
-#: The drivers report no minimum. They accept any limit and apply the card's minimum if it is lower.
-_MIN_W = 1.0
-_NO_CLOCK = "wattlaw limits the power of Intel GPUs only"
 _ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _MODELS = {
     "0bd5": "Intel Data Center GPU Max 1550",
@@ -193,53 +188,3 @@ class IntelMeter(FileMeter):
                 for sample in samples
             ]
         return samples
-
-
-class IntelLimiter(GpuLimiter[IntelGpu]):
-    """Limits the power of all cards of the machine, which needs root."""
-
-    @classmethod
-    def open(cls) -> Self:
-        shared: set[str] = set()
-        with contextlib.suppress(NotAvailable):
-            shared = {gpu.id for gpu in visible_gpus() if gpu.is_shared}
-        gpus = {
-            gpu.id: replace(gpu, is_shared=gpu.id in shared)
-            for gpu in find_gpus()
-            if gpu.limit is not None
-        }
-        if not gpus:
-            raise NotAvailable("no Intel GPU with a power limit (i915 or xe)")
-        return cls(gpus)
-
-    def read(self, device: str) -> LimitState:
-        """Return the limit of a card; 0 W means that no limit is in force."""
-        gpu = self._gpu(device)
-        now_w, rated_w = gpu.limit_w, gpu.facts["max_power_limit_w"]
-        if now_w is None:
-            raise NotAvailable(f"{device}: its power limit cannot be read; the card may be lost")
-        most_w = rated_w if isinstance(rated_w, float) and rated_w > 0 else None
-        least_w = None if most_w is None else _MIN_W
-        return LimitState(
-            device, gpu.name, now_w, now_w or None, most_w, least_w, most_w,
-            is_shared=gpu.is_shared, no_clock_limit_reason=_NO_CLOCK,
-        )  # fmt: skip
-
-    def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit; 0 W removes it, as it may have been before."""
-        gpu, state = self._gpu(device), self.read(device)
-        if gpu.limit is None or not (
-            watts == 0 or (state.min_w or 0.0) <= watts <= (state.max_w or 0.0)
-        ):
-            raise NotAvailable(f"{device}: {watts:g} W is outside {state.min_w} to {state.max_w} W")
-        write_setting(device, gpu.limit, str(round(watts * 1e6)))
-
-    def permission_problem(self, device: str) -> str | None:
-        limit = self._gpu(device).limit
-        return None if limit is None else setting_problem(device, limit)
-
-    def lock_clock(self, device: str, mhz: float) -> None:  # noqa: ARG002 - none is
-        raise NotAvailable(f"{self._gpu(device).id} has no clock limit: {_NO_CLOCK}")
-
-    def unlock_clock(self, device: str) -> None:
-        self.lock_clock(device, 0)

@@ -1,12 +1,10 @@
 """The interface to hardware with limits: a ``Limiter`` reads and sets limits of devices."""
 
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Generic, Protocol, Self, TypeVar
 
-from wattlaw.common.errors import NotAvailable, NotPermitted
+from wattlaw.common.errors import NotAvailable
 
 GROUP = "wattlaw.limiters"
 G = TypeVar("G")
@@ -22,7 +20,7 @@ class LimitState:
 
     device: str
     name: str
-    power_limit_w: float | None = None  # the last requested one; 0: no limit is in force
+    power_limit_w: float | None = None  # the last requested one
     enforced_w: float | None = None  # the one that the device applies
     default_w: float | None = None
     min_w: float | None = None
@@ -50,13 +48,7 @@ class Limiter(Protocol):
 
     @classmethod
     def open(cls) -> Self:
-        """Open the limiter.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotAvailable
-            There is no device to limit in this way; the message says why.
-        """
+        """Raise ``NotAvailable``, which says why, if there is no device to limit in this way."""
 
     def devices(self) -> list[str]:
         """Return the ids of the devices, the same as those of the meter."""
@@ -65,18 +57,9 @@ class Limiter(Protocol):
         """Return the state of a device; raises ``NotAvailable`` if it does not answer."""
 
     def set_power_limit(self, device: str, watts: float) -> None:
-        """Set the power limit of a device.
-
-        Where ``read`` reports 0 W as no limit in force, 0 W removes the limit. The message of an
-        error has the device's id, and says "lost" of a device that is gone.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotPermitted
-            This user may not set limits in this way.
-        wattlaw.common.errors.NotAvailable
-            The device refuses it or does not answer.
-        """
+        """Raise ``NotPermitted`` if this user may not set limits in this way, and ``NotAvailable``
+        if the device refuses it or does not answer. The message has the device's id, and says
+        "lost" of a device that is gone."""
 
     def lock_clock(self, device: str, mhz: float) -> None:
         """Lock the SM clock at a frequency; raises as ``set_power_limit`` does."""
@@ -85,16 +68,11 @@ class Limiter(Protocol):
         """Unlock the SM clock; raises as ``set_power_limit`` does."""
 
     def request_profiles(self, device: str, profiles: Collection[str]) -> None:
-        """Request these power profiles and no others; raises as ``set_power_limit`` does.
-
-        Devices that offer none need not have it.
-        """
+        """Request these power profiles and no others; raises as ``set_power_limit`` does. Devices
+        that offer none need not have it."""
 
     def permission_problem(self, device: str) -> str | None:  # noqa: ARG002 - unknown
-        """Return why this user may not set limits in this way, None if that is not known.
-
-        Nothing is set.
-        """
+        """Return why this user may not set limits in this way, None if that is not known."""
         return None
 
     def close(self) -> None:
@@ -116,31 +94,6 @@ class GpuLimiter(Limiter, Generic[G]):
         if gpu is None:
             raise NotAvailable(f"GPU {device} is not on this machine")
         return gpu
-
-
-def setting_problem(device: str, path: Path) -> str | None:
-    """Return why this user may not write a setting of a device, None if that is not known."""
-    if not path.exists() or os.access(path, os.W_OK):
-        return None
-    return f"{device}: {path}: setting limits requires root"
-
-
-def write_setting(device: str, path: Path, text: str) -> None:
-    """Write a setting of a device to a file of the kernel, which must exist.
-
-    Raises ``NotPermitted`` if this user may not, and ``NotAvailable`` for any other error.
-    """
-    try:
-        file = os.open(path, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
-        try:
-            os.write(file, f"{text}\n".encode())
-        finally:
-            os.close(file)
-    except OSError as error:
-        message = f"{device}: {path}: {error.strerror}"
-        if isinstance(error, PermissionError):
-            raise NotPermitted(f"{message}: setting limits requires root") from None
-        raise NotAvailable(message) from None
 
 
 #: Limiters by name, in the order in which to try them.

@@ -23,8 +23,7 @@ class Device:
 
     - ``scope``: what is counted, as text for users.
     - ``energy_counter``, ``power``: the source of each, such as ``hwmon``.
-    - ``resolution_s`` or ``counter_refresh_s``: how often the hardware updates its values;
-      ``age_s``: how old they are when they are read.
+    - ``resolution_s`` or ``counter_refresh_s``: how often the hardware updates its values.
     - ``power_limit_w``, ``min_power_limit_w``, ``max_power_limit_w``: the limit and its range in W;
       a power far above the greatest is implausible, and predictions of limits keep to the range.
     - ``is_shared``: others may use a part of it, so that its energy may include theirs.
@@ -86,13 +85,8 @@ class Meter(Protocol):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        """Open the meter.
-
-        Raises
-        ------
-        wattlaw.common.errors.NotAvailable
-            This machine or user has no such hardware; the message says why and what would help.
-        """
+        """Raise ``NotAvailable`` if this machine or user has no such hardware; the message says why
+        and what would help."""
 
     def devices(self) -> list[Device]:
         """Return the devices that are read; none if there are none to report."""

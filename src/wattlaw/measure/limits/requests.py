@@ -77,8 +77,7 @@ def check_range(state: LimitState, limits: Limits, devices: Collection[str] = ()
         allowed = f"{low:g} to {high:g} {unit} of {name}"
         if not low <= value <= high:
             raise NotAvailable(f"a {kind} of {value:g} {unit} is outside {allowed}")
-        # 0 W: no limit is in force.
-        before = (state.power_limit_w or low) if unit == "W" else low
+        before = low if unit == "MHz" or state.power_limit_w is None else state.power_limit_w
         if not low - LIMIT_TOLERANCE_W <= before <= high + LIMIT_TOLERANCE_W:
             raise NotAvailable(
                 f"the present {kind} of {before:g} {unit} is outside {allowed}, so it could not be "

@@ -1,12 +1,11 @@
 """Energy, power and utilisation of the AMD GPUs that this process may use.
 
-Power, utilisation and clocks are those of the driver's files. The energy counter and the share of
-time at the power limit are in the library of AMD SMI only (``libamd_smi.so``), which is read by its
-Python binding where both are installed.
+Power, utilisation and clocks are those of the driver's files. The energy counter of
+most boards is in the library of AMD SMI only (``libamd_smi.so``), which is read by its Python
+binding where both are installed.
 """
 
 import contextlib
-import ctypes
 import importlib
 import io
 import time
@@ -23,7 +22,7 @@ from wattlaw.measure.devices.visible import GpuSelection
 
 #: The driver reads its sensors again after a millisecond; the firmware averages power over more.
 _MIN_PERIOD_S = 0.05
-#: The periods of the clock and throttling, and of values that change slowly.
+#: The periods of the clock, and of values that change slowly.
 _SECOND_NS, _SLOW_NS = 950_000_000, 4_950_000_000
 #: After so many readings in a row without power and energy, a GPU is not read any more.
 _MAX_FAILURES = 10
@@ -95,8 +94,6 @@ class _Reader:
         self.problem: str | None = None
         self._failures = self._second_ns = self._slow_ns = 0
         self._counter = WrappingCounter(2**32)
-        self._cycles: tuple[int, int, int] | None = None
-        self._throttled_s = 0.0
         is_reporter = gpu.reporter == gpu.uuid
         powers, counters = (_POWER, ("amdsmi", "energy1_input")) if is_reporter else ((), ())
         self._power_by = next((name for name in powers if self._watts(name)), None)
@@ -152,7 +149,6 @@ class _Reader:
         if last or now_ns - self._second_ns >= _SECOND_NS:
             self._second_ns = now_ns
             values["sm_clock_mhz"] = _clock(folder / "pp_dpm_sclk")
-            values["power_throttle_s"] = self._throttle(now_ns)
         if last or now_ns - self._slow_ns >= _SLOW_NS:
             self._slow_ns = now_ns
             values |= self._slow()
@@ -175,18 +171,6 @@ class _Reader:
             return None if self._smi is None else self._smi.energy_count(self._gpu.bus_id)
         count = sysfs.read_optional(self._hwmon / source) if source else None
         return None if count is None else (count, 1e-6)
-
-    def _throttle(self, now_ns: int) -> float | None:
-        """Return the time at the power limit: the share of the firmware's cycles at it."""
-        if self._smi is None or self._energy_by is None:
-            return None
-        if (cycles := self._smi.power_limit_cycles(self._gpu.bus_id)) is None:
-            return None
-        last, self._cycles = self._cycles, (*cycles, now_ns)
-        if last is not None and cycles[0] > last[0] and cycles[1] >= last[1]:
-            share = min(1.0, (cycles[1] - last[1]) / (cycles[0] - last[0]))
-            self._throttled_s += share * (now_ns - last[2]) * 1e-9
-        return self._throttled_s
 
     def _slow(self) -> dict[str, float | None]:
         folder, known_id = self._gpu.folder, self._gpu.unique_id
@@ -257,20 +241,6 @@ class AmdSmi:
             return None
         is_known = 0 < raw < 2**63 and raw not in _SENTINELS and 0 < unit_uj <= 1e6
         return (raw, unit_uj * 1e-6) if is_known else None
-
-    def power_limit_cycles(self, bus_id: str) -> tuple[int, int] | None:
-        """Return the firmware's cycles, and those at the power limit. The binding's own function
-        converts some hundred fields each time."""
-        try:
-            wrapper = self._binding.amdsmi_wrapper
-            metrics = wrapper.amdsmi_gpu_metrics_t()
-            handle = self.handles[bus_id]
-            status = wrapper.amdsmi_get_gpu_metrics_info(handle, ctypes.byref(metrics))
-            cycles, limited = metrics.accumulation_counter, metrics.ppt_residency_acc
-        except Exception:  # such as a binding whose structure has no such field
-            return None
-        is_known = status == wrapper.AMDSMI_STATUS_SUCCESS and not {cycles, limited} & _SENTINELS
-        return (int(cycles), int(limited)) if is_known else None
 
     def close(self) -> None:
         with contextlib.suppress(Exception):

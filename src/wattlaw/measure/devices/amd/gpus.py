@@ -34,10 +34,9 @@ _INSTINCT = {
     "0x75a3": "AMD Instinct MI355X",
 }
 _TWO_GPUS = frozenset({"0x7408", "0x740c"})
+#: The limits of a board, which are 0 on its second GPU.
+_LIMITS = ("power1_cap_default", "power1_cap")
 _MI300A = "0x74a0"
-#: Their performance level "auto" removes a range of clocks that was set (``smu_v13_0`` in the
-#: driver). On other GPUs such a range may stay.
-_RESETS_CLOCKS = frozenset(_INSTINCT) - {"0x738c"}
 #: Devices of DRM's render nodes have the minor numbers 128 and above.
 _FIRST_RENDER_MINOR = 128
 
@@ -75,11 +74,6 @@ class AmdGpu:
             return ("cpu", "dram")
         is_apu = self.hwmon is not None and (self.hwmon / "in1_input").exists()  # of a northbridge
         return ("cpu",) if is_apu else ()
-
-    @property
-    def has_resettable_clocks(self) -> bool:
-        """Return whether a limit of its clocks can be removed without knowing the previous one."""
-        return self.model in _RESETS_CLOCKS
 
 
 def all_gpus() -> list[AmdGpu]:
@@ -187,17 +181,13 @@ def _with_boards(gpus: list[AmdGpu]) -> list[AmdGpu]:
     boards: list[list[str]] = []
     for gpu in sorted(gpus, key=lambda gpu: gpu.bus_id):
         if gpu.model in _TWO_GPUS:
-            is_second = boards and len(boards[-1]) == 1 and not _reports_power(gpu)
+            folder = gpu.hwmon or gpu.folder
+            limits = [sysfs.optional_text(folder / name) for name in _LIMITS]
+            reports_power = any(limit not in (None, "0") for limit in limits)
+            is_second = boards and len(boards[-1]) == 1 and not reports_power
             boards[-1].append(gpu.uuid) if is_second else boards.append([gpu.uuid])
     ids = {uuid: tuple(board) for board in boards for uuid in board}
     return [dataclasses.replace(gpu, board=ids.get(gpu.uuid, ())) for gpu in gpus]
-
-
-def _reports_power(gpu: AmdGpu) -> bool:
-    """Return whether a GPU of an MI250 board is the first one; the other one's limit is 0."""
-    folder = gpu.hwmon or gpu.folder
-    files = ("power1_cap_default", "power1_cap")
-    return any(sysfs.optional_text(folder / file) not in (None, "0") for file in files)
 
 
 def _can_open(path: Path) -> bool:

@@ -73,9 +73,6 @@ class NvidiaMeter:
         return [*self._problems, *notes, *problems]
 
     def close(self) -> None:
-        with contextlib.suppress(pynvml.NVMLError, GpuLost):
-            for reader in self._readers:
-                reader.close()
         self._driver.close()
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -17,10 +16,6 @@ from wattlaw.measure.devices.visible import GpuSelection, parse_ordinal, select
 T = TypeVar("T")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: CUDA reads an integer as strtoul does, and ignores what follows: ``1gpu2`` is 1. A hexadecimal
-#: number is not guessed at.
-_ORDINAL = re.compile(r"(?:\+|-(?=0+(?![0-9])))?([0-9]+)(?![0-9xX])", re.ASCII)
-
 _LOST_ERRORS = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -165,18 +160,15 @@ def _find(
     gpus: Sequence[NvidiaGpu], entry: str, environ: Mapping[str, str]
 ) -> tuple[NvidiaGpu, str] | None:
     """Return the GPU of one entry of the list and the device's id; None for none, or several."""
-    number = _ORDINAL.match(entry)
-    if number is not None:
-        ordinal = parse_ordinal(number[1].lstrip("0") or "0")
+    ordinal = parse_ordinal(entry)
+    if ordinal is not None:
         is_ordered = environ.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
         if not is_ordered and len({gpu.name for gpu in gpus}) > 1:
             raise NotAvailable(
                 f"{_VISIBLE} has the ordinal {entry} on a machine with several GPU models; "
                 "set CUDA_DEVICE_ORDER=PCI_BUS_ID, or name GPUs by UUID"
             )
-        if ordinal is None or ordinal >= len(gpus):
-            return None
-        return gpus[ordinal], gpus[ordinal].uuid
+        return (gpus[ordinal], gpus[ordinal].uuid) if ordinal < len(gpus) else None
     matches: list[tuple[NvidiaGpu, str]] = []
     if entry.startswith("MIG-GPU-"):  # MIG-<GPU's UUID>/<GPU instance>/<compute instance>
         uuid = entry.removeprefix("MIG-").split("/")[0]

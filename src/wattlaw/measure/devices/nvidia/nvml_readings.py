@@ -1,4 +1,4 @@
-"""Direct calls of the driver: field values, its buffers of timestamped samples, activity (GPM).
+"""Direct calls of the driver: field values, and its buffers of timestamped samples.
 
 A buffer is read every few seconds, at full resolution.
 """
@@ -182,50 +182,3 @@ class PeriodMeans:
             t_ns = number * self._period_us * 1000 + round(1000 * sum_us / count)
             means.append((t_ns, {name: sums[2] / sums[0] for name, sums in columns.items()}))
         return means
-
-
-_GPM_METRICS = {
-    "sm_occupancy": pynvml.NVML_GPM_METRIC_SM_OCCUPANCY,
-    "tensor_util": pynvml.NVML_GPM_METRIC_ANY_TENSOR_UTIL,
-    "dram_util": pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL,
-}
-#: A share of a short time can be a little above 100 %.
-_MAX_GPM_PERCENT = 110.0
-
-
-class Gpm:
-    """GPU performance monitoring (Hopper and newer): activity between two readings."""
-
-    def __init__(self, handle: Any) -> None:
-        self._handle = handle
-        self._samples = [pynvml.nvmlGpmSampleAlloc(), pynvml.nvmlGpmSampleAlloc()]
-        self._request = pynvml.c_nvmlGpmMetricsGet_t()
-        self._request.version = pynvml.NVML_GPM_METRICS_GET_VERSION
-        self._request.numMetrics = len(_GPM_METRICS)
-        for place, metric in enumerate(_GPM_METRICS.values()):
-            self._request.metrics[place].metricId = metric
-        self._count = 0
-
-    @classmethod
-    def open(cls, handle: Any) -> Self | None:
-        support = query(pynvml.nvmlGpmQueryDeviceSupport, handle)
-        return cls(handle) if support is not None and support.isSupportedDevice else None
-
-    def read(self) -> dict[str, float]:
-        new = self._samples[self._count % 2]
-        if query(pynvml.nvmlGpmSampleGet, self._handle, new) is None:
-            return {}
-        self._count += 1
-        self._request.sample1, self._request.sample2 = self._samples[self._count % 2], new
-        if self._count < 2 or query(pynvml.nvmlGpmMetricsGet, self._request) is None:
-            return {}
-        return {
-            name: metric.value * 1e-2
-            for name, metric in zip(_GPM_METRICS, self._request.metrics, strict=False)
-            if metric.nvmlReturn == pynvml.NVML_SUCCESS
-            and valid(metric.value, _MAX_GPM_PERCENT) is not None
-        }
-
-    def close(self) -> None:
-        while self._samples:
-            query(pynvml.nvmlGpmSampleFree, self._samples.pop())

@@ -35,7 +35,6 @@ from wattlaw.measure.devices.nvidia.nvml_readings import (
     Field,
     Fields,
     FieldValue,
-    Gpm,
     PeriodMeans,
     Reading,
     SampleBuffer,
@@ -69,7 +68,6 @@ _MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
 #: After so many failures in a row, or failures for so long, a GPU is not read any more.
 _MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 
-_SCOPES = {0: "gpu", 1: "module", 2: "memory"}
 #: Compute capabilities of the GPUs whose power sensor is on for 25 of 100 ms: GA100 and GH100
 #: (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741).
 _PART_TIME_SENSORS, _PART_TIME_DUTY = frozenset({(8, 0), (9, 0)}), 0.25
@@ -108,7 +106,6 @@ class GpuReader:
         self._compared_mw: list[tuple[float, float]] = []
         self._compared_ns = 0
         self._find_sources()
-        self._gpm = query_optional(Gpm.open, gpu.handle)
         self._facts = _features(gpu, self._capability)
 
     def _find_sources(self) -> None:
@@ -205,7 +202,6 @@ class GpuReader:
             "power": self._power_by,
             **self._facts,
             "buffers": ",".join(self._buffers) or None,
-            "gpm": self._gpm is not None,
             "power_buffer_spacing_s": buffer.spacing_s if buffer else None,
             "power_buffer_span_s": buffer.span_s if buffer else None,
         }
@@ -254,8 +250,6 @@ class GpuReader:
         compared = self._compared_mw
         if compared and median(module - gpu for gpu, module in compared) < _MIN_REST_MW:
             self._module_field = None
-            scopes = str(self._facts["power_scopes"] or "").split(",")
-            self._facts["power_scopes"] = ",".join(s for s in scopes if s != "module") or None
             self._open_power_buffer()
             self._choose_power()
             return
@@ -296,10 +290,6 @@ class GpuReader:
             if self._failures >= _MAX_FAILURES or is_failing_long:
                 self.problem = f"{self.gpu.uuid}: no longer read: {describe(error)}"
         return []
-
-    def close(self) -> None:
-        if self._gpm is not None:
-            self._gpm.close()
 
     def _counted(self, values: Reading, now_ns: int) -> list[Sample]:
         samples = []
@@ -362,15 +352,12 @@ class GpuReader:
             throttled_ns = None if status is None else valid(status.violationTime)
         memory = query_optional(pynvml.nvmlDeviceGetMemoryInfo, self._handle)
         average = fields.get(AVERAGE)
-        values: dict[str, Any] = {
+        return {
             "mem_used_bytes": None if memory is None else valid(memory.used, memory.total),
             "power_average_w": None if average is None else average.value * 1e-3,
             "power_throttle_s": scaled(throttled_ns, 1e-9),
             "sm_clock_mhz": self._clock(pynvml.NVML_CLOCK_SM),
         }
-        if self._gpm is not None:
-            values |= query_optional(self._gpm.read) or {}
-        return values
 
     def _read_slow(self, now_ns: int, *, last: bool) -> dict[str, Any]:
         if not last and now_ns - self._slow_ns < _SLOW_NS:
@@ -402,12 +389,7 @@ class GpuReader:
 def _features(
     gpu: NvidiaGpu, capability: tuple[int, int] | None
 ) -> dict[str, str | float | bool | None]:
-    handle, now_ns = gpu.handle, time.time_ns()
-    scopes = [
-        name
-        for scope, name in _SCOPES.items()
-        if query_optional(Fields(handle, ((INSTANT, scope),)).read, now_ns)
-    ]
+    handle = gpu.handle
     limits_mw = query_optional(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     default_mw = query_optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
     mode = query_optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
@@ -416,7 +398,6 @@ def _features(
     users = "all virtual machines on the " if "vgpu" in str(virtualization) else users
     return {
         "power_duty": _PART_TIME_DUTY if capability in _PART_TIME_SENSORS else None,
-        "power_scopes": ",".join(scopes) or None,
         "scope": f"{users}GPU with its memory",
         "default_power_limit_w": watts(default_mw),
         "min_power_limit_w": watts(limits_mw[0]) if limits_mw else None,
