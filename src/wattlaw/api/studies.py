@@ -18,7 +18,6 @@ from wattlaw.report.tables import as_html
 from wattlaw.running import planning
 from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
 from wattlaw.running.launcher import GROUP, Launcher
-from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
@@ -356,7 +355,6 @@ def run(
     *,
     progress: Observer | Callable[[str], object] | None = None,
     openmetrics: str | PathLike[str] | None = None,
-    notify: str | None = None,
 ) -> RunOutcome:
     """Run what a study asks for and the store does not have yet.
 
@@ -375,10 +373,6 @@ def run(
         and a program nothing.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
-    notify
-        A command that is run for each failed run, for limits that could not be restored, and at the
-        end of the study. It gets ``{event, store, run_id, reason, time}`` as JSON on its standard
-        input.
 
     Raises
     ------
@@ -396,7 +390,6 @@ def run(
     plan, path = study.plan, path_of("store", store)
     if not (progress is None or callable(progress) or isinstance(progress, Observer)):
         raise BadInput(f"progress: given {quote(progress)}; allowed: a function such as print")
-    command = None if notify is None else command_words(notify)
     results = Store(path)
     if missing := _launcher(study).examine(plan.study.launch).missing(plan.study):
         raise NotAvailable("; ".join(missing))
@@ -408,16 +401,13 @@ def run(
         write = progress or work.notebook_line() or (lambda _: None)
         progress = LineProgress(write, len(plan.runs), decides=decide is not None)
     observers = [progress]
-    decider = metrics = notifications = None
+    decider = metrics = None
     with closing(launcher), ExitStack() as stack, work.silent():
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 
             metrics = MetricsFile(Path(openmetrics), study.name, results, len(study))
             observers.append(stack.enter_context(metrics))
-        if command is not None:
-            notifications = stack.enter_context(Notifications(command, path))
-            observers.append(notifications)
         if decide is not None:
             from wattlaw.api.deciding import StoreDecider
 
@@ -427,10 +417,8 @@ def run(
         outcome = Campaign(
             plan.study, plan.runs, results, launcher, observers, commit, decider
         ).run()
-        if notifications is not None:
-            notifications.over(outcome)
     warnings = list(outcome.warnings)
-    for source in (decider, metrics, notifications):
+    for source in (decider, metrics):
         warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     ended = RunOutcome(**vars(outcome), store=path, has_jobs=has_jobs)
