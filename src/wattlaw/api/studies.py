@@ -19,6 +19,7 @@ from wattlaw.running import planning
 from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.running.planning import GpuHours, gpu_hours
+from wattlaw.running.run_status import store_status
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
@@ -253,13 +254,14 @@ class RunOutcome(Outcome):
     interrupted_by
         What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
     warnings
-        Sentences about runs that are done but do not show what the study compares.
+        Sentences about the decision, and about runs of the store that are done but do not show what
+        the study compares.
     not_needed
         The number of planned runs that the decision of the study does without.
     stopped_because
         Why they are not needed; None in a study without ``decide``.
     all_fail
-        Whether it stopped since the first commands failed alike, before a step.
+        Whether it stopped since the first commands failed alike.
     store
         The folder of results.
     has_jobs
@@ -268,6 +270,7 @@ class RunOutcome(Outcome):
 
     store: Path
     has_jobs: bool = False
+    warnings: tuple[str, ...] = ()
 
     __repr__ = short_repr
 
@@ -417,7 +420,7 @@ def run(
         outcome = Campaign(
             plan.study, plan.runs, results, launcher, observers, commit, decider
         ).run()
-    warnings = list(outcome.warnings)
+    warnings = [text for _, text in store_status(results, queued=({}, [])).warnings]
     for source in (decider, metrics):
         warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)

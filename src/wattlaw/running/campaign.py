@@ -23,7 +23,6 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
-from wattlaw.study.not_as_declared import batch_texts, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
@@ -54,11 +53,10 @@ class Outcome:
     skipped: int
     left: int
     interrupted_by: str | None = None
-    warnings: tuple[str, ...] = ()
     out_of_memory: int = 0  # runs that ended for lack of it: measurements, not failures
     not_needed: int = 0  # planned runs that a decision does without
     stopped_because: str | None = None  # why it does
-    all_fail: bool = False  # the first commands failed alike, before a step: no further one started
+    all_fail: bool = False  # the first commands failed alike: no further one started
 
 
 class Observer:
@@ -121,8 +119,6 @@ class Campaign:
     _pending: dict[str, PlannedRun] = field(default_factory=dict)
     _active: dict[str, _ActiveRun] = field(default_factory=dict)
     _states: dict[str, str] = field(default_factory=dict)  # of the runs that ended
-    #: The runs that ended and did not train as declared, or not known to.
-    _others: list[RunRecord] = field(default_factory=list)
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
     _chosen: set[str] = field(default_factory=set)  # run ids
@@ -131,7 +127,7 @@ class Campaign:
     _last_message: str | None = None
     _stopped_because: str | None = None
     _not_needed: int = 0
-    #: The settings of the commands that failed before a step, by the reason.
+    #: The settings of the commands that failed, by the reason.
     _failed_alike: dict[str, set[Setting]] = field(default_factory=dict)
     #: When the step times of active runs were last read, and those that were no reason to stop.
     _read_s: float = 0.0
@@ -166,7 +162,6 @@ class Campaign:
             out_of_memory=count[OUT_OF_MEMORY],
             left=left,
             interrupted_by=None if is_over else stop.by,
-            warnings=tuple(_not_as_declared(self._others)),
             not_needed=self._not_needed,
             stopped_because=self._stopped_because,
             all_fail=left > 0 and self._all_fail,
@@ -267,7 +262,8 @@ class Campaign:
                 if allocation is None:
                     return True
             if stop.by is not None:
-                _release(allocation)
+                if allocation is not None:
+                    allocation.release()
                 return False
             self._advance(run, unsupported, allocation)
         return False
@@ -277,35 +273,40 @@ class Campaign:
     ) -> None:
         """Report, watch, start or skip a run; it stays pending if others have it."""
         folder = self._store.folder(run.run_id)
-        lock, attempt = RunLock(folder), None
-        try:
-            if not lock.acquire():
-                _release(allocation)
-                return
-            old = _read(folder)
-            if old is not None:
-                # It is done or does not fit, or has failed on its own since the campaign began.
-                tried_elsewhere = old.finished_at != self._finished_before.get(run.run_id)
-                has_failed = old.status == "failed" and old.state != "interrupted"
-                if _is_measured(old) or (has_failed and tried_elsewhere):
-                    _release(allocation, lock)
+        lock = RunLock(folder)
+        with contextlib.ExitStack() as held:
+            if allocation is not None:
+                held.callback(allocation.release)
+            try:
+                if not lock.acquire():
+                    return
+                held.callback(lock.release)
+                old = _read(folder)
+                if old is not None and self._has_ended(old):
                     self._report_end(old, is_new=False)
                     return
-                attempt = self._launcher.reattach(old, folder)
-        except (BadInput, NotPermitted) as error:
-            _release(allocation, lock)
-            self._report_end(failed(self._new(run), str(error)), is_new=True)
-            return
-        if old is not None and attempt is not None:
-            _release(allocation)
-            self._watch(_ActiveRun(old, folder, lock, attempt))
-        elif allocation is not None:
-            self._start(run, old, folder, lock, allocation)
-        elif unsupported is not None:
-            record = self._new(run, old.attempts if old else 0)
-            self._end(failed(record, unsupported, "skipped"), folder, lock)
-        else:
-            lock.release()
+                attempt = None if old is None else self._launcher.reattach(old, folder)
+            except (BadInput, NotPermitted) as error:
+                self._report_end(failed(self._new(run), str(error)), is_new=True)
+                return
+            if old is not None and attempt is not None:
+                held.pop_all()
+                if allocation is not None:
+                    allocation.release()
+                self._watch(_ActiveRun(old, folder, lock, attempt))
+            elif allocation is not None:
+                held.pop_all()
+                self._start(run, old, folder, lock, allocation)
+            elif unsupported is not None:
+                record = self._new(run, old.attempts if old else 0)
+                self._end(failed(record, unsupported, "skipped"), folder, lock)
+
+    def _has_ended(self, record: RunRecord) -> bool:
+        """Say whether a run is done or does not fit, or has failed on its own since the campaign
+        began."""
+        tried_elsewhere = record.finished_at != self._finished_before.get(record.run_id)
+        has_failed = record.status == "failed" and record.state != "interrupted"
+        return _is_measured(record) or (has_failed and tried_elsewhere)
 
     def _start(
         self,
@@ -333,7 +334,8 @@ class Campaign:
                 folder.live(record.attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, allocation)
         except ResourcesBusy:
-            _release(allocation, lock)
+            allocation.release()
+            lock.release()
         except NotAvailable as error:
             allocation.release()
             self._end(failed(record, str(error), "skipped"), folder, lock)
@@ -369,14 +371,14 @@ class Campaign:
                 self._end(_ended_early(run, reason), run.folder, run.lock)
 
     def _stop_all(self, reason: str) -> None:
-        polled = [(run, _poll(run.attempt)) for run in self._active.values()]
-        for run, ended in polled:
+        for run in list(self._active.values()):
+            ended = _poll(run.attempt)
             if ended is None:
                 run.attempt.stop()
-        for run, ended_before in polled:
-            # The launcher may have waited for the attempt's end and written its record.
-            ended = ended_before or _poll(run.attempt)
-            if ended is not None and (ended_before or ended.record):
+                # The launcher may have waited for the attempt's end and written its record.
+                if (stopped := _poll(run.attempt)) is not None and stopped.record is not None:
+                    ended = stopped
+            if ended is not None:
                 self._finish(run, ended)
             else:
                 self._end(failed(run.record, reason, interrupted=True), run.folder, run.lock)
@@ -412,27 +414,17 @@ class Campaign:
         self._pending.pop(record.run_id, None)
         self._active.pop(record.run_id, None)
         self._states[record.run_id] = record.state
-        if is_new and self._failed_before_a_step(record):
-            reason = (record.reason or "").replace(record.run_id, "")
+        reason = (record.reason or "").replace(record.run_id, "")
+        is_of_command = record.spec.workload.command is not None and "exit code" in reason
+        if is_new and is_of_command and record.state == "failed":
             self._failed_alike.setdefault(reason, set()).add(record.spec.setting)
-        if record.facts.workers_cooperate is False or record.facts.global_batch is not None:
-            self._others.append(record)
         for observer in self._observers:
             observer.ended(record, is_new=is_new)
 
-    def _failed_before_a_step(self, record: RunRecord) -> bool:
-        if record.state != "failed" or record.spec.workload.command is None:
-            return False
-        from wattlaw.running.instrumentation.records import StepsFolder
-
-        live = self._store.folder(record.run_id).live(record.attempts)
-        is_own_end = "exit code" in (record.reason or "")
-        return is_own_end and not any(item.steps for item in StepsFolder(live / "steps").read())
-
     @property
     def _all_fail(self) -> bool:
-        """Whether every run so far failed alike before a step, in two settings if there are two:
-        the next ones would, too. A repeated campaign tries all: only these settings may fail."""
+        """Whether every run so far failed alike, in two settings if there are two: the next ones
+        would, too. A repeated campaign tries all: only these settings may fail."""
         if len(self._failed_alike) != 1 or len(self._study.workloads) != 1:
             return False
         (settings,) = self._failed_alike.values()
@@ -452,12 +444,6 @@ class Campaign:
                 record = folder.read() if lock.acquire() else None
                 if record is not None and record.status == "planned":
                     folder.write(record.model_copy(update=changes), durable=False)
-
-
-def _release(allocation: Allocation | None, lock: RunLock | None = None) -> None:
-    for resource in (allocation, lock):
-        if resource is not None:
-            resource.release()
 
 
 def _poll(attempt: Attempt) -> Ended | None:
@@ -480,27 +466,6 @@ def _is_measured(record: RunRecord) -> bool:
     """Say whether a run has its result, so that another attempt would show the same. How much
     memory a host has left depends on its job and on others: that is tried again."""
     return record.status == "done" or record.out_of_memory == "device"
-
-
-def _not_as_declared(records: Sequence[RunRecord]) -> Iterator[str]:
-    alone = [
-        record.spec.workload.name
-        for record in records
-        if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1
-    ]
-    if alone:
-        yield uncooperative_text(len(alone), set(alone))
-    yield from batch_texts(
-        {
-            "workload": record.spec.workload.name,
-            "launcher": record.spec.launch_kind,
-            "gpus": record.spec.setting.gpus,
-            "global_batch": record.facts.global_batch,
-            "global_batch_declared": record.spec.setting.global_batch,
-        }
-        for record in records
-        if record.facts.global_batch is not None
-    )
 
 
 def step_time_so_far(folder: RunFolder) -> StepTime | None:

@@ -147,8 +147,8 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
         text += f" (stopped by {reason}; the same command continues from here)"
     elif outcome.all_fail:
         text += (
-            " (stopped: the command fails in every setting so far, before its first step. Correct "
-            f"it, see wattlaw status {store}. The same command then tries every run)"
+            " (stopped: the command fails in every setting so far. Correct it, see wattlaw status "
+            f"{store}. The same command then tries every run)"
         )
     elif not outcome.is_success:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"
