@@ -240,20 +240,3 @@ def test_threads_are_those_of_the_study_or_of_the_user_or_a_share_of_the_cores(
         monkeypatch.setenv("OMP_NUM_THREADS", of_user)
     launch = Launch(gpus_per_node=2, threads_per_worker=of_study)
     assert LocalLauncher(launch, gpus=[], boards=[]).threads == expected
-
-
-@pytest.mark.parametrize(
-    ("epochs", "expected"), [("1", "after 10 steps"), ("3", "after 30 steps"), ("9", None)]
-)
-def test_a_training_with_fewer_steps_than_are_asked_is_named(tmp_path, epochs, expected):
-    """An epoch has 10 steps with batch 32; 20 + 15 are asked."""
-    path = write(
-        tmp_path,
-        workloads=[{"name": "mine", "dataset_samples": 320,
-                    "command": ["true", "-b", "{local_batch}", "--epochs", epochs]}],
-        sweeps=[{"gpus": [1], "local_batch": [8, 32]}],
-        measure={"steps": 15},
-    )  # fmt: skip
-    told = " ".join(told_of(path))
-    assert ("the training ends after" in told) == (expected is not None)
-    assert expected is None or f"with batch 32 the training ends {expected}" in told

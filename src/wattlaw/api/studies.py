@@ -93,23 +93,19 @@ class Study:
 
         return pd.DataFrame([_row(run) for run in self.plan.runs])
 
-    def preview(self, store: str | PathLike[str], assume_tflops: float = 10.0) -> "Preview":
+    def preview(self, store: str | PathLike[str]) -> "Preview":
         """Compare the study with a store, without running anything.
 
         Parameters
         ----------
         store
             The folder of results. It does not have to exist.
-        assume_tflops
-            TFLOP/s per GPU, for the GPU-hours of settings that were not measured yet.
 
         Raises
         ------
         wattlaw.common.errors.BadInput
-            ``store`` is a file, or ``assume_tflops`` is not a number > 0.
+            ``store`` is a file.
         """
-        if not 0 < assume_tflops < float("inf"):
-            raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
         results, records, statuses = self._stored(store)
         left = [run for run in self.plan.runs if statuses[run.run_id] not in _MEASURED]
         before = planning.forecast(self.plan, left)
@@ -118,7 +114,7 @@ class Study:
             statuses |= dict.fromkeys(before.skipped, "skipped")
             left = runnable
         known = [record for record in records.values() if record is not None]
-        hours, job = gpu_hours(left, known, assume_tflops * 1e12), None
+        hours, job = gpu_hours(left, known), None
         if (queue := _launcher(self).queue) and runnable:
             job = queue.submission_command(self.plan.study.launch, runnable[0], results)
         warnings = (*before.missing, *before.warnings)

@@ -3,17 +3,14 @@
 import contextlib
 import re
 from collections.abc import Collection, Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_bytes
-from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names
 from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.running.training.rank_starters import find_rank_starter
-from wattlaw.study.command import epochs_argument
 from wattlaw.study.model import Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import LAYOUT, Setting
@@ -50,9 +47,7 @@ def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
             settings = {run.setting for run in runs if run.spec.workload.name == spec.name}
-            found = chain(
-                _unused_values(spec, study, settings), too_few_steps(spec, study, settings)
-            )
+            found = _unused_values(spec, study, settings)
             sentences += [f"workloads[{index}].command: {sentence}" for sentence in found]
     return sentences
 
@@ -99,28 +94,6 @@ def _unused_values(
         yield (
             f"{join_names(changed)} set the training loop of wattlaw's workloads and do not reach "
             "a command; pass them to the script as arguments"
-        )
-
-
-def too_few_steps(spec: WorkloadSpec, study: Study, settings: Collection[Setting]) -> Iterator[str]:
-    """Yield which batches leave a training of known length fewer steps than are to be measured."""
-    asked, samples = study.measure.steps, spec.dataset_samples
-    said = epochs_argument(spec.command or ())
-    if asked is None or samples is None or said is None or said.value is None:
-        return
-    asked += study.measure.warmup_steps
-    epochs = int(said.value)
-    trained = {
-        batch: int(epochs * samples * item.dataset_fraction / batch)
-        for item in settings
-        if (batch := item.global_batch) is not None
-    }
-    if short := [batch for batch, steps in trained.items() if steps < asked]:
-        batch = max(short)
-        yield (
-            f"with batch {batch:,.0f} the training ends after {plural(trained[batch], 'step')} "
-            f"({plural(epochs, 'epoch')} of {samples:,} samples), before the {asked:,} of warm-up "
-            "and measuring; train for more epochs, or lower measure.steps"
         )
 
 

@@ -4,7 +4,6 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -34,8 +33,6 @@ _FEWEST_RUNS = 5
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
 _SHARDED = ("fsdp", "deepspeed", "tensor", "pipeline")
-#: Arguments of argparse with a whole number as the default.
-_ADDED = re.compile(r"add_argument\(([^()]*--[^()]*?)default\s*=\s*(\d+)\b")
 #: What a script names that trains on several GPUs.
 _PARALLEL = re.compile(
     rb"torch\.distributed|DistributedDataParallel|fully_shard|[Aa]ccelerat|[Ll]ightning|Fabric"
@@ -106,19 +103,6 @@ def batch_candidates(seen: Seen) -> list[Argument]:
     found = [argument for argument in arguments(seen.command)
              if argument.value in batches and argument.index not in others]  # fmt: skip
     return sorted(found, key=lambda argument: "batch" not in argument.name)
-
-
-def example_argument(seen: Seen) -> str:
-    """Return an argument that may set the batch: of the command, or else one that the script adds
-    with this default, or else a placeholder."""
-    if found := batch_candidates(seen):
-        return found[0].name
-    script = next((Path(word) for word in seen.command if word.endswith(".py")), None)
-    with suppress(OSError, UnicodeDecodeError, BadInput):
-        for names, default in _ADDED.findall(read_bytes(script).decode() if script else ""):
-            if default in (str(seen.global_batch), f"{seen.local_batch or 0:g}"):
-                return str(max(re.findall(r"--[\w-]+", names), key=len))
-    return "--NAME"
 
 
 def named_argument(seen: Seen, name: str) -> Argument:

@@ -24,7 +24,7 @@ from wattlaw.study.not_as_declared import (
 )
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
-#: Shortest time between two queries of a queue by a view, unless there is a new run.
+#: Shortest time between two queries of a queue by a view.
 _QUEUE_S = 10.0
 #: The columns of a run that say how its GPUs are limited.
 LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
@@ -148,33 +148,17 @@ def _job_text(job: Job) -> str:
 
 
 class StatusPoller:
-    """The status of stores for a view that reads it often.
-
-    The jobs of a store are queried every ``_QUEUE_S``, and earlier if a run that was not missing in
-    the queue is missing: it was submitted since.
-    """
+    """The status of stores for a view that reads it often; queues are read every ``_QUEUE_S``."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, tuple[float, _Queued, set[str]]] = {}  # with the missing runs
+        self._read: dict[Path, tuple[float, _Queued]] = {}
 
     def status(self, store: Store) -> StoreStatus:
-        read_s, queued, missing = self._read.get(store.path, (-math.inf, ({}, []), set[str]()))
-        if time.monotonic() - read_s < _QUEUE_S:
-            status = store_status(store, queued)
-            if _missing_jobs(status) <= missing:
-                return status
-        queued, read_s = _queued_jobs(store), time.monotonic()
-        status = store_status(store, queued)
-        self._read[store.path] = read_s, queued, _missing_jobs(status)
-        return status
-
-
-def _missing_jobs(status: StoreStatus) -> set[str]:
-    return {
-        run.run_id
-        for run in status.not_done
-        if run.state == "running" and run.job is None and run.reason is not None
-    }
+        read_s, queued = self._read.get(store.path, (-math.inf, ({}, [])))
+        if time.monotonic() - read_s >= _QUEUE_S:
+            read_s, queued = time.monotonic(), _queued_jobs(store)
+            self._read[store.path] = read_s, queued
+        return store_status(store, queued)
 
 
 @dataclass(frozen=True)

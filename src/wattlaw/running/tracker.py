@@ -1,6 +1,5 @@
 """``wattlaw.track``: records the windows that a program marks in its training loop."""
 
-import atexit
 import json
 import math
 import os
@@ -208,7 +207,6 @@ class Track:
         with self._harmless():
             if self._recording is not None:
                 self._recording.begin()
-                atexit.register(self._at_exit)
                 if self._recording.measure.is_by_steps:
                     self._plan = StepPlan(self._recording.measure)
         self._block.start_ns, self._block.start_s = _now()
@@ -229,12 +227,6 @@ class Track:
             reason = None if kind is None else f"{kind.__name__}: {error}"
             self._end(reason, end_s - self._block.start_s)
         self._recording = None
-        atexit.unregister(self._at_exit)
-
-    def _at_exit(self) -> None:
-        if self._recording is not None and os.getpid() == self._pid:
-            self._recording.end_at_exit("the program ended before the run did")
-            self._recording = None
 
     def epochs(self, epochs: Iterable[T], *, warmup: int | None = None) -> Iterator[T]:
         """Yield the items of ``epochs``; each iteration is a training window.

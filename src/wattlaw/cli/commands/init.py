@@ -18,7 +18,6 @@ from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import first_machine, first_study, measured_command
-from wattlaw.running.command_checks import too_few_steps
 from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
@@ -29,7 +28,6 @@ from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
 from wattlaw.study.command import Argument
-from wattlaw.study.plan import expand, read_study
 
 
 def init(
@@ -75,9 +73,7 @@ def init(
     print(first_study.seen_text(seen))
     print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
           f"{high} {unit} (an estimate from the step time)")  # fmt: skip
-    written = read_study(output)
-    settings = {run.setting for run in expand(written)}
-    for note in (*study.notes, *too_few_steps(written.workloads[0], written, settings)):
+    for note in study.notes:
         print(f"note: {note}")
     name = shlex.quote(str(output))
     print("Next:")
@@ -149,7 +145,7 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     elif seen.global_batch is not None:
         text += ", and no argument of the command says so"
     if not (asks and sys.stdin.isatty()):
-        example = first_study.example_argument(seen)
+        example = found[0].name if found else "--NAME"
         raise BadInput(
             f"init: {text}; name the one that sets the batch: "
             f"wattlaw init --batch-argument {example} -- COMMAND"
