@@ -238,7 +238,7 @@ def test_every_study_keeps_the_command_and_the_setting_that_ran(
     assert placed == [*command]
     assert (ranks, ranks * local, None) in settings(study)
     assert len(settings(study)) == found.settings == len(expand(study)) / study.repeats
-    assert 0 < found.gpu_hours[0] <= found.gpu_hours[1]
+    assert found.gpu_hours > 0
 
 
 def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):

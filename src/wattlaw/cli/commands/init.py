@@ -68,11 +68,10 @@ def init(
     study = first_study.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
-    low, high = (number(hours, 2) for hours in study.gpu_hours)
     unit = "GPU-hours" if machine.has_gpus else "worker-hours"
     print(first_study.seen_text(seen))
-    print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
-          f"{high} {unit} (an estimate from the step time)")  # fmt: skip
+    print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes at most "
+          f"{number(study.gpu_hours, 2)} {unit} (an estimate from the step time)")  # fmt: skip
     for note in study.notes:
         print(f"note: {note}")
     name = shlex.quote(str(output))
