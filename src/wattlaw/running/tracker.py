@@ -272,7 +272,12 @@ class Track:
             return
         if self._plan is not None:
             self._open.append(_Window(name))
-            if name == TRAIN and self._may_divide(self._plan):
+            steps = self._part.steps if self._part is not None else None
+            if name == TRAIN and (
+                steps is None
+                or not steps.steps
+                or self._plan.may_split(steps.steps, steps.elapsed_s)
+            ):
                 self._begin_part()
             elif name == EVALUATE:
                 self._end_part()
@@ -384,12 +389,6 @@ class Track:
             values["metrics"] = json.dumps({n: v for n, v in plain.items() if math.isfinite(v)})
         if self._open:
             self._open[-1].values |= values
-
-    def _may_divide(self, plan: StepPlan) -> bool:
-        part = self._part
-        if part is None or part.steps is None or not part.steps.steps:
-            return True
-        return plan.may_split(part.steps.steps, time.perf_counter() - part.start_s)
 
     def _begin_part(self) -> None:
         """Begin a window of steps, and end the open one; once there are enough, only end it."""
