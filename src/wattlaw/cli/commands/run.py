@@ -100,8 +100,9 @@ def _show(preview: Preview, console: Console) -> None:
     if measure.is_by_steps:
         console.print(f"Each run measures {measure}.")
     if (origin := origin_of(preview.study.launcher)) != MEASURED:
-        console.print(f"{origin.capitalize()} runs use no GPU-hours. On real GPUs they would use:")
-    elif preview.job is not None:
+        console.print(f"{origin.capitalize()} runs use no GPU-hours.")
+        return
+    if preview.job is not None:
         console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
     for line in _hours(preview.gpu_hours):
         console.print(f"GPU-hours left: {line}", soft_wrap=True)
