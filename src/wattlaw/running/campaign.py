@@ -8,12 +8,11 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import sqrt
 from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.common.processes import handling
@@ -38,12 +37,8 @@ _POLL_S = 0.05
 _BUSY_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
 _STOP_POLL_S = 0.5
-#: How often the step times of active runs are read for a decision.
-_READ_S = 2.0
-#: A run is measured for this time, without warm-up, before it may be stopped early.
-_LEAST_S = 10.0
-#: Windows before which an error of the step time is not known.
-_LEAST_WINDOWS = 3
+#: How often a chooser is asked whether active runs are needed to their end.
+_ASK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -78,11 +73,6 @@ class Observer:
     def decided(self, message: str) -> None: ...
 
 
-class StepTime(NamedTuple):
-    step_s: float
-    error: float | None  # None while fewer than three windows are complete
-
-
 class Choice(NamedTuple):
     runs: Sequence[PlannedRun]
     message: str
@@ -93,7 +83,7 @@ class Chooser(Protocol):
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, each of which is pending."""
 
-    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+    def stop_reason(self, run_id: str) -> str | None:
         """Return why an active run is not needed to its end, or None."""
 
 
@@ -129,9 +119,7 @@ class Campaign:
     _not_needed: int = 0
     #: The settings of the commands that failed, by the reason.
     _failed_alike: dict[str, set[Setting]] = field(default_factory=dict)
-    #: When the step times of active runs were last read, and those that were no reason to stop.
-    _read_s: float = 0.0
-    _kept: dict[str, StepTime] = field(default_factory=dict)
+    _asked_s: float = 0.0  # when the chooser was last asked whether active runs are needed
 
     def run(self) -> Outcome:
         """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
@@ -355,18 +343,11 @@ class Campaign:
         for run in list(self._active.values()):
             if (ended := _poll(run.attempt)) is not None:
                 self._finish(run, ended)
-        if self._chooser is None or time.monotonic() < self._read_s + _READ_S:
+        if self._chooser is None or time.monotonic() < self._asked_s + _ASK_S:
             return
-        self._read_s = time.monotonic()
+        self._asked_s = time.monotonic()
         for run_id, run in list(self._active.items()):
-            measured = None
-            # A job may remove its live files at any time.
-            with contextlib.suppress(BadInput, NotPermitted, OSError):
-                measured = step_time_so_far(run.folder)
-            if measured is None or measured == self._kept.get(run_id):
-                continue
-            self._kept[run_id] = measured
-            if reason := self._chooser.stop_reason(run_id, measured):
+            if reason := self._chooser.stop_reason(run_id):
                 run.attempt.stop()
                 self._end(_ended_early(run, reason), run.folder, run.lock)
 
@@ -466,36 +447,6 @@ def _is_measured(record: RunRecord) -> bool:
     """Say whether a run has its result, so that another attempt would show the same. How much
     memory a host has left depends on its job and on others: that is tried again."""
     return record.status == "done" or record.out_of_memory == "device"
-
-
-def step_time_so_far(folder: RunFolder) -> StepTime | None:
-    """Return the step time of an active run; None before it was measured for long enough."""
-    record = folder.read()
-    if record is None or not record.attempts:
-        return None
-    by_host: dict[str, list[Mapping[str, Any]]] = {}
-    for row in folder.windows(record.attempts).to_pylist():
-        is_whole = row["steps"] and row["duration_s"] and not (row["warmup"] or row["interrupted"])
-        if is_whole and row["phase"] in ("train", "steps"):
-            by_host.setdefault(row["host"], []).append(row)
-    seconds = [sum(row["duration_s"] for row in rows) for rows in by_host.values()]
-    if len(by_host) < record.spec.nodes or min(seconds) < _LEAST_S:
-        return None
-    return max(map(_step_time, by_host.values()), key=lambda item: item.step_s)
-
-
-def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
-    """Steps of a window may be alike, and differ from those of another: the larger error counts."""
-    steps = sum(row["steps"] for row in rows)
-    mean_s = sum(row["duration_s"] for row in rows) / steps
-    if len(rows) < _LEAST_WINDOWS:
-        return StepTime(mean_s, None)
-    between = within = 0.0
-    for row in rows:
-        relative = row["duration_s"] / row["steps"] / mean_s
-        between += row["steps"] / steps * (relative - 1) ** 2
-        within += row["steps"] * ((row["step_time_cv"] or 0.0) * relative) ** 2
-    return StepTime(mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2)))
 
 
 def _ended_early(run: _ActiveRun, reason: str) -> RunRecord:
