@@ -8,10 +8,9 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from types import FrameType
 from typing import NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
@@ -36,7 +35,6 @@ _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
 _BUSY_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
-_STOP_POLL_S = 0.5
 #: How often a chooser is asked whether active runs are needed to their end.
 _ASK_S = 2.0
 
@@ -115,6 +113,7 @@ class Campaign:
     #: How many runs had ended at the last choice.
     _ended_at_choice: int = -1
     _last_message: str | None = None
+    _stopped_by: str | None = None  # a signal, or the command that cancels
     _stopped_because: str | None = None
     _not_needed: int = 0
     #: The settings of the commands that failed, by the reason.
@@ -130,14 +129,22 @@ class Campaign:
         self._store.remove_abandoned()
         self._pending = {run.run_id: run for run in self._plan}
         self._write_plan()
-        with stopping(self._store) as stop:
+        cancelled_before = self._store.cancelled_at()
+
+        def stop(number: int, _: object) -> None:
+            self._stopped_by = signal.Signals(number).name
+
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+            signals.append(signal.SIGHUP)
+        with handling(signals, stop):
             try:
-                self._execute(stop)
+                self._execute(cancelled_before)
             finally:
-                if self._launcher.queue is not None and stop.by != CANCELLED:
+                if self._launcher.queue is not None and self._stopped_by != CANCELLED:
                     while self._active:  # the attempts continue without this campaign
                         self._active.popitem()[1].lock.release()
-                self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
+                self._stop_all(f"interrupted by {self._stopped_by or 'an error of the launcher'}")
         count = Counter(self._states.values())
         ended = sum(count[state] for state in ("done", "failed", OUT_OF_MEMORY, "skipped"))
         left = len(self._plan) - ended - self._not_needed
@@ -149,7 +156,7 @@ class Campaign:
             skipped=count["skipped"],
             out_of_memory=count[OUT_OF_MEMORY],
             left=left,
-            interrupted_by=None if is_over else stop.by,
+            interrupted_by=None if is_over else self._stopped_by,
             not_needed=self._not_needed,
             stopped_because=self._stopped_because,
             all_fail=left > 0 and self._all_fail,
@@ -184,21 +191,22 @@ class Campaign:
             git_commit=self._git_commit,
         )
 
-    def _execute(self, stop: "Stop") -> None:
+    def _execute(self, cancelled_before: str | None) -> None:
         # First, so that progress and the time to go are of runs that start.
         for run in list(self._pending.values()):
-            reason = None if stop.by else self._launcher.unsupported_reason(run.spec)
-            if reason is not None:
+            if self._stopped_by is not None:
+                break
+            if (reason := self._launcher.unsupported_reason(run.spec)) is not None:
                 self._advance(run, reason)
-        while (self._pending or self._active) and stop.by is None:
+        while (self._pending or self._active) and self._stopped_by is None:
             detached = self._launcher.detached_run_ids()  # active without a campaign
             for run in [self._pending[run_id] for run_id in self._pending if run_id in detached]:
                 self._advance(run)
             chosen = () if self._all_fail else self._choose()
             if (self._all_fail or self._chooser is not None) and not (chosen or self._active):
                 break
-            is_busy = self._start_until_busy(chosen, stop)
-            if stop.by is not None:
+            is_busy = self._start_until_busy(chosen)
+            if self._stopped_by is not None:
                 break
             self._tell()
             if self._active:
@@ -206,8 +214,9 @@ class Campaign:
                 time.sleep(_POLL_S)
             elif self._pending:
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
-            stop.poll()
-        is_over = stop.by is None and not self._all_fail
+            if self._store.was_cancelled_since(cancelled_before):
+                self._stopped_by = self._stopped_by or CANCELLED
+        is_over = self._stopped_by is None and not self._all_fail
         if self._chooser is not None and (self._stopped_because or is_over):
             self._choose()
             self._mark_not_needed()
@@ -239,7 +248,7 @@ class Campaign:
                 observer.decided(choice.message)
         return [run for run in pending if run.run_id in self._chosen]
 
-    def _start_until_busy(self, runs: Sequence[PlannedRun], stop: "Stop") -> bool:
+    def _start_until_busy(self, runs: Sequence[PlannedRun]) -> bool:
         most = self._launcher.most_active
         for run in runs:
             allocation = None
@@ -249,7 +258,7 @@ class Campaign:
                 allocation = None if is_full else self._launcher.allocate(run.spec)
                 if allocation is None:
                     return True
-            if stop.by is not None:
+            if self._stopped_by is not None:
                 if allocation is not None:
                     allocation.release()
                 return False
@@ -459,33 +468,3 @@ def _ended_early(run: _ActiveRun, reason: str) -> RunRecord:
         return finalize_run(record.model_copy(update=changes), run.folder)
     except Exception as error:  # one run must not end the campaign
         return failed(run.record, f"{reason}; not usable: {one_line(error)}")
-
-
-class Stop:
-    """Whether the campaign has to end; ``by`` names the signal or the command."""
-
-    def __init__(self, store: Store) -> None:
-        self.by: str | None = None
-        self._store, self._cancelled_before = store, store.cancelled_at()
-        self._polled_s = time.monotonic()
-
-    def poll(self) -> None:
-        if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
-            self._polled_s = time.monotonic()
-            if self._store.was_cancelled_since(self._cancelled_before):
-                self.by = CANCELLED
-
-
-@contextlib.contextmanager
-def stopping(store: Store) -> Iterator[Stop]:
-    """A SIGHUP that is ignored, as under nohup, stays ignored."""
-    stop = Stop(store)
-
-    def record(number: int, _: FrameType | None) -> None:
-        stop.by = signal.Signals(number).name
-
-    signals = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signals.append(signal.SIGHUP)
-    with handling(signals, record):
-        yield stop
