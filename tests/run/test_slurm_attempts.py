@@ -1,6 +1,6 @@
 """The status of runs whose jobs have ended without recording it.
 
-`squeue` and `sbatch` are small programs here with scripted output; tests/slurm has
+`squeue`, `sacct` and `sbatch` are small programs here with scripted output; tests/slurm has
 the real ones.
 """
 
@@ -165,11 +165,13 @@ def test_a_lost_job_is_submitted_again_and_the_loss_recorded_once(queue, state, 
     assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
 
 
-def test_a_job_that_left_the_queue_without_a_record_is_interrupted(queue):
+def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
     attempt = queue.submitted()
+    command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15")
     queue.set_job()
-    assert queue.poll(attempt).reason == "job 7 disappeared from the queue"
-    assert queue.folder.read().interrupted
+    assert queue.poll(attempt) is None
+    assert queue.poll(attempt).reason == "job 7 was cancelled"
+    assert queue.times("sacct") == 1
 
 
 def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):
@@ -187,6 +189,18 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     assert queue.poll(attempt) is None
     queue.set_job("CANCELLED", job="9")
     assert queue.poll(attempt).reason == "job 9 was cancelled"
+
+
+def test_the_queue_is_polled_while_the_accounting_is_down(queue):
+    attempt = queue.submitted()
+    command(queue.bin, "sacct", "slurmdbd: Connection refused", code=1)
+    queue.set_job()
+    for _ in range(5):
+        assert queue.poll(attempt) is None
+    assert queue.times("sacct") == 4
+    assert queue.times("squeue") >= 5
+    assert queue.launcher.allocate(queue.folder.read().spec) is not None
+    assert queue.folder.read().status == "running"
 
 
 def test_only_one_campaign_at_a_time_submits_for_a_store(queue):

@@ -44,9 +44,8 @@ class TrainingRecorder:
         self._batch: int | None = None  # of a worker, as its loader states it
         self._sees_batch = True  # the rows of some batch are as many: they are its samples
         self._begin_step()
-        #: The record of the last run, and its time and energy, after the training.
+        #: The record of the last run, after the training.
         self.record: Any = None
-        self.result: Any = None
 
     def _begin(
         self, *, world_size: int, batch: int | None, accumulation: int, loader: Any, **setting: Any
@@ -120,8 +119,7 @@ class TrainingRecorder:
             if not self._sees_batch:  # such as packed sequences, or time as the first dimension
                 self._track.steps_by_samples.clear()
             self._track.__exit__(kind, error, None)
-            self.record, self.result = self._track.record, self._track.result
-            self._track = None
+            self.record, self._track = self._track.record, None
 
 
 def rows_of(batch: Any) -> int | None:

@@ -7,11 +7,11 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 from pydantic import JsonValue
 
@@ -20,6 +20,7 @@ from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.instrumentation.hook._wattlaw.device_times import TORCH_GPUS
 from wattlaw.running.job_step import JobStep, first_number
 from wattlaw.running.recording import NestedRecording, Recording
+from wattlaw.running.run_logger import result_logger
 from wattlaw.running.steps import Step, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result
 from wattlaw.running.training.environment import RUN_FOLDER
@@ -65,6 +66,7 @@ def track(
     warmup_steps: int = 20,
     sample_hz: float = 10.0,
     assume_cpu_w: float | None = None,
+    log_to: Literal["wandb", "mlflow", "tensorboard"] | None = None,
     quiet: bool = False,
 ) -> "Track":
     """Record the time and energy of a part of a program, in windows.
@@ -106,13 +108,18 @@ def track(
         Samples per second.
     assume_cpu_w
         Watts per busy core, for an estimate if nothing measures the processors.
+    log_to
+        Log the result at the end to the run that is open in W&B or MLflow, or to a new TensorBoard
+        file in ``runs``.
     quiet
         Print no summary at the end.
 
     Raises
     ------
     ValueError
-        An argument is invalid, such as a name with a blank.
+        An argument is invalid, such as a name with a blank, or no run is open to log to.
+    wattlaw.common.errors.NotAvailable
+        The package of ``log_to`` is not installed.
     """
     name = name or Path(sys.argv[0] or "python").stem or "python"
     if first_number(_LOCAL_RANKS):  # another process of this host is the first of the job
@@ -145,7 +152,9 @@ def track(
         lines = str(error).splitlines()
         raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
     recording = Recording(Store(Path(store)), spec, facts, step)
-    return Track(name, recording, quiet=quiet)
+    is_logged = log_to is not None and (step is None or step.task == 0)
+    logger = result_logger(str(log_to), name) if is_logged else None
+    return Track(name, recording, quiet=quiet, logger=logger)
 
 
 @dataclass
@@ -174,8 +183,9 @@ class Track:
         recording: Recording | NestedRecording | None,
         *,
         quiet: bool,
+        logger: Callable[[TrackResult], None] | None = None,
     ) -> None:
-        self._recording, self._quiet = recording, quiet
+        self._recording, self._quiet, self._logger = recording, quiet, logger
         self._pid = os.getpid()  # a forked child must not record
         self._open: list[_Window] = []
         self._block = _Window(TRAIN, 0)
@@ -439,6 +449,8 @@ class Track:
                 print(escape_invisible(summary_line(self.record, folder)), file=sys.stderr)
             samples, start_ns = pq.read_table(folder.telemetry_path), self._block.start_ns
             self.result = track_result(self.record, samples, recording.host, start_ns, duration_s)
+        if self._logger is not None:
+            self._logger(self.result)
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:

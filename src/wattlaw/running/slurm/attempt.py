@@ -13,7 +13,7 @@ from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.finish import failed_attempt
 from wattlaw.running.launcher import Ended, ResourcesBusy
 from wattlaw.running.slurm import commands
-from wattlaw.running.slurm.commands import Job, Unreachable
+from wattlaw.running.slurm.commands import Account, Job, Unreachable
 from wattlaw.running.slurm.submission import (
     ENDED,
     INTERRUPTED,
@@ -45,7 +45,8 @@ _LAST_LINES, _LONGEST = 50, 200
 class QueuePoller:
     """The last known state of the jobs of one store, which have its tag in their names.
 
-    It reads the queue once per ``poll_s``. While Slurm does not respond, the intervals grow.
+    It reads the queue once per ``poll_s``, and the accounts of jobs that have disappeared from it.
+    While Slurm does not respond, the intervals grow.
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
@@ -54,10 +55,19 @@ class QueuePoller:
         self.error: str | None = None  # of the last poll
         self._jobs: dict[str, Job] = {}
         self._next_s, self._interval_s, self._failures = 0.0, poll_s, 0
+        #: Jobs whose accounts are requested with the next poll, and the accounts of those that have
+        #: been requested; None without one.
+        self.unexplained: set[str] = set()
+        self.accounts: dict[str, Account | None] = {}
 
     def poll(self) -> None:
         if time.monotonic() < self._next_s:
             return
+        if job_ids := sorted(self.unexplained):
+            with contextlib.suppress(Unreachable):  # accounting may be down on its own
+                found = {account.id: account for account in commands.accounts(job_ids)}
+                self.accounts |= {job_id: found.get(job_id) for job_id in job_ids}
+                self.unexplained.clear()
         try:
             # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
             jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))
@@ -158,17 +168,23 @@ class SlurmAttempt:
             return record
         if job is not None and self._job_id not in (None, job.id):
             job = None  # a job of an earlier attempt
+        job_id, poller = self._job_id, self._poller
+        if job is None and job_id is not None and job_id not in poller.accounts:
+            poller.unexplained.add(job_id)
+            return None
         self._over_since_s = self._over_since_s or time.monotonic()
         if time.monotonic() - self._over_since_s < self._launcher.settle_s:
             return None  # files of the job may not be visible yet
+        if job is None and (account := self._poller.accounts.get(self._job_id or "")) is not None:
+            job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
 
     def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
-        if job is None:
+        if job is None:  # neither queue nor accounting knows it
             last = record.interruptions[-1] if record.interruptions else None
             if record.status == "planned" and last and last.job_id == self._job_id:
                 return self._resubmit(record)  # the job recorded its interruption
-            gone = f"job {self._job_id} disappeared from the queue"
+            gone = f"job {self._job_id} disappeared from the queue; no accounting record found"
             return self._failed(record, gone, interrupted=True)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
