@@ -18,6 +18,7 @@ from wattlaw.report.tables import as_html
 from wattlaw.running import planning
 from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
 from wattlaw.running.launcher import GROUP, Launcher
+from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.running.run_status import store_status
 from wattlaw.store.record import RunRecord
@@ -354,6 +355,7 @@ def run(
     *,
     progress: Observer | Callable[[str], object] | None = None,
     openmetrics: str | PathLike[str] | None = None,
+    notify: str | None = None,
 ) -> RunOutcome:
     """Run what a study asks for and the store does not have yet.
 
@@ -372,6 +374,10 @@ def run(
         and a program nothing.
     openmetrics
         A ``.prom`` file that always has the state of the study as OpenMetrics text.
+    notify
+        A command that is run for each failed run, for limits that could not be restored, and at the
+        end of the study. It gets ``{event, store, run_id, reason, time}`` as JSON on its standard
+        input.
 
     Raises
     ------
@@ -389,6 +395,7 @@ def run(
     plan, path = study.plan, path_of("store", store)
     if not (progress is None or callable(progress) or isinstance(progress, Observer)):
         raise BadInput(f"progress: given {quote(progress)}; allowed: a function such as print")
+    command = None if notify is None else command_words(notify)
     results = Store(path)
     if missing := _launcher(study).examine(plan.study.launch).missing(plan.study):
         raise NotAvailable("; ".join(missing))
@@ -400,13 +407,16 @@ def run(
         write = progress or work.notebook_line() or (lambda _: None)
         progress = LineProgress(write, len(plan.runs), decides=decide is not None)
     observers = [progress]
-    decider = metrics = None
+    decider = metrics = notifications = None
     with closing(launcher), ExitStack() as stack, work.silent():
         if openmetrics is not None:
             from wattlaw.exporting.openmetrics import MetricsFile
 
             metrics = MetricsFile(Path(openmetrics), study.name, results, len(study))
             observers.append(stack.enter_context(metrics))
+        if command is not None:
+            notifications = stack.enter_context(Notifications(command, path))
+            observers.append(notifications)
         if decide is not None:
             from wattlaw.api.deciding import StoreDecider
 
@@ -416,8 +426,10 @@ def run(
         outcome = Campaign(
             plan.study, plan.runs, results, launcher, observers, commit, decider
         ).run()
+        if notifications is not None:
+            notifications.over(outcome)
     warnings = [text for _, text in store_status(results, queued=({}, [])).warnings]
-    for source in (decider, metrics):
+    for source in (decider, metrics, notifications):
         warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     ended = RunOutcome(**vars(outcome), store=path, has_jobs=has_jobs)

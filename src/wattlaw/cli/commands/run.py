@@ -51,6 +51,10 @@ def run(
     openmetrics: Annotated[
         Path | None, option("FILE", "A .prom file for node_exporter's textfile collector.")
     ] = None,
+    notify: Annotated[
+        str | None,
+        option("COMMAND", "Run it with JSON on stdin when a run fails or the study ends."),
+    ] = None,
 ) -> int:
     """Run the missing runs of a study."""
     loaded = studies.load_study(
@@ -67,7 +71,9 @@ def run(
     for sentence in forecast.warnings:
         print(f"warning: {sentence}", file=sys.stderr)
     with observer_for(console, len(loaded), decides=decides) as observer:
-        outcome = studies.run(loaded, store, progress=observer, openmetrics=openmetrics)
+        outcome = studies.run(
+            loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
+        )
     _print_outcome(outcome, console)
     return 0 if outcome.is_success else 1
 
