@@ -76,7 +76,7 @@ def test_a_study_shows_its_runs_and_what_a_store_has_of_them(folder, tmp_path):
     new = study.preview(tmp_path)
     assert new.counts == {"planned": 18}
     assert set(new.to_frame()["status"]) == {"planned"}
-    assert new.to_dict()["gpu_hours"]["counted_runs"] == 18
+    assert new.to_dict()["gpu_hours"]["unknown_runs"] == 18
 
 
 def test_a_second_run_has_nothing_to_do_and_progress_gets_lines(folder, tmp_path):

@@ -159,7 +159,6 @@ version = SimpleNamespace(cuda="12.8", hip=None)
 class cuda:
     is_available = lambda: True
     device_count = lambda: 1
-    get_arch_list = lambda: {architectures!r}
     get_device_properties = lambda _: SimpleNamespace(
         uuid="{uuid}", total_memory={memory}, major=7, minor=0, name="Tesla V100-PCIE-32GB")
 xpu = SimpleNamespace(is_available=lambda: False)
@@ -191,32 +190,23 @@ def write_one(folder: Path, workload: str = "digits-cnn", **launch: Any) -> Path
     return write(folder, workloads=[{"name": workload} | command], sweeps=sweeps, launch=launch)
 
 
-def torch_of_v100(folder: Path, architectures: tuple[str, ...], uuid: str = "x") -> Path:
+def torch_of_v100(folder: Path, uuid: str) -> Path:
     """Write a torch, and return the folder for PYTHONPATH."""
     packages = folder / "packages"
     (packages / "torch").mkdir(parents=True)
-    text = TORCH.format(architectures=[*architectures], uuid=uuid, memory=34_089_730_048)
+    text = TORCH.format(uuid=uuid, memory=34_089_730_048)
     (packages / "torch" / "__init__.py").write_text(text)
     (packages / "torch-2.11.0.dist-info").mkdir()
     (packages / "torch-2.11.0.dist-info" / "METADATA").write_text(METADATA)
     return packages
 
 
-@pytest.mark.parametrize("architectures", [CU128, CU126])
-def test_boards_of_this_machine_need_kernels_and_memory(
-    tmp_path, monkeypatch, fake_gpus, architectures
-):
+def test_boards_of_this_machine_need_memory(tmp_path, monkeypatch, fake_gpus):
     uuid = fake_gpus(1).ids[0].removeprefix("GPU-")
-    packages = torch_of_v100(tmp_path, architectures, uuid)
-    monkeypatch.setenv("PYTHONPATH", str(packages))
-    missing = load_study(write_one(tmp_path)).forecast().missing
-    assert any("no kernels for Tesla V100" in text for text in missing) == (architectures is CU128)
-    if missing:
-        with pytest.raises(NotAvailable, match="cu126"):
-            run(write_one(tmp_path), tmp_path / "s")
+    monkeypatch.setenv("PYTHONPATH", str(torch_of_v100(tmp_path, uuid)))
+    assert load_study(write_one(tmp_path)).forecast().missing == []
     (reason,) = load_study(write_one(tmp_path, "fourcastnet")).forecast().skipped.values()
     assert "Tesla V100-PCIE-32GB has 34.1 GB" in reason
-    assert load_study(write_one(tmp_path, command=["true"])).forecast().missing == []
 
 
 @pytest.mark.parametrize(
@@ -250,20 +240,3 @@ def test_threads_are_those_of_the_study_or_of_the_user_or_a_share_of_the_cores(
         monkeypatch.setenv("OMP_NUM_THREADS", of_user)
     launch = Launch(gpus_per_node=2, threads_per_worker=of_study)
     assert LocalLauncher(launch, gpus=[], boards=[]).threads == expected
-
-
-@pytest.mark.parametrize(
-    ("epochs", "expected"), [("1", "after 10 steps"), ("3", "after 30 steps"), ("9", None)]
-)
-def test_a_training_with_fewer_steps_than_are_asked_is_named(tmp_path, epochs, expected):
-    """An epoch has 10 steps with batch 32; 20 + 15 are asked."""
-    path = write(
-        tmp_path,
-        workloads=[{"name": "mine", "dataset_samples": 320,
-                    "command": ["true", "-b", "{local_batch}", "--epochs", epochs]}],
-        sweeps=[{"gpus": [1], "local_batch": [8, 32]}],
-        measure={"steps": 15},
-    )  # fmt: skip
-    told = " ".join(told_of(path))
-    assert ("the training ends after" in told) == (expected is not None)
-    assert expected is None or f"with batch 32 the training ends {expected}" in told

@@ -6,9 +6,9 @@ from conftest import decide_table, records
 from decide_studies import QUESTION, run_with
 from made_runs import made_record
 from wattlaw.api import results
-from wattlaw.api.deciding import StoreDecider
+from wattlaw.api.deciding import StoreDecider, step_time_so_far
 from wattlaw.api.studies import load_study
-from wattlaw.running.campaign import STOPPED_EARLY, StepTime, step_time_so_far
+from wattlaw.running.campaign import STOPPED_EARLY
 from wattlaw.running.replay import ReplayLauncher
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.store import Store
@@ -83,7 +83,7 @@ def test_a_run_is_long_enough_once_its_error_does_not_matter(
     Store(tmp_path / "store").create()
     decider = StoreDecider(loaded.plan.study, loaded.plan.runs, tmp_path / "store")
     (first,) = decider.choose(loaded.plan.runs, []).runs
-    reason = decider.stop_reason(first.run_id, StepTime(0.1, error))
+    reason = decider._planner.stop_reason(decider._evidence, first.run_id, 0.1, error)
     assert (reason is not None) == is_enough
 
 
@@ -113,5 +113,6 @@ def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
     if error == "too short":
         assert measured is None
         return
-    assert measured.step_s == pytest.approx(sum(durations_s) / (20 * len(durations_s)))
-    assert measured.error == (error and pytest.approx(error, rel=0.01))
+    step_s, found = measured
+    assert step_s == pytest.approx(sum(durations_s) / (20 * len(durations_s)))
+    assert found == (error and pytest.approx(error, rel=0.01))

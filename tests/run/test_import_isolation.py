@@ -82,12 +82,12 @@ def test_a_program_that_tracks_itself_is_sampled_and_stored_from_a_hostile_folde
     program.parent.mkdir()
     program.write_text(
         "import wattlaw, time\n"
-        "run = wattlaw.track('ends', store='store').__enter__()\n"
-        "run.enter('a')\ntime.sleep(0.5)\nrun.leave()\n"  # the rest is done at exit
+        "with wattlaw.track('own', store='store') as run:\n"
+        "    with run.window('a'):\n        time.sleep(0.5)\n"
     )
     hostile.does(sys.executable, program)
     (record,) = Store(hostile.folder / "store").records()
-    assert record.reason == "the program ended before the run did"
+    assert record.status == "done"
     assert record.samplers[0].samples > 0
 
 

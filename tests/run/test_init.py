@@ -108,14 +108,8 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys, tmp_
     assert "nonsense" in capsys.readouterr().out  # refused, and asked again
     with pytest.raises(BadInput, match="--batch-argument --batch-size"):
         _batch(seen, None, asks=False)
-    script = tmp_path / "t.py"
-    for added, example in (
-        ("'--epochs', type=int, default=6", "--NAME"),
-        ("'-b', '--bs', type=int, default=64", "--bs"),
-    ):
-        script.write_text(f"parser.add_argument({added})")
-        with pytest.raises(BadInput, match=f"--batch-argument {example} "):
-            _batch(replace(SEEN, command=("python", str(script))), None, asks=False)
+    with pytest.raises(BadInput, match="--batch-argument --NAME "):
+        _batch(replace(SEEN, command=("python", "t.py")), None, asks=False)
 
 
 @pytest.mark.parametrize(
@@ -244,7 +238,7 @@ def test_every_study_keeps_the_command_and_the_setting_that_ran(
     assert placed == [*command]
     assert (ranks, ranks * local, None) in settings(study)
     assert len(settings(study)) == found.settings == len(expand(study)) / study.repeats
-    assert 0 < found.gpu_hours[0] <= found.gpu_hours[1]
+    assert found.gpu_hours > 0
 
 
 def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):

@@ -10,7 +10,6 @@ from wattlaw.api.studies import run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.running.replay import read_replay_table
-from wattlaw.workloads import catalogue
 
 TABLE = """\
 workload,hardware,gpus,nodes,local_batch,step_time_s,power_per_gpu_w,power_limit_w,startup_s
@@ -104,7 +103,7 @@ def test_the_parts_of_a_step_are_those_of_the_table(replayed):
     ],
 )
 def test_each_part_of_a_setting_must_be_in_the_table(replayed, sweep):
-    table = "gpus,nodes,global_batch,precision,time_per_sample_s\n1,1,8,fp32,0.01\n2,1,16,fp32,0.02"
+    table = "gpus,nodes,global_batch,precision,step_time_s\n1,1,8,fp32,0.08\n2,1,16,fp32,0.32"
     known = replayed(table, sweeps=[{"gpus": [1], "local_batch": [8]}])
     assert known.runs["status"].tolist() == ["done"]
     sweeps = [{"gpus": [1], "local_batch": [8]} | sweep]
@@ -113,10 +112,10 @@ def test_each_part_of_a_setting_must_be_in_the_table(replayed, sweep):
 
 @pytest.mark.parametrize(
     ("column", "value", "time_s"),
-    [("time_per_sample_s", 0.01, 10.0), ("step_time_s", 0.08, 10.0), ("epoch_time_s", 10.0, 10.0)],
+    [("step_time_s", 0.08, 10.0), ("epoch_time_s", 10.0, 10.0)],
 )
 def test_epochs_and_steps_follow_from_any_of_the_times(replayed, column, value, time_s):
-    table = f"gpus,local_batch,{column},energy_per_sample_j\n1,8,{value},3\n"
+    table = f"gpus,local_batch,{column},power_per_gpu_w\n1,8,{value},300\n"
     sweeps = [{"gpus": [1], "local_batch": [8]}]
     of_epochs = {"measure": {"epochs": 3, "warmup_epochs": 1}, "sweeps": sweeps}
     opened = replayed(table, **of_epochs)
@@ -175,20 +174,11 @@ def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, t
     assert "--table requires the launcher replay" in capsys.readouterr().err
 
 
-def test_options_of_workloads_select_rows_and_commands_are_replayed_without_their_program(replayed):
-    table = "workload,gpus,options.lr,options.fused,step_time_s\nbert,1,0.1,True,1\nbert,1,1,,2\n"
+def test_commands_are_replayed_without_their_program(replayed):
     one = {"sweeps": [{"gpus": [1], "local_batch": [8]}]}
-    for lr, fused, expected in ((0.1, True, [1.0]), (1, False, [1.0, 2.0])):
-        workload = {"name": "bert", "options": {"lr": lr, "fused": fused}}
-        opened = replayed(table, workloads=[workload], **one)
-        assert sorted(opened.metrics["step_time_s"]) == pytest.approx(expected)
-    # Options of a registered workload have their defaults.
-    width = catalogue.entry("digits-cnn").options().width
-    table = f"workload,gpus,options.width,step_time_s\ndigits-cnn,1,{width},0.5\nbert,1,,0.5\n"
     command = {"name": "bert", "command": ["nowhere", "{local_batch}"]}
-    runs = replayed(table, workloads=[{"name": "digits-cnn"}, command], **one).runs
-    assert set(runs[runs["workload"] == "digits-cnn"]["status"]) == {"done"}
-    assert len(runs[runs["status"] == "done"]) == 4
+    runs = replayed("workload,gpus,step_time_s\nbert,1,0.5\n", workloads=[command], **one).runs
+    assert runs["status"].tolist() == ["done"]
 
 
 @pytest.mark.parametrize(
@@ -199,7 +189,6 @@ def test_options_of_workloads_select_rows_and_commands_are_replayed_without_thei
         ("gpus,step_time_s\n1,\n1,1\n", "line 2: step_time_s is missing"),
         ("gpus,step_time_s\n1\n", "line 2: has 1 cells; the header has 2"),
         ("gpus,step_time_s,communication_s\n1,1,-5\n", "line 2: communication_s is -5"),
-        ("gpus,step_time_s,power_per_gpu_w,energy_per_sample_j\n1,1,1,1\n", "allowed: one of them"),
         ("gpus,step_time_s,global_batch\n4,1,6\n", "line 2: global_batch 6 cannot be divided by 4"),
         ("gpus,step_time_s,global_batch,local_batch\n4,1,8,3\n", "8 is not 4 gpus x local_batch 3"),
     ],

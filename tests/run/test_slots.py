@@ -54,8 +54,7 @@ def test_a_slot_has_one_owner_and_is_released_when_it_is_killed(hold):
     assert list(lease) == ["GPU-b"]
     assert acquire_slots(TWO, 1) is None
     (holder,) = slot_holders(TWO)  # not this process
-    assert holder.startswith(f"process {owner.pid} of user {machine_lock.user_name(os.getuid())}, ")
-    assert "wattlaw.running.local import acquire_slots" in holder  # its command, on one line
+    assert holder == f"process {owner.pid} of user {machine_lock.user_name(os.getuid())}"
     owner.kill()
     wait_for(lambda: acquire_slots(["GPU-a"], 1), "the slot of the killed process")
     lease.release()

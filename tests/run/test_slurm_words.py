@@ -3,7 +3,6 @@
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,6 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher, commands
 from wattlaw.running.slurm.commands import Account, Unreachable
-from wattlaw.running.slurm.slurm_launcher import energy_accounts, record_energies
 from wattlaw.running.slurm.submission import (
     MAX_INTERRUPTIONS,
     SETUP_FAILED,
@@ -29,9 +27,8 @@ from wattlaw.running.slurm.submission import (
     store_tag,
     write_script,
 )
-from wattlaw.store.record import RunRecord, Site
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.store.store import Store
 from wattlaw.study.launching import ALLOWED, Launch, Slurm, parse_time_limit
 from wattlaw.study.model import RunSpec
 from wattlaw.study.setting import Setting
@@ -207,16 +204,13 @@ def test_columns_of_squeue_are_parsed(rows):
     assert read == [(a, b, d, e) for a, b, _, d, e in rows]
 
 
-def test_exit_codes_and_energies_of_squeue_and_sacct_are_parsed():
+def test_exit_codes_of_squeue_and_sacct_are_parsed():
     (job,) = commands.parse_jobs(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode"))
     assert (job.exit_code, job.signal, job.is_over, job.is_queued) == (75, 0, True, False)
     (killed,) = commands.parse_jobs(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode"))
     assert (killed.exit_code, killed.signal) == (0, 10)
-    (account,) = commands.parse_accounts("12|CANCELLED by 1000|0:15||100|250")
-    assert account == Account("12", "CANCELLED", 0, 15, None, 100.0, 250.0)
-    for energy in ("71e99900", "-5", "nan", "18446744073709551614", "0"):
-        (found,) = commands.parse_accounts(f"1|COMPLETED|0:0|{energy}|1000|9e99")
-        assert (found.energy_j, found.start_s, found.end_s) == (None, 1000.0, None)
+    (account,) = commands.parse_accounts("12|CANCELLED by 1000|0:15")
+    assert account == Account("12", "CANCELLED", 0, 15)
 
 
 @given(st.text(max_size=200))
@@ -317,41 +311,3 @@ def test_an_interrupted_run_is_repeated_until_it_makes_no_progress(tmp_path):
     repeated = interrupted(last, folder, "node lost")
     assert repeated.status == "planned"
     assert [one.has_progress for one in repeated.interruptions] == [False, False, True]
-
-
-# ---- energy ----
-def test_the_energy_of_a_job_is_its_own_line_or_its_largest_step():
-    def account(name: str, energy_j: float | None, end_s: float | None = 2.0) -> Account:
-        return Account(name, "COMPLETED", 0, 0, energy_j, 1.0, end_s)
-
-    found = energy_accounts(
-        [
-            *(account("1", 500.0), account("1.batch", 300.0), account("1.0", 480.0)),
-            *(account("2", None), account("2.batch", 300.0), account("2.0", 480.0)),
-            account("3", None),
-            account("4.batch", 300.0, None),  # has not ended
-        ]
-    )
-    assert {job: one.energy_j for job, one in found.items()} == {"1": 500.0, "2": 480.0}
-
-
-def test_one_call_of_sacct_records_energies_with_source_scope_and_time(bin_, tmp_path):
-    store = Store(tmp_path / "store")
-    store.create()
-    for number, status in ((1, "done"), (2, "done"), (3, "failed")):
-        site = Site(scheduler="slurm", job_id=str(number))
-        record = record_of(f"{number:016x}", status=status, site=site)
-        store.folder(record.run_id).write(record)
-    command(bin_, "sacct", "1|COMPLETED|0:0|7200|1000|1060\n2|COMPLETED|0:0|0|1000|1060")
-    assert record_energies(store) == 1
-    words = (bin_ / "sacct.words").read_text()
-    assert words.count("\n") == 1
-    assert "--jobs=1,2" in words
-    first, second, _ = store.records()
-    assert first.site.energy_j == 7200.0
-    assert first.site.energy_source == "sacct ConsumedEnergyRaw"
-    assert "all nodes" in first.site.energy_scope
-    assert first.site.energy_start_at == datetime.fromtimestamp(1000, UTC)
-    assert second.site.energy_j is None  # a site without meters reports 0
-    command(bin_, "sacct", "Slurm accounting storage is disabled", code=1)
-    assert record_energies(store) == 0

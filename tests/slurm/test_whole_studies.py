@@ -56,9 +56,6 @@ def test_the_record_describes_the_site(done):
     site = on_nodes(done, 4).site
     assert (site.scheduler, site.cluster, site.partition) == ("slurm", "wattlaw-test", "normal")
     assert site.version.startswith("22.05")
-    assert site.topology["node1"] == "spine.leaf1.node1"
-    assert site.topology["node4"] == "spine.leaf2.node4"
-    assert site.energy_j is None  # this cluster has no accounting
     assert "3 done" in done.does("status", "store").stdout
     before = done.submissions()
     again = done.runs(host="login2")

@@ -20,6 +20,7 @@ from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
+from wattlaw.running.run_status import store_status
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
@@ -93,23 +94,19 @@ class Study:
 
         return pd.DataFrame([_row(run) for run in self.plan.runs])
 
-    def preview(self, store: str | PathLike[str], assume_tflops: float = 10.0) -> "Preview":
+    def preview(self, store: str | PathLike[str]) -> "Preview":
         """Compare the study with a store, without running anything.
 
         Parameters
         ----------
         store
             The folder of results. It does not have to exist.
-        assume_tflops
-            TFLOP/s per GPU, for the GPU-hours of settings that were not measured yet.
 
         Raises
         ------
         wattlaw.common.errors.BadInput
-            ``store`` is a file, or ``assume_tflops`` is not a number > 0.
+            ``store`` is a file.
         """
-        if not 0 < assume_tflops < float("inf"):
-            raise BadInput(f"assume_tflops: given {assume_tflops:g}; allowed: a number > 0")
         results, records, statuses = self._stored(store)
         left = [run for run in self.plan.runs if statuses[run.run_id] not in _MEASURED]
         before = planning.forecast(self.plan, left)
@@ -118,7 +115,7 @@ class Study:
             statuses |= dict.fromkeys(before.skipped, "skipped")
             left = runnable
         known = [record for record in records.values() if record is not None]
-        hours, job = gpu_hours(left, known, assume_tflops * 1e12), None
+        hours, job = gpu_hours(left, known), None
         if (queue := _launcher(self).queue) and runnable:
             job = queue.submission_command(self.plan.study.launch, runnable[0], results)
         warnings = (*before.missing, *before.warnings)
@@ -254,13 +251,14 @@ class RunOutcome(Outcome):
     interrupted_by
         What stopped the campaign before its end, such as ``SIGINT``; None if nothing did.
     warnings
-        Sentences about runs that are done but do not show what the study compares.
+        Sentences about the decision, and about runs of the store that are done but do not show what
+        the study compares.
     not_needed
         The number of planned runs that the decision of the study does without.
     stopped_because
         Why they are not needed; None in a study without ``decide``.
     all_fail
-        Whether it stopped since the first commands failed alike, before a step.
+        Whether it stopped since the first commands failed alike.
     store
         The folder of results.
     has_jobs
@@ -269,6 +267,7 @@ class RunOutcome(Outcome):
 
     store: Path
     has_jobs: bool = False
+    warnings: tuple[str, ...] = ()
 
     __repr__ = short_repr
 
@@ -430,7 +429,7 @@ def run(
         ).run()
         if notifications is not None:
             notifications.over(outcome)
-    warnings = list(outcome.warnings)
+    warnings = [text for _, text in store_status(results, queued=({}, [])).warnings]
     for source in (decider, metrics, notifications):
         warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)

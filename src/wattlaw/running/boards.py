@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware import library
-from wattlaw.measure.devices.nvidia.architectures import CAPABILITIES, Capability
+from wattlaw.measure.devices.nvidia.architectures import CAPABILITIES
 from wattlaw.study.base_model import Precision
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
@@ -23,7 +23,6 @@ _LARGEST_GB = 300
 class Board(NamedTuple):
     name: str
     memory_gb: float | None = None
-    capability: Capability | None = None
 
 
 def named_board(text: str) -> Board | None:
@@ -34,11 +33,10 @@ def named_board(text: str) -> Board | None:
     has at most that of the largest in the library.
     """
     words = re.findall("[a-z0-9]+", text.lower())
-    capability = next((CAPABILITIES[word] for word in words if word in CAPABILITIES), None)
     if text in library.cluster_names() or text in library.gpu_names():
         gpu = library.read_cluster(text).gpu
-        return Board(gpu.name, gpu.memory_gb, capability)
-    if capability is None:
+        return Board(gpu.name, gpu.memory_gb)
+    if CAPABILITIES.keys().isdisjoint(words):
         return None
     instance = re.search(r"\d+g\.\d+gb", text.lower())  # of MIG, such as 1g.5gb
     sizes = [float(size) for size in re.findall(r"(\d+)\s?gi?b", (instance or [text.lower()])[0])]
@@ -47,7 +45,7 @@ def named_board(text: str) -> Board | None:
     if not sizes:
         known = [name for name in library.gpu_names() if name.partition("-")[0] in words]
         sizes = [library.read_cluster(name).gpu.memory_gb for name in known]
-    return Board(text, max(sizes, default=None), capability)
+    return Board(text, max(sizes, default=None))
 
 
 def too_large_reason(spec: RunSpec, boards: Sequence[Board]) -> str | None:

@@ -8,12 +8,10 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from math import sqrt
-from types import FrameType
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.common.processes import handling
@@ -23,7 +21,6 @@ from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study
-from wattlaw.study.not_as_declared import batch_texts, uncooperative_text
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import Setting
@@ -38,13 +35,8 @@ _POLL_S = 0.05
 #: Shorter than the pause after a run's end, so that two campaigns on one machine take turns.
 _BUSY_POLL_S = 0.02
 _OTHERS_POLL_S = 0.5
-_STOP_POLL_S = 0.5
-#: How often the step times of active runs are read for a decision.
-_READ_S = 2.0
-#: A run is measured for this time, without warm-up, before it may be stopped early.
-_LEAST_S = 10.0
-#: Windows before which an error of the step time is not known.
-_LEAST_WINDOWS = 3
+#: How often a chooser is asked whether active runs are needed to their end.
+_ASK_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -54,11 +46,10 @@ class Outcome:
     skipped: int
     left: int
     interrupted_by: str | None = None
-    warnings: tuple[str, ...] = ()
     out_of_memory: int = 0  # runs that ended for lack of it: measurements, not failures
     not_needed: int = 0  # planned runs that a decision does without
     stopped_because: str | None = None  # why it does
-    all_fail: bool = False  # the first commands failed alike, before a step: no further one started
+    all_fail: bool = False  # the first commands failed alike: no further one started
 
 
 class Observer:
@@ -80,11 +71,6 @@ class Observer:
     def decided(self, message: str) -> None: ...
 
 
-class StepTime(NamedTuple):
-    step_s: float
-    error: float | None  # None while fewer than three windows are complete
-
-
 class Choice(NamedTuple):
     runs: Sequence[PlannedRun]
     message: str
@@ -95,7 +81,7 @@ class Chooser(Protocol):
     def choose(self, pending: Sequence[PlannedRun], active: Sequence[PlannedRun]) -> Choice:
         """Return the runs to start beside the active ones, each of which is pending."""
 
-    def stop_reason(self, run_id: str, measured: StepTime) -> str | None:
+    def stop_reason(self, run_id: str) -> str | None:
         """Return why an active run is not needed to its end, or None."""
 
 
@@ -121,21 +107,18 @@ class Campaign:
     _pending: dict[str, PlannedRun] = field(default_factory=dict)
     _active: dict[str, _ActiveRun] = field(default_factory=dict)
     _states: dict[str, str] = field(default_factory=dict)  # of the runs that ended
-    #: The runs that ended and did not train as declared, or not known to.
-    _others: list[RunRecord] = field(default_factory=list)
     #: When each run had finished before this campaign began.
     _finished_before: dict[str, datetime | None] = field(default_factory=dict)
     _chosen: set[str] = field(default_factory=set)  # run ids
     #: How many runs had ended at the last choice.
     _ended_at_choice: int = -1
     _last_message: str | None = None
+    _stopped_by: str | None = None  # a signal, or the command that cancels
     _stopped_because: str | None = None
     _not_needed: int = 0
-    #: The settings of the commands that failed before a step, by the reason.
+    #: The settings of the commands that failed, by the reason.
     _failed_alike: dict[str, set[Setting]] = field(default_factory=dict)
-    #: When the step times of active runs were last read, and those that were no reason to stop.
-    _read_s: float = 0.0
-    _kept: dict[str, StepTime] = field(default_factory=dict)
+    _asked_s: float = 0.0  # when the chooser was last asked whether active runs are needed
 
     def run(self) -> Outcome:
         """Execute the plan to its end, or until SIGINT, SIGTERM, SIGHUP or ``wattlaw cancel``.
@@ -146,14 +129,22 @@ class Campaign:
         self._store.remove_abandoned()
         self._pending = {run.run_id: run for run in self._plan}
         self._write_plan()
-        with stopping(self._store) as stop:
+        cancelled_before = self._store.cancelled_at()
+
+        def stop(number: int, _: object) -> None:
+            self._stopped_by = signal.Signals(number).name
+
+        signals = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # under nohup it stays ignored
+            signals.append(signal.SIGHUP)
+        with handling(signals, stop):
             try:
-                self._execute(stop)
+                self._execute(cancelled_before)
             finally:
-                if self._launcher.queue is not None and stop.by != CANCELLED:
+                if self._launcher.queue is not None and self._stopped_by != CANCELLED:
                     while self._active:  # the attempts continue without this campaign
                         self._active.popitem()[1].lock.release()
-                self._stop_all(f"interrupted by {stop.by or 'an error of the launcher'}")
+                self._stop_all(f"interrupted by {self._stopped_by or 'an error of the launcher'}")
         count = Counter(self._states.values())
         ended = sum(count[state] for state in ("done", "failed", OUT_OF_MEMORY, "skipped"))
         left = len(self._plan) - ended - self._not_needed
@@ -165,8 +156,7 @@ class Campaign:
             skipped=count["skipped"],
             out_of_memory=count[OUT_OF_MEMORY],
             left=left,
-            interrupted_by=None if is_over else stop.by,
-            warnings=tuple(_not_as_declared(self._others)),
+            interrupted_by=None if is_over else self._stopped_by,
             not_needed=self._not_needed,
             stopped_because=self._stopped_because,
             all_fail=left > 0 and self._all_fail,
@@ -201,21 +191,22 @@ class Campaign:
             git_commit=self._git_commit,
         )
 
-    def _execute(self, stop: "Stop") -> None:
+    def _execute(self, cancelled_before: str | None) -> None:
         # First, so that progress and the time to go are of runs that start.
         for run in list(self._pending.values()):
-            reason = None if stop.by else self._launcher.unsupported_reason(run.spec)
-            if reason is not None:
+            if self._stopped_by is not None:
+                break
+            if (reason := self._launcher.unsupported_reason(run.spec)) is not None:
                 self._advance(run, reason)
-        while (self._pending or self._active) and stop.by is None:
+        while (self._pending or self._active) and self._stopped_by is None:
             detached = self._launcher.detached_run_ids()  # active without a campaign
             for run in [self._pending[run_id] for run_id in self._pending if run_id in detached]:
                 self._advance(run)
             chosen = () if self._all_fail else self._choose()
             if (self._all_fail or self._chooser is not None) and not (chosen or self._active):
                 break
-            is_busy = self._start_until_busy(chosen, stop)
-            if stop.by is not None:
+            is_busy = self._start_until_busy(chosen)
+            if self._stopped_by is not None:
                 break
             self._tell()
             if self._active:
@@ -223,8 +214,9 @@ class Campaign:
                 time.sleep(_POLL_S)
             elif self._pending:
                 time.sleep(_BUSY_POLL_S if is_busy else _OTHERS_POLL_S)
-            stop.poll()
-        is_over = stop.by is None and not self._all_fail
+            if self._store.was_cancelled_since(cancelled_before):
+                self._stopped_by = self._stopped_by or CANCELLED
+        is_over = self._stopped_by is None and not self._all_fail
         if self._chooser is not None and (self._stopped_because or is_over):
             self._choose()
             self._mark_not_needed()
@@ -256,7 +248,7 @@ class Campaign:
                 observer.decided(choice.message)
         return [run for run in pending if run.run_id in self._chosen]
 
-    def _start_until_busy(self, runs: Sequence[PlannedRun], stop: "Stop") -> bool:
+    def _start_until_busy(self, runs: Sequence[PlannedRun]) -> bool:
         most = self._launcher.most_active
         for run in runs:
             allocation = None
@@ -266,8 +258,9 @@ class Campaign:
                 allocation = None if is_full else self._launcher.allocate(run.spec)
                 if allocation is None:
                     return True
-            if stop.by is not None:
-                _release(allocation)
+            if self._stopped_by is not None:
+                if allocation is not None:
+                    allocation.release()
                 return False
             self._advance(run, unsupported, allocation)
         return False
@@ -277,35 +270,40 @@ class Campaign:
     ) -> None:
         """Report, watch, start or skip a run; it stays pending if others have it."""
         folder = self._store.folder(run.run_id)
-        lock, attempt = RunLock(folder), None
-        try:
-            if not lock.acquire():
-                _release(allocation)
-                return
-            old = _read(folder)
-            if old is not None:
-                # It is done or does not fit, or has failed on its own since the campaign began.
-                tried_elsewhere = old.finished_at != self._finished_before.get(run.run_id)
-                has_failed = old.status == "failed" and old.state != "interrupted"
-                if _is_measured(old) or (has_failed and tried_elsewhere):
-                    _release(allocation, lock)
+        lock = RunLock(folder)
+        with contextlib.ExitStack() as held:
+            if allocation is not None:
+                held.callback(allocation.release)
+            try:
+                if not lock.acquire():
+                    return
+                held.callback(lock.release)
+                old = _read(folder)
+                if old is not None and self._has_ended(old):
                     self._report_end(old, is_new=False)
                     return
-                attempt = self._launcher.reattach(old, folder)
-        except (BadInput, NotPermitted) as error:
-            _release(allocation, lock)
-            self._report_end(failed(self._new(run), str(error)), is_new=True)
-            return
-        if old is not None and attempt is not None:
-            _release(allocation)
-            self._watch(_ActiveRun(old, folder, lock, attempt))
-        elif allocation is not None:
-            self._start(run, old, folder, lock, allocation)
-        elif unsupported is not None:
-            record = self._new(run, old.attempts if old else 0)
-            self._end(failed(record, unsupported, "skipped"), folder, lock)
-        else:
-            lock.release()
+                attempt = None if old is None else self._launcher.reattach(old, folder)
+            except (BadInput, NotPermitted) as error:
+                self._report_end(failed(self._new(run), str(error)), is_new=True)
+                return
+            if old is not None and attempt is not None:
+                held.pop_all()
+                if allocation is not None:
+                    allocation.release()
+                self._watch(_ActiveRun(old, folder, lock, attempt))
+            elif allocation is not None:
+                held.pop_all()
+                self._start(run, old, folder, lock, allocation)
+            elif unsupported is not None:
+                record = self._new(run, old.attempts if old else 0)
+                self._end(failed(record, unsupported, "skipped"), folder, lock)
+
+    def _has_ended(self, record: RunRecord) -> bool:
+        """Say whether a run is done or does not fit, or has failed on its own since the campaign
+        began."""
+        tried_elsewhere = record.finished_at != self._finished_before.get(record.run_id)
+        has_failed = record.status == "failed" and record.state != "interrupted"
+        return _is_measured(record) or (has_failed and tried_elsewhere)
 
     def _start(
         self,
@@ -333,7 +331,8 @@ class Campaign:
                 folder.live(record.attempts).mkdir(parents=True)
             attempt = self._launcher.start(record, folder, allocation)
         except ResourcesBusy:
-            _release(allocation, lock)
+            allocation.release()
+            lock.release()
         except NotAvailable as error:
             allocation.release()
             self._end(failed(record, str(error), "skipped"), folder, lock)
@@ -353,30 +352,23 @@ class Campaign:
         for run in list(self._active.values()):
             if (ended := _poll(run.attempt)) is not None:
                 self._finish(run, ended)
-        if self._chooser is None or time.monotonic() < self._read_s + _READ_S:
+        if self._chooser is None or time.monotonic() < self._asked_s + _ASK_S:
             return
-        self._read_s = time.monotonic()
+        self._asked_s = time.monotonic()
         for run_id, run in list(self._active.items()):
-            measured = None
-            # A job may remove its live files at any time.
-            with contextlib.suppress(BadInput, NotPermitted, OSError):
-                measured = step_time_so_far(run.folder)
-            if measured is None or measured == self._kept.get(run_id):
-                continue
-            self._kept[run_id] = measured
-            if reason := self._chooser.stop_reason(run_id, measured):
+            if reason := self._chooser.stop_reason(run_id):
                 run.attempt.stop()
                 self._end(_ended_early(run, reason), run.folder, run.lock)
 
     def _stop_all(self, reason: str) -> None:
-        polled = [(run, _poll(run.attempt)) for run in self._active.values()]
-        for run, ended in polled:
+        for run in list(self._active.values()):
+            ended = _poll(run.attempt)
             if ended is None:
                 run.attempt.stop()
-        for run, ended_before in polled:
-            # The launcher may have waited for the attempt's end and written its record.
-            ended = ended_before or _poll(run.attempt)
-            if ended is not None and (ended_before or ended.record):
+                # The launcher may have waited for the attempt's end and written its record.
+                if (stopped := _poll(run.attempt)) is not None and stopped.record is not None:
+                    ended = stopped
+            if ended is not None:
                 self._finish(run, ended)
             else:
                 self._end(failed(run.record, reason, interrupted=True), run.folder, run.lock)
@@ -412,27 +404,17 @@ class Campaign:
         self._pending.pop(record.run_id, None)
         self._active.pop(record.run_id, None)
         self._states[record.run_id] = record.state
-        if is_new and self._failed_before_a_step(record):
-            reason = (record.reason or "").replace(record.run_id, "")
+        reason = (record.reason or "").replace(record.run_id, "")
+        is_of_command = record.spec.workload.command is not None and "exit code" in reason
+        if is_new and is_of_command and record.state == "failed":
             self._failed_alike.setdefault(reason, set()).add(record.spec.setting)
-        if record.facts.workers_cooperate is False or record.facts.global_batch is not None:
-            self._others.append(record)
         for observer in self._observers:
             observer.ended(record, is_new=is_new)
 
-    def _failed_before_a_step(self, record: RunRecord) -> bool:
-        if record.state != "failed" or record.spec.workload.command is None:
-            return False
-        from wattlaw.running.instrumentation.records import StepsFolder
-
-        live = self._store.folder(record.run_id).live(record.attempts)
-        is_own_end = "exit code" in (record.reason or "")
-        return is_own_end and not any(item.steps for item in StepsFolder(live / "steps").read())
-
     @property
     def _all_fail(self) -> bool:
-        """Whether every run so far failed alike before a step, in two settings if there are two:
-        the next ones would, too. A repeated campaign tries all: only these settings may fail."""
+        """Whether every run so far failed alike, in two settings if there are two: the next ones
+        would, too. A repeated campaign tries all: only these settings may fail."""
         if len(self._failed_alike) != 1 or len(self._study.workloads) != 1:
             return False
         (settings,) = self._failed_alike.values()
@@ -452,12 +434,6 @@ class Campaign:
                 record = folder.read() if lock.acquire() else None
                 if record is not None and record.status == "planned":
                     folder.write(record.model_copy(update=changes), durable=False)
-
-
-def _release(allocation: Allocation | None, lock: RunLock | None = None) -> None:
-    for resource in (allocation, lock):
-        if resource is not None:
-            resource.release()
 
 
 def _poll(attempt: Attempt) -> Ended | None:
@@ -482,57 +458,6 @@ def _is_measured(record: RunRecord) -> bool:
     return record.status == "done" or record.out_of_memory == "device"
 
 
-def _not_as_declared(records: Sequence[RunRecord]) -> Iterator[str]:
-    alone = [
-        record.spec.workload.name
-        for record in records
-        if record.facts.workers_cooperate is False and record.spec.setting.gpus > 1
-    ]
-    if alone:
-        yield uncooperative_text(len(alone), set(alone))
-    yield from batch_texts(
-        {
-            "workload": record.spec.workload.name,
-            "launcher": record.spec.launch_kind,
-            "gpus": record.spec.setting.gpus,
-            "global_batch": record.facts.global_batch,
-            "global_batch_declared": record.spec.setting.global_batch,
-        }
-        for record in records
-        if record.facts.global_batch is not None
-    )
-
-
-def step_time_so_far(folder: RunFolder) -> StepTime | None:
-    """Return the step time of an active run; None before it was measured for long enough."""
-    record = folder.read()
-    if record is None or not record.attempts:
-        return None
-    by_host: dict[str, list[Mapping[str, Any]]] = {}
-    for row in folder.windows(record.attempts).to_pylist():
-        is_whole = row["steps"] and row["duration_s"] and not (row["warmup"] or row["interrupted"])
-        if is_whole and row["phase"] in ("train", "steps"):
-            by_host.setdefault(row["host"], []).append(row)
-    seconds = [sum(row["duration_s"] for row in rows) for rows in by_host.values()]
-    if len(by_host) < record.spec.nodes or min(seconds) < _LEAST_S:
-        return None
-    return max(map(_step_time, by_host.values()), key=lambda item: item.step_s)
-
-
-def _step_time(rows: Sequence[Mapping[str, Any]]) -> StepTime:
-    """Steps of a window may be alike, and differ from those of another: the larger error counts."""
-    steps = sum(row["steps"] for row in rows)
-    mean_s = sum(row["duration_s"] for row in rows) / steps
-    if len(rows) < _LEAST_WINDOWS:
-        return StepTime(mean_s, None)
-    between = within = 0.0
-    for row in rows:
-        relative = row["duration_s"] / row["steps"] / mean_s
-        between += row["steps"] / steps * (relative - 1) ** 2
-        within += row["steps"] * ((row["step_time_cv"] or 0.0) * relative) ** 2
-    return StepTime(mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2)))
-
-
 def _ended_early(run: _ActiveRun, reason: str) -> RunRecord:
     reason = f"{STOPPED_EARLY}{reason}"
     try:
@@ -543,33 +468,3 @@ def _ended_early(run: _ActiveRun, reason: str) -> RunRecord:
         return finalize_run(record.model_copy(update=changes), run.folder)
     except Exception as error:  # one run must not end the campaign
         return failed(run.record, f"{reason}; not usable: {one_line(error)}")
-
-
-class Stop:
-    """Whether the campaign has to end; ``by`` names the signal or the command."""
-
-    def __init__(self, store: Store) -> None:
-        self.by: str | None = None
-        self._store, self._cancelled_before = store, store.cancelled_at()
-        self._polled_s = time.monotonic()
-
-    def poll(self) -> None:
-        if self.by is None and time.monotonic() - self._polled_s > _STOP_POLL_S:
-            self._polled_s = time.monotonic()
-            if self._store.was_cancelled_since(self._cancelled_before):
-                self.by = CANCELLED
-
-
-@contextlib.contextmanager
-def stopping(store: Store) -> Iterator[Stop]:
-    """A SIGHUP that is ignored, as under nohup, stays ignored."""
-    stop = Stop(store)
-
-    def record(number: int, _: FrameType | None) -> None:
-        stop.by = signal.Signals(number).name
-
-    signals = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        signals.append(signal.SIGHUP)
-    with handling(signals, record):
-        yield stop

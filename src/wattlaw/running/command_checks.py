@@ -8,11 +8,9 @@ from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_bytes
-from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names
 from wattlaw.running.training.environment import RUN_FOLDER
-from wattlaw.running.training.rank_starters import RankStarter, find_rank_starter
-from wattlaw.study.command import epochs_argument
+from wattlaw.running.training.rank_starters import find_rank_starter
 from wattlaw.study.model import Study, Train, WorkloadSpec
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.setting import LAYOUT, Setting
@@ -29,14 +27,16 @@ def check_own_ranks(study: Study) -> None:
         return
     for index, spec in enumerate(study.workloads):
         starter = find_rank_starter(spec.command or ())
-        if starter is None or starter.script is not None:
-            continue
-        most = _most_gpus(study, spec)
-        started = starter.fault(most, is_local=study.launch.kind == "local")
-        if started is not None:
+        most = max(max(sweep.gpus) for sweep in _sweeps(study, spec))
+        is_local = study.launch.kind == "local"
+        if starter is not None and (started := starter.fault(most, is_local=is_local)) is not None:
+            times = "once" if most == 1 else f"once per GPU, up to {most} times"
+            own = starter.program if starter.program in ("torchrun", "mpirun", "srun") else None
+            how = f"; launch_with: {own} starts the ranks with {own}" if own else ""
             raise BadInput(
                 f"workloads[{index}].command: given {starter.program}, which {started}, while "
-                f"wattlaw starts the command {_times(most)}; allowed: {_remedy(starter)}"
+                f"wattlaw starts the command {times}; allowed: the command of one rank, such as "
+                f"[python, train.py], which gets torchrun's variables (RANK, WORLD_SIZE){how}"
             )
 
 
@@ -47,25 +47,9 @@ def command_warnings(study: Study, runs: Sequence[PlannedRun]) -> list[str]:
     for index, spec in enumerate(study.workloads):
         if spec.command is not None:
             settings = {run.setting for run in runs if run.spec.workload.name == spec.name}
-            found = [
-                *_possible_ranks(spec, study), *_unused_values(spec, study, settings),
-                *too_few_steps(spec, study, settings),
-            ]  # fmt: skip
+            found = _unused_values(spec, study, settings)
             sentences += [f"workloads[{index}].command: {sentence}" for sentence in found]
     return sentences
-
-
-def _possible_ranks(spec: WorkloadSpec, study: Study) -> Iterator[str]:
-    starter, most = find_rank_starter(spec.command or ()), _most_gpus(study, spec)
-    if starter is None or (most == 1 and starter.count in ("1", "{gpus}", None)):
-        return
-    if starter.program == "accelerate launch" and starter.count == "1":
-        return  # it keeps RANK and WORLD_SIZE
-    where = f" in {starter.script}" if starter.script else ""
-    yield (
-        f"{starter.program}{where} may start ranks of its own, while wattlaw starts the command "
-        f"{_times(most)}; a run with other ranks than launched fails; use {_remedy(starter)}"
-    )
 
 
 def _unused_values(
@@ -113,44 +97,5 @@ def _unused_values(
         )
 
 
-def too_few_steps(spec: WorkloadSpec, study: Study, settings: Collection[Setting]) -> Iterator[str]:
-    """Yield which batches leave a training of known length fewer steps than are to be measured."""
-    asked, samples = study.measure.steps, spec.dataset_samples
-    said = epochs_argument(spec.command or ())
-    if asked is None or samples is None or said is None or said.value is None:
-        return
-    asked += study.measure.warmup_steps
-    epochs = int(said.value)
-    trained = {
-        batch: int(epochs * samples * item.dataset_fraction / batch)
-        for item in settings
-        if (batch := item.global_batch) is not None
-    }
-    if short := [batch for batch, steps in trained.items() if steps < asked]:
-        batch = max(short)
-        yield (
-            f"with batch {batch:,.0f} the training ends after {plural(trained[batch], 'step')} "
-            f"({plural(epochs, 'epoch')} of {samples:,} samples), before the {asked:,} of warm-up "
-            "and measuring; train for more epochs, or lower measure.steps"
-        )
-
-
-def _times(gpus: int) -> str:
-    return "once" if gpus == 1 else f"once per GPU, up to {gpus} times"
-
-
-def _remedy(starter: RankStarter) -> str:
-    own = starter.program if starter.program in ("torchrun", "mpirun", "srun") else None
-    how = f"; launch_with: {own} starts the ranks with {own}" if own else ""
-    return (
-        "the command of one rank, such as [python, train.py], which gets torchrun's variables "
-        f"(RANK, WORLD_SIZE){how}"
-    )
-
-
 def _sweeps(study: Study, spec: WorkloadSpec) -> list[Sweep]:
     return [sweep for sweep in study.sweeps if spec.name in (sweep.workloads or [spec.name])]
-
-
-def _most_gpus(study: Study, spec: WorkloadSpec) -> int:
-    return max(max(sweep.gpus) for sweep in _sweeps(study, spec))

@@ -11,7 +11,6 @@ from types import FrameType
 import psutil
 
 from wattlaw.common.processes import adopt_orphans, children, process_tree
-from wattlaw.common.text import collapse_whitespace, shorten
 
 #: How long a command may take to end, and when its other processes get SIGTERM if it has not ended:
 #: those of a data loader would otherwise end under a program that saves a checkpoint.
@@ -84,14 +83,8 @@ class CommandProcesses:
         end_s = time.monotonic() + _AFTER_S
         while members := self.living():
             if time.monotonic() >= end_s:
-                named = []
-                for member in members[:_MOST_NAMED]:
-                    name = "?"
-                    with contextlib.suppress(psutil.Error):
-                        name = shorten(collapse_whitespace(member.name()), 40)
-                    named.append(f"{member.pid} ({name})")
-                more = f" and {len(members) - len(named)} more" if len(members) > len(named) else ""
-                return f"processes of the command still run: {', '.join(named)}{more}"
+                pids = ", ".join(str(member.pid) for member in members[:_MOST_NAMED])
+                return f"{len(members)} processes of the command still run: {pids}"
             time.sleep(_POLL_S / 2)
         return None
 

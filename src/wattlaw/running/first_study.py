@@ -4,7 +4,6 @@ import math
 import re
 import shlex
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -29,13 +28,9 @@ _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
 _REPEATS = 2
-#: Runs of the smallest decision: the first ones, which are far apart (docs/deciding.md).
-_FEWEST_RUNS = 5
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
 _SHARDED = ("fsdp", "deepspeed", "tensor", "pipeline")
-#: Arguments of argparse with a whole number as the default.
-_ADDED = re.compile(r"add_argument\(([^()]*--[^()]*?)default\s*=\s*(\d+)\b")
 #: What a script names that trains on several GPUs.
 _PARALLEL = re.compile(
     rb"torch\.distributed|DistributedDataParallel|fully_shard|[Aa]ccelerat|[Ll]ightning|Fabric"
@@ -84,7 +79,7 @@ class Seen:
 class FirstStudy:
     text: str  # of the study file
     settings: int
-    gpu_hours: tuple[float, float]  # estimated: of the smallest decision, and of all runs
+    gpu_hours: float  # of all runs, at most
     notes: tuple[str, ...] = field(default=())
 
 
@@ -106,19 +101,6 @@ def batch_candidates(seen: Seen) -> list[Argument]:
     found = [argument for argument in arguments(seen.command)
              if argument.value in batches and argument.index not in others]  # fmt: skip
     return sorted(found, key=lambda argument: "batch" not in argument.name)
-
-
-def example_argument(seen: Seen) -> str:
-    """Return an argument that may set the batch: of the command, or else one that the script adds
-    with this default, or else a placeholder."""
-    if found := batch_candidates(seen):
-        return found[0].name
-    script = next((Path(word) for word in seen.command if word.endswith(".py")), None)
-    with suppress(OSError, UnicodeDecodeError, BadInput):
-        for names, default in _ADDED.findall(read_bytes(script).decode() if script else ""):
-            if default in (str(seen.global_batch), f"{seen.local_batch or 0:g}"):
-                return str(max(re.findall(r"--[\w-]+", names), key=len))
-    return "--NAME"
 
 
 def named_argument(seen: Seen, name: str) -> Argument:
@@ -176,21 +158,20 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     warmup = Measure().warmup_steps
     if seen.steps is not None:
         steps = max(1, min(steps, seen.steps - warmup))
-    costs = sorted(
+    costs = [
         _gpu_hours(seen, workers, size / base, cap_w, warmup + steps, machine)
         for counts, sizes in sweeps
         for workers in counts
         for size in sizes
         for cap_w in (None, *caps_w)
         for _ in range(layouts_on(layouts, workers, size))
-    )
-    low = sum(least for least, _ in costs[:_FEWEST_RUNS])
-    high = _REPEATS * sum(most for _, most in costs)
+    ]
+    gpu_hours = _REPEATS * sum(costs)
     of_one = "{micro_batch}" if seen.layout.model_gpus > 1 else "{local_batch}"
     words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
-    text = _text(seen, machine, words, sweeps, layouts, steps, f"{high:.2g}")
+    text = _text(seen, machine, words, sweeps, layouts, steps, f"{gpu_hours:.2g}")
     notes = []
     if seen.steps is not None:
         notes.append(
@@ -213,7 +194,7 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
             "one worker only: the script names neither torch.distributed nor another way to train "
             "on several; if it does train on several, add counts to gpus"
         )
-    return FirstStudy(text, len(costs), (low, high), tuple(notes))
+    return FirstStudy(text, len(costs), gpu_hours, tuple(notes))
 
 
 def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -255,19 +236,16 @@ def _fits(seen: Seen, growth: float, machine: Machine) -> bool:
 
 def _gpu_hours(
     seen: Seen, workers: int, growth: float, cap_w: float | None, steps: int, machine: Machine
-) -> tuple[float, float]:
-    """Return the least and the most GPU-hours of a run.
+) -> float:
+    """Return the most GPU-hours of a run; ``growth`` is of the global batch.
 
-    ``growth`` is of the global batch. The least: GPUs share the work perfectly, and a larger batch
-    takes no longer. The most: more GPUs are no faster, a batch takes as long as its samples, and a
-    cap cuts the clock as it cuts the power. Workers have as many threads as the seen one had.
+    More GPUs are no faster, a batch takes as long as its samples, and a cap cuts the clock as it
+    cuts the power. Workers have as many threads as the seen one had.
     """
-    local = growth * seen.ranks / workers
-    most = max(1.0, local, growth)
+    most = max(1.0, growth * seen.ranks / workers, growth)
     if cap_w is not None:
         most *= (machine.default_w or cap_w) / cap_w
-    least_s, most_s = (steps * seen.step_s * times for times in (min(1.0, local), most))
-    return tuple(workers * (seen.startup_s + run_s) / 3600 for run_s in (least_s, most_s))  # type: ignore[return-value]
+    return workers * (seen.startup_s + steps * seen.step_s * most) / 3600
 
 
 def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:

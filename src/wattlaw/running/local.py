@@ -5,11 +5,9 @@ that measurements of different users and campaigns do not disturb each other. Th
 the slots of a process that dies.
 """
 
-import contextlib
 import importlib.util
 import math
 import os
-import shlex
 import socket
 import subprocess
 import sys
@@ -21,15 +19,11 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import NamedTuple, Self
 
-import psutil
-
 from wattlaw.common import machine_lock, processes
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.common.terminal import escape_invisible
-from wattlaw.common.text import collapse_whitespace
 from wattlaw.measure.devices.inventory import (
     accelerators,
     gpu_environment,
@@ -37,7 +31,6 @@ from wattlaw.measure.devices.inventory import (
     visible_gpu_ids,
 )
 from wattlaw.measure.devices.limiter import LimitState
-from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
@@ -64,18 +57,16 @@ from wattlaw.workloads import catalogue
 _GRACE_S = 5.0
 #: To try a study out without GPUs, a few workers may share a core.
 _WORKERS_PER_CORE = 2
-#: How often a message of who uses this machine is made anew, and the characters of a command in it.
-_MESSAGE_S, _MAX_SHOWN = 10.0, 200
+#: How often a message of who uses this machine is made anew.
+_MESSAGE_S = 10.0
 #: torch's UUIDs of AMD and Intel GPUs differ from wattlaw's ids; its order is the same.
 _PROBE = """import sys, torch
 kinds = [getattr(torch, kind, None) for kind in sys.argv[1:]]
 gpu = next((kind for kind in kinds if kind and kind.is_available()), None)
 has_uuid = gpu is torch.cuda and not torch.version.hip
-print("TORCH", torch.__version__, *(torch.cuda.get_arch_list() if has_uuid else ()))
 for index in range(gpu.device_count() if gpu else 0):
     found = gpu.get_device_properties(index)
-    print("GPU", found.uuid if has_uuid else "-", found.total_memory,
-          *((found.major, found.minor) if has_uuid else ("-", "-")), found.name)
+    print("GPU", found.uuid if has_uuid else "-", found.total_memory, found.name)
 """
 _PROBE_TIMEOUT_S = 120
 
@@ -171,9 +162,7 @@ class LocalLauncher(Launcher):
             yield f"runs with power or clock limits or a power profile will be skipped: {problem}"
 
     def missing(self, study: Study) -> list[str]:
-        any_of_ours = any(map(catalogue.is_registered, study.workloads))
-        kernels = self._torch.no_kernels if any_of_ours else ()
-        return [*kernels, *catalogue.missing_packages(study)]
+        return catalogue.missing_packages(study)
 
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """A slot is a board: runs on MIG instances of one would each record all its energy."""
@@ -270,17 +259,10 @@ def acquire_slots(names: Sequence[str], count: int) -> SlotLease | None:
 
 def slot_holders(names: Sequence[str]) -> list[str]:
     found = {machine_lock.holder(f"slot/{name}") for name in names}
-    texts = []
-    for pid, user in sorted(holder for holder in found if holder is not None):
-        if pid == os.getpid():
-            continue
-        command = ""
-        with contextlib.suppress(psutil.Error):  # of another container, or hidden from this user
-            command = shlex.join(psutil.Process(pid).cmdline()) if pid else ""
-        shown = escape_invisible(collapse_whitespace(command))[:_MAX_SHOWN]
-        text = f"process {pid} of user {user}" if pid else f"a process of user {user}"
-        texts.append(f"{text}, {shown}" if shown else text)
-    return texts
+    others = sorted(holder for holder in found if holder is not None and holder[0] != os.getpid())
+    # A process of another container has no number here.
+    return [f"process {pid} of user {user}" if pid else f"a process of user {user}"
+            for pid, user in others]  # fmt: skip
 
 
 def _users_text(slots: Sequence[str]) -> str | None:
@@ -353,7 +335,6 @@ class LocalAttempt:
 class Torch(NamedTuple):
     uuids: tuple[str, ...] = ()
     hardware: tuple[Board, ...] = ()
-    no_kernels: tuple[str, ...] = ()  # why it has no kernels for some of them
 
 
 def _devices() -> tuple[list[str], dict[str, str], Torch]:
@@ -387,20 +368,6 @@ def _probe_torch(kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...
     except (subprocess.SubprocessError, OSError) as error:
         lines = str(getattr(error, "stderr", None) or error).strip().splitlines()
         raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
-    version, architectures = "", list[str]()
-    uuids, hardware, no_kernels = list[str](), list[Board](), dict[str, None]()
-    for row in probe.stdout.splitlines():
-        kind, *words = row.split() or [""]
-        if kind == "TORCH":
-            version, *architectures = words
-        elif kind == "GPU":
-            uuid, memory_bytes, major, minor, *name = words
-            capability = (int(major), int(minor)) if major != "-" else None
-            board = Board(" ".join(name), int(memory_bytes) / 1e9, capability)
-            uuids.append(uuid)
-            hardware.append(board)
-            if reason := capability and no_kernels_reason(
-                board.name, capability, version, architectures
-            ):
-                no_kernels[reason] = None
-    return Torch(tuple(uuids), tuple(hardware), tuple(no_kernels))
+    rows = [row.split(maxsplit=3) for row in probe.stdout.splitlines() if row.startswith("GPU ")]
+    boards = [Board(name, int(memory_bytes) / 1e9) for _, _, memory_bytes, name in rows]
+    return Torch(tuple(uuid for _, uuid, _, _ in rows), tuple(boards))

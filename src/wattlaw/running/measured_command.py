@@ -54,7 +54,6 @@ _POLL_S = 0.1
 #: A second Ctrl-C within this time is the first one, from the terminal and from a parent process.
 _SAME_KEY_S = 0.1
 _PIECE_BYTES = 64 * 1024
-_NO_FOLDER = "the command has removed the folder of its recorded steps, so they are unknown"
 
 
 class CommandUnusable(BadInput):
@@ -153,8 +152,6 @@ def measure(
             window["samples"] //= nodes  # every node writes its own part
         recording.window(**window)
     notes += [*ended.notes, *steps.notes]
-    if instrument and not observer.folder.is_dir():
-        notes.append(_NO_FOLDER)
     reason = _with_memory(ended, observer, has_kills=oom_kills() > kills)
     record = recording.end(reason, tuple(notes), interrupted=ended.interrupted)
     return MeasuredCommand(ended.exit_code, record, recording.folder, steps)

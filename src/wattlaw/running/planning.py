@@ -5,6 +5,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean
 from typing import NamedTuple
 
 from wattlaw.common import registry
@@ -165,20 +166,11 @@ def git_commit(directory: Path) -> str | None:
 class GpuHours:
     measured: float
     measured_runs: int
-    counted: float
-    counted_runs: int
     unknown_runs: int
 
 
-def gpu_hours(
-    runs: Sequence[PlannedRun], done: Iterable[RunRecord], flops_per_gpu_s: float
-) -> GpuHours:
-    """Estimate the GPU-hours of runs.
-
-    A run takes as long as the mean of its repeats in the store (``done``). Without repeats: gpus x
-    time = samples x FLOPs per sample / rate, a lower bound, because it excludes start, evaluation,
-    input and communication.
-    """
+def gpu_hours(runs: Sequence[PlannedRun], done: Iterable[RunRecord]) -> GpuHours:
+    """Estimate the GPU-hours of runs: each takes as long as the mean of its repeats in ``done``."""
     times_s: dict[str, list[float]] = defaultdict(list)
     for record in done:
         is_timed = record.status == "done" and record.attempts <= 1  # else only the last attempt is
@@ -186,23 +178,12 @@ def gpu_hours(
         if is_timed and record.started_at and record.finished_at:
             duration = record.finished_at - record.started_at
             times_s[_setting(record.spec)].append(duration.total_seconds())
-    workloads = {run.spec.workload.name: run.spec.workload for run in runs}
-    works = {name: catalogue.work(workload) for name, workload in workloads.items()}
-    measured, counted = list[float](), list[float]()
-    for run in runs:
-        spec, setting, measure = run.spec, run.spec.setting, run.spec.measure
-        repeats_s, work = times_s.get(_setting(spec)), works[spec.workload.name]
-        if repeats_s:
-            measured.append(setting.gpus * sum(repeats_s) / len(repeats_s) / _HOUR_S)
-        elif work is not None:
-            samples = work.samples * setting.dataset_fraction * measure.epoch_count
-            if measure.is_by_steps:
-                steps = measure.warmup_steps + (measure.steps or 0)
-                samples = float(steps * (setting.global_batch or 0))
-            counted_s = samples * work.flops_per_sample / flops_per_gpu_s
-            counted.append((counted_s + setting.gpus * (measure.seconds or 0.0)) / _HOUR_S)
-    unknown = len(runs) - len(measured) - len(counted)
-    return GpuHours(sum(measured, 0.0), len(measured), sum(counted, 0.0), len(counted), unknown)
+    measured = [
+        run.setting.gpus * fmean(repeats_s) / _HOUR_S
+        for run in runs
+        if (repeats_s := times_s.get(_setting(run.spec)))
+    ]
+    return GpuHours(sum(measured, 0.0), len(measured), len(runs) - len(measured))
 
 
 def _setting(spec: RunSpec) -> str:

@@ -3,18 +3,15 @@
 import contextlib
 import os
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from wattlaw.common import crash, machine
+from wattlaw.common import machine
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, write_text
-from wattlaw.common.isolation import isolated_environment, isolated_python
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry.sampler import SamplerProcess
 from wattlaw.running.job_step import JobStep, missing_hosts
@@ -112,19 +109,21 @@ class Recording:
         self._end_live()
         if is_other:
             return None
-        self.record = finalize_recording(
-            self.record, self.folder, reason, notes, interrupted=interrupted
-        )
+        from wattlaw.running.finish import failed, finalize_run
+
+        nodes = self._spec.nodes
+        missing = missing_hosts(self.live, nodes) if nodes > 1 else None
+        failure = first_failure(self.live)
+        reason = reason or (failure.reason if failure else missing)
+        record = finalize_run(self.record, self.folder)
+        if reason is not None:
+            record = failed(record, reason, interrupted=interrupted)
+        changes = {"finished_at": now(), "notes": (*record.notes, *notes)}
+        self.record = record.model_copy(update=changes)
+        self.folder.write(self.record)
+        self.folder.remove_live_files()
         self._release()
         return self.record
-
-    def end_at_exit(self, reason: str) -> None:
-        """End the run in another process: this one imports nothing more."""
-        self._end_live()
-        if self._lock is not None:
-            line = isolated_python("-m", "wattlaw.running.recording", str(self.folder.path), reason)
-            subprocess.run(line, env=isolated_environment(), check=False, stdin=subprocess.DEVNULL)
-            self._release()
 
     def abandon(self) -> None:
         with contextlib.suppress(Exception):
@@ -178,40 +177,4 @@ class NestedRecording:
 
     # The launcher stores the run by the program's exit code.
     def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None: ...
-    def end_at_exit(self, reason: str) -> None: ...
     def abandon(self) -> None: ...
-
-
-def finalize_recording(
-    record: RunRecord,
-    folder: RunFolder,
-    reason: str | None,
-    notes: tuple[str, ...] = (),
-    *,
-    interrupted: bool = False,
-) -> RunRecord:
-    from wattlaw.running.finish import failed, finalize_run
-
-    live, nodes = folder.live(1), record.spec.nodes
-    missing = missing_hosts(live, nodes) if nodes > 1 else None
-    failure = first_failure(live)
-    reason = reason or (failure.reason if failure else missing)
-    record = finalize_run(record, folder)
-    if reason is not None:
-        record = failed(record, reason, interrupted=interrupted)
-    record = record.model_copy(update={"finished_at": now(), "notes": (*record.notes, *notes)})
-    folder.write(record)
-    folder.remove_live_files()
-    return record
-
-
-def main() -> None:
-    """Store the run in the folder of the first argument as failed for the second's reason."""
-    folder = RunFolder(Path(sys.argv[1]))
-    record = folder.read()
-    if record is not None:
-        finalize_recording(record, folder, sys.argv[2])
-
-
-if __name__ == "__main__":
-    sys.exit(crash.run(main))

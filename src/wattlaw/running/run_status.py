@@ -16,10 +16,15 @@ from wattlaw.store.record import now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.labels import group_label, layout_label, run_setting
-from wattlaw.study.not_as_declared import batch_texts
+from wattlaw.study.not_as_declared import (
+    OTHER_BATCH,
+    UNCOOPERATIVE,
+    batch_texts,
+    uncooperative_text,
+)
 
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
-#: Shortest time between two queries of a queue by a view, unless there is a new run.
+#: Shortest time between two queries of a queue by a view.
 _QUEUE_S = 10.0
 #: The columns of a run that say how its GPUs are limited.
 LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
@@ -52,8 +57,7 @@ class RunStatus:
 class StoreStatus:
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
-    uncooperative: list[str]  # workloads of runs whose processes trained without a process group
-    other_batches: list[str]  # warnings about runs that trained with another batch than declared
+    warnings: list[tuple[str, str]]  # code and text, about runs that did not train as declared
     errors: list[str]  # of queues that cannot be read
 
 
@@ -116,10 +120,12 @@ def store_status(store: Store, queued: _Queued | None = None) -> StoreStatus:
     not_done.sort(key=lambda run: run.run_id)
     apart = runs.select(["workload", "gpus"]).filter(pc.invert(runs["workers_cooperate"]))
     names = [row["workload"] for row in apart.to_pylist() if (row["gpus"] or 0) > 1]
+    warnings = [(UNCOOPERATIVE, uncooperative_text(len(names), set(names)))] if names else []
     columns = ["workload", "launcher", "gpus", "global_batch", "global_batch_declared"]
     declared = runs.select(columns).filter(pc.is_valid(runs["global_batch_declared"]))
+    warnings += [(OTHER_BATCH, text) for text in batch_texts(declared.to_pylist())]
     states = ["done"] * done + [run.state for run in not_done]
-    return StoreStatus(states, not_done, names, batch_texts(declared.to_pylist()), list(errors))
+    return StoreStatus(states, not_done, warnings, list(errors))
 
 
 def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:
@@ -142,33 +148,17 @@ def _job_text(job: Job) -> str:
 
 
 class StatusPoller:
-    """The status of stores for a view that reads it often.
-
-    The jobs of a store are queried every ``_QUEUE_S``, and earlier if a run that was not missing in
-    the queue is missing: it was submitted since.
-    """
+    """The status of stores for a view that reads it often; queues are read every ``_QUEUE_S``."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, tuple[float, _Queued, set[str]]] = {}  # with the missing runs
+        self._read: dict[Path, tuple[float, _Queued]] = {}
 
     def status(self, store: Store) -> StoreStatus:
-        read_s, queued, missing = self._read.get(store.path, (-math.inf, ({}, []), set[str]()))
-        if time.monotonic() - read_s < _QUEUE_S:
-            status = store_status(store, queued)
-            if _missing_jobs(status) <= missing:
-                return status
-        queued, read_s = _queued_jobs(store), time.monotonic()
-        status = store_status(store, queued)
-        self._read[store.path] = read_s, queued, _missing_jobs(status)
-        return status
-
-
-def _missing_jobs(status: StoreStatus) -> set[str]:
-    return {
-        run.run_id
-        for run in status.not_done
-        if run.state == "running" and run.job is None and run.reason is not None
-    }
+        read_s, queued = self._read.get(store.path, (-math.inf, ({}, [])))
+        if time.monotonic() - read_s >= _QUEUE_S:
+            read_s, queued = time.monotonic(), _queued_jobs(store)
+            self._read[store.path] = read_s, queued
+        return store_status(store, queued)
 
 
 @dataclass(frozen=True)

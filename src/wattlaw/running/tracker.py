@@ -1,6 +1,5 @@
 """``wattlaw.track``: records the windows that a program marks in its training loop."""
 
-import atexit
 import json
 import math
 import os
@@ -8,7 +7,7 @@ import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.instrumentation.hook._wattlaw.device_times import TORCH_GPUS
 from wattlaw.running.job_step import JobStep, first_number
 from wattlaw.running.recording import NestedRecording, Recording
-from wattlaw.running.run_logger import RunLogger
+from wattlaw.running.run_logger import result_logger
 from wattlaw.running.steps import Step, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result
 from wattlaw.running.training.environment import RUN_FOLDER
@@ -110,8 +109,8 @@ def track(
     assume_cpu_w
         Watts per busy core, for an estimate if nothing measures the processors.
     log_to
-        Log step time, power and energy after each window, and the result with its verdict at the
-        end, to the run that is open in W&B or MLflow, or to a new TensorBoard file in ``runs``.
+        Log the result at the end to the run that is open in W&B or MLflow, or to a new TensorBoard
+        file in ``runs``.
     quiet
         Print no summary at the end.
 
@@ -154,7 +153,7 @@ def track(
         raise ValueError(f"wattlaw.track: {' '.join(lines[1:3]) or error}") from None
     recording = Recording(Store(Path(store)), spec, facts, step)
     is_logged = log_to is not None and (step is None or step.task == 0)
-    logger = RunLogger(str(log_to), name) if is_logged else None
+    logger = result_logger(str(log_to), name) if is_logged else None
     return Track(name, recording, quiet=quiet, logger=logger)
 
 
@@ -184,7 +183,7 @@ class Track:
         recording: Recording | NestedRecording | None,
         *,
         quiet: bool,
-        logger: RunLogger | None = None,
+        logger: Callable[[TrackResult], None] | None = None,
     ) -> None:
         self._recording, self._quiet, self._logger = recording, quiet, logger
         self._pid = os.getpid()  # a forked child must not record
@@ -208,7 +207,6 @@ class Track:
         with self._harmless():
             if self._recording is not None:
                 self._recording.begin()
-                atexit.register(self._at_exit)
                 if self._recording.measure.is_by_steps:
                     self._plan = StepPlan(self._recording.measure)
         self._block.start_ns, self._block.start_s = _now()
@@ -229,12 +227,6 @@ class Track:
             reason = None if kind is None else f"{kind.__name__}: {error}"
             self._end(reason, end_s - self._block.start_s)
         self._recording = None
-        atexit.unregister(self._at_exit)
-
-    def _at_exit(self) -> None:
-        if self._recording is not None and os.getpid() == self._pid:
-            self._recording.end_at_exit("the program ended before the run did")
-            self._recording = None
 
     def epochs(self, epochs: Iterable[T], *, warmup: int | None = None) -> Iterator[T]:
         """Yield the items of ``epochs``; each iteration is a training window.
@@ -280,7 +272,12 @@ class Track:
             return
         if self._plan is not None:
             self._open.append(_Window(name))
-            if name == TRAIN and self._may_divide(self._plan):
+            steps = self._part.steps if self._part is not None else None
+            if name == TRAIN and (
+                steps is None
+                or not steps.steps
+                or self._plan.may_split(steps.steps, steps.elapsed_s)
+            ):
                 self._begin_part()
             elif name == EVALUATE:
                 self._end_part()
@@ -393,12 +390,6 @@ class Track:
         if self._open:
             self._open[-1].values |= values
 
-    def _may_divide(self, plan: StepPlan) -> bool:
-        part = self._part
-        if part is None or part.steps is None or not part.steps.steps:
-            return True
-        return plan.may_split(part.steps.steps, time.perf_counter() - part.start_s)
-
     def _begin_part(self) -> None:
         """Begin a window of steps, and end the open one; once there are enough, only end it."""
         self._end_part()
@@ -424,18 +415,15 @@ class Track:
         self._has_windows = True
         with self._harmless():
             values = window.steps.columns() if window.steps is not None else {}
-            values, duration_s = values | window.values, end_s - window.start_s
             self._recording.window(
                 epoch=window.epoch,
                 phase=window.name,
                 warmup=window.warmup,
                 start_ns=window.start_ns,
-                duration_s=duration_s,
-                **values,
+                duration_s=end_s - window.start_s,
+                **(values | window.values),
             )
             window.values, window.steps = {}, None
-            if self._logger is not None and isinstance(self._recording, Recording):
-                self._logger.window(self._recording, self._block.start_ns, duration_s, values)
 
     def _end(self, reason: str | None, duration_s: float) -> None:
         recording, notes = self._recording, list[str]()
@@ -462,7 +450,7 @@ class Track:
             samples, start_ns = pq.read_table(folder.telemetry_path), self._block.start_ns
             self.result = track_result(self.record, samples, recording.host, start_ns, duration_s)
         if self._logger is not None:
-            self._logger.end(self.result)
+            self._logger(self.result)
 
     @contextmanager
     def _harmless(self) -> Iterator[None]:

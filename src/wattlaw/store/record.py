@@ -135,7 +135,6 @@ class Site(_Model):
     account: str | None = None
     qos: str | None = None
     nodes: tuple[str, ...] = ()
-    topology: dict[str, str] = Field(default_factory=dict)  # node -> its switches, root first
     submitted_at: datetime | None = None
     energy_j: float | None = None  # of the whole job, by the scheduler's accounting
     energy_source: str | None = None  # such as "sacct ConsumedEnergyRaw"

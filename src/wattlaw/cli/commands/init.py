@@ -18,7 +18,6 @@ from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import first_machine, first_study, measured_command
-from wattlaw.running.command_checks import too_few_steps
 from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
@@ -29,7 +28,6 @@ from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
 from wattlaw.study.command import Argument
-from wattlaw.study.plan import expand, read_study
 
 
 def init(
@@ -70,14 +68,11 @@ def init(
     study = first_study.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
-    low, high = (number(hours, 2) for hours in study.gpu_hours)
     unit = "GPU-hours" if machine.has_gpus else "worker-hours"
     print(first_study.seen_text(seen))
-    print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes {low} to "
-          f"{high} {unit} (an estimate from the step time)")  # fmt: skip
-    written = read_study(output)
-    settings = {run.setting for run in expand(written)}
-    for note in (*study.notes, *too_few_steps(written.workloads[0], written, settings)):
+    print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes at most "
+          f"{number(study.gpu_hours, 2)} {unit} (an estimate from the step time)")  # fmt: skip
+    for note in study.notes:
         print(f"note: {note}")
     name = shlex.quote(str(output))
     print("Next:")
@@ -149,7 +144,7 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     elif seen.global_batch is not None:
         text += ", and no argument of the command says so"
     if not (asks and sys.stdin.isatty()):
-        example = first_study.example_argument(seen)
+        example = found[0].name if found else "--NAME"
         raise BadInput(
             f"init: {text}; name the one that sets the batch: "
             f"wattlaw init --batch-argument {example} -- COMMAND"

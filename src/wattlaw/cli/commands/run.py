@@ -10,7 +10,7 @@ import typer
 from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
-from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option, positive
+from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option
 from wattlaw.cli.common.progress_bars import observer_for
 from wattlaw.common.formatting import number, plural
 from wattlaw.report import tables
@@ -42,10 +42,6 @@ def run(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the runs and their status. Run nothing.")
     ] = False,
-    assume_tflops: Annotated[
-        float,
-        option("T", "Speed per GPU in TFLOP/s, for the GPU-hours of --dry-run.", callback=positive),
-    ] = 10.0,
     hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
     fail_share: Annotated[
         float | None,
@@ -66,7 +62,7 @@ def run(
     )
     console = Console()
     if dry_run:
-        _show(loaded.preview(store, assume_tflops), assume_tflops, console)
+        _show(loaded.preview(store), console)
         return 0
     decides = loaded.plan.study.decide is not None
     forecast = loaded.forecast(store)
@@ -82,7 +78,7 @@ def run(
     return 0 if outcome.is_success else 1
 
 
-def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
+def _show(preview: Preview, console: Console) -> None:
     runs = preview.to_frame()
     same = [name for name in _OPTIONAL if runs[name].nunique(dropna=False) == 1]
     columns = [
@@ -110,26 +106,21 @@ def _show(preview: Preview, assume_tflops: float, console: Console) -> None:
     if measure.is_by_steps:
         console.print(f"Each run measures {measure}.")
     if (origin := origin_of(preview.study.launcher)) != MEASURED:
-        console.print(f"{origin.capitalize()} runs use no GPU-hours. On real GPUs they would use:")
-    elif preview.job is not None:
+        console.print(f"{origin.capitalize()} runs use no GPU-hours.")
+        return
+    if preview.job is not None:
         console.print(f"Each run is a job, such as:\n  {preview.job}", soft_wrap=True)
-    for line in _hours(preview.gpu_hours, assume_tflops):
+    for line in _hours(preview.gpu_hours):
         console.print(f"GPU-hours left: {line}", soft_wrap=True)
     if any(preview.statuses[run_id] == "planned" for run_id in preview.skipped):
         console.print("The GPU-hours include runs that will be skipped on this machine.")
 
 
-def _hours(hours: GpuHours, assume_tflops: float) -> Iterator[str]:
+def _hours(hours: GpuHours) -> Iterator[str]:
     if hours.measured_runs:
         yield (
             f"{number(hours.measured)} for {plural(hours.measured_runs, 'run')}, from repeats in "
             "this store"
-        )
-    if hours.counted_runs:
-        yield (
-            f"{number(hours.counted)} for {plural(hours.counted_runs, 'run')}, estimated "
-            f"from the operations of training at {assume_tflops:g} TFLOP/s per GPU "
-            "(--assume-tflops), without evaluation, input and gradient communication"
         )
     if hours.unknown_runs:
         yield f"unknown for {plural(hours.unknown_runs, 'run')} until each setting has a done run"
@@ -153,8 +144,8 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
         text += f" (stopped by {reason}; the same command continues from here)"
     elif outcome.all_fail:
         text += (
-            " (stopped: the command fails in every setting so far, before its first step. Correct "
-            f"it, see wattlaw status {store}. The same command then tries every run)"
+            " (stopped: the command fails in every setting so far. Correct it, see wattlaw status "
+            f"{store}. The same command then tries every run)"
         )
     elif not outcome.is_success:
         text += f" (reasons: wattlaw status {store}; the same command tries them again)"

@@ -8,7 +8,6 @@ from wattlaw.cli.common.options import JsonOption, StoreArgument
 from wattlaw.common import formatting as fmt
 from wattlaw.running import planning, run_status
 from wattlaw.store.store import Store
-from wattlaw.study.not_as_declared import OTHER_BATCH, UNCOOPERATIVE, uncooperative_text
 
 
 def status(store: StoreArgument, as_json: JsonOption = False) -> int:
@@ -17,10 +16,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     stored = run_status.store_status(opened)
     scheduler_error = "; ".join(stored.errors) or None
     counts = planning.count_statuses(stored.states)
-    alone = stored.uncooperative
-    texts = [(UNCOOPERATIVE, uncooperative_text(len(alone), set(alone)))] if alone else []
-    texts += [(OTHER_BATCH, text) for text in stored.other_batches]
-    warnings = [{"code": code, "text": text} for code, text in texts]
+    warnings = [{"code": code, "text": text} for code, text in stored.warnings]
     not_needed = [run.reason for run in stored.not_done if run.is_not_needed]
     unfinished = [run for run in stored.not_done if run.state != "planned"]
     if as_json:

@@ -95,7 +95,9 @@ class StepObserver:
             of_processes = {name: getattr(summary, name) for name in _OF_PROCESSES}
             steps, samples_seen = progress.total_steps(), progress.total_samples()
             summary = replace(shown, **of_processes, steps=steps, samples_seen=samples_seen)
-            notes += [*progress.problems(), *shown.notes]
+            notes += shown.notes
+            if not progress.marks:
+                notes.append("no line of the output matches the progress pattern")
         elif self.part.is_limited and not summary.instrumented:
             notes.append(_NOT_RECORDED)
         return replace(summary, notes=tuple(dict.fromkeys(notes)))

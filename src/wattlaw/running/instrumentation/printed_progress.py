@@ -1,10 +1,6 @@
 """Progress that a program prints: steps, samples or epochs, from the lines of its output."""
 
 import re
-import signal
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Any
@@ -13,7 +9,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput
-from wattlaw.common.processes import handling
 from wattlaw.running.instrumentation.records import ProcessSteps
 from wattlaw.study.command import LogProgress
 
@@ -21,12 +16,6 @@ _MOST_LINE_BYTES = 4096
 _MAX_MARKS, _MAX_COUNT = 10**7, 2**53
 #: Steps between lines, in all: each takes memory, and a line costs its writer nothing.
 _MAX_BETWEEN = 10**7
-#: Longest search in the lines of one piece of output; a longer one ends the search for progress.
-_MATCH_S = 0.5
-
-
-class _TooSlow(Exception):
-    pass
 
 
 @dataclass(frozen=True)
@@ -50,30 +39,21 @@ def progress_pattern(text: str) -> re.Pattern[str]:
 class ProgressReader:
     r"""Searches the output of a program, piece by piece, for a pattern.
 
-    A line ends with ``\n`` or ``\r``. Only the first 4096 bytes of a line are searched. A pattern
-    that takes too long is given up; that takes the main thread, whose timer (SIGALRM) it uses.
+    A line ends with ``\n`` or ``\r``. Only the first 4096 bytes of a line are searched.
     """
 
     pattern: re.Pattern[str]
     marks: list[Mark] = field(default_factory=list)
-    problem: str | None = None
-    has_gaps: bool = False  # lines are so many steps apart that the times between are unknown
     _rest: bytes = b""
 
     def feed(self, piece: bytes, time_s: float) -> None:
         lines = (self._rest + piece).replace(b"\r", b"\n").split(b"\n")
         self._rest = lines.pop()[:_MOST_LINE_BYTES]
-        if self.problem is not None or not lines:
-            return
-        try:
-            with _time_limit(_MATCH_S):
-                for line in lines:
-                    match = self.pattern.search(line[:_MOST_LINE_BYTES].decode("utf-8", "replace"))
-                    mark = None if match is None else _mark(match, time_s)
-                    if mark is not None and len(self.marks) < _MAX_MARKS:
-                        self.marks.append(mark)
-        except _TooSlow:
-            self.problem = f"the pattern took longer than {_MATCH_S} s on the output"
+        for line in lines:
+            match = self.pattern.search(line[:_MOST_LINE_BYTES].decode("utf-8", "replace"))
+            mark = None if match is None else _mark(match, time_s)
+            if mark is not None and len(self.marks) < _MAX_MARKS:
+                self.marks.append(mark)
 
     def process(self) -> ProcessSteps:
         """Return the steps as those of one process.
@@ -89,8 +69,7 @@ class ProgressReader:
         samples = [np.full(len(marks[:1]), np.nan)]
         for before, mark in pairwise(marks):
             count = (mark.step or 0) - (before.step or 0)
-            if count < 0 or between + count > _MAX_BETWEEN:
-                self.has_gaps = self.has_gaps or count > 0
+            if not 0 <= count <= _MAX_BETWEEN - between:
                 ends.append(np.array([np.nan, mark.time_s]))
                 samples.append(np.array([np.nan, np.nan]))
                 continue
@@ -100,16 +79,6 @@ class ProgressReader:
             is_known = None not in (before.samples, mark.samples) and more >= 0
             samples.append(np.full(count, more / count if is_known else np.nan))
         return ProcessSteps("", 0, np.concatenate(ends), np.concatenate(samples))
-
-    def problems(self) -> list[str]:
-        notes = [] if self.problem is None else [self.problem]
-        if not self.marks:
-            notes.append("no line of the output matches the progress pattern")
-        if self.has_gaps:
-            notes.append(
-                "lines of the output are too many steps apart; the times between them are unknown"
-            )
-        return notes
 
     def total_steps(self) -> int | None:
         """Return the number of steps; None where it goes back. The first may have the number 0."""
@@ -158,20 +127,3 @@ def _mark(match: re.Match[str], time_s: float) -> Mark | None:
     if not {"step", "epoch"} & values.keys():
         return None
     return Mark(time_s, **values)  # type: ignore[arg-type]
-
-
-@contextmanager
-def _time_limit(limit_s: float) -> Iterator[None]:
-    """Interrupt a search that takes too long; Python's engine checks for signals."""
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("the main thread searches, since only it gets signals")
-
-    def stop(_number: int, _frame: object) -> None:
-        raise _TooSlow
-
-    with handling([signal.SIGALRM], stop):
-        signal.setitimer(signal.ITIMER_REAL, limit_s)
-        try:
-            yield
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)

@@ -20,9 +20,8 @@ from wattlaw.study.network import Network
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS, _MAX_PACKAGES = 2**62, 10_000, 20, 30
-#: Steps whose records are lost, and gaps of such steps, of all processes together: each step takes
-#: memory and each gap a window, while a record costs its writer nothing. Lines are at most 8 MiB,
-#: so that a damaged one loses less.
+#: Steps whose records are lost, and gaps of such steps, of a process: each step takes memory and
+#: each gap a window. Lines are at most 8 MiB, so that a damaged one loses less.
 _MAX_LOST_STEPS, _MAX_GAPS = 2 * 10**6, 1000
 #: A hundred years: no process counts more. Samples of one step.
 _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
@@ -128,13 +127,12 @@ class StepsFolder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._files: dict[str, _File] = {}
-        self._lost = _LostSteps()
 
     def read(self) -> list[ProcessSteps]:
         with contextlib.suppress(OSError):
             for name in sorted(os.listdir(self._folder))[: 2 * _MAX_FILES]:  # noqa: PTH208
                 if _NAME.fullmatch(name) and len(self._files) < _MAX_FILES:
-                    self._files.setdefault(name, _File(self._folder / name, self._lost))
+                    self._files.setdefault(name, _File(self._folder / name))
         for file in self._files.values():
             file.read_new_lines()
         known = filter(None, (file.process() for file in self._files.values()))
@@ -147,18 +145,6 @@ class StepsFolder:
             for name, file in sorted(self._files.items())
             if file.process() is None
         ]
-
-
-@dataclass
-class _LostSteps:
-    count: int = 0
-    gaps: int = 0
-
-    def add(self, steps: int) -> None:
-        if not 0 <= steps <= _MAX_LOST_STEPS - self.count or self.gaps + (steps > 0) > _MAX_GAPS:
-            raise ValueError  # a record claims too many
-        self.count += steps
-        self.gaps += steps > 0
 
 
 @dataclass
@@ -183,8 +169,9 @@ class _Optimizer:
 
 
 class _File:
-    def __init__(self, path: Path, lost: _LostSteps) -> None:
-        self._path, self._offset, self._lost = path, 0, lost
+    def __init__(self, path: Path) -> None:
+        self._path, self._offset = path, 0
+        self._lost_steps = self._gaps = 0
         self._facts: dict[str, Any] = {}
         self._problems: dict[str, None] = {}
         self._optimizers: dict[int, _Optimizer] = {}
@@ -270,8 +257,12 @@ class _File:
             raise ValueError
         if np.nan_to_num(counted).max() > _MAX_SAMPLES:
             raise ValueError
-        self._lost.add(lost)
+        is_bounded = 0 <= lost <= _MAX_LOST_STEPS - self._lost_steps
+        if not is_bounded or (lost and self._gaps == _MAX_GAPS):
+            raise ValueError  # a record claims too many
         if lost:
+            self._lost_steps += lost
+            self._gaps += 1
             self._problem(f"the times of {lost} steps are lost")
         block = np.full((lost + len(ends_us), 5), np.nan)
         block[lost:, _END_US], block[lost:, _SAMPLES] = ends_us, counted

@@ -45,8 +45,8 @@ _LAST_LINES, _LONGEST = 50, 200
 class QueuePoller:
     """The last known state of the jobs of one store, which have its tag in their names.
 
-    It runs at most one Slurm command per ``poll_s``: for the queue, or for the accounts of jobs
-    that have disappeared from it. While Slurm does not respond, the intervals grow.
+    It reads the queue once per ``poll_s``, and the accounts of jobs that have disappeared from it.
+    While Slurm does not respond, the intervals grow.
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
@@ -59,20 +59,15 @@ class QueuePoller:
         #: been requested; None without one.
         self.unexplained: set[str] = set()
         self.accounts: dict[str, Account | None] = {}
-        self._polls_accounts = False
 
     def poll(self) -> None:
         if time.monotonic() < self._next_s:
             return
-        self._polls_accounts = bool(self.unexplained) and not self._polls_accounts
-        if self._polls_accounts:  # accounting may be down on its own: alternate with the queue
-            job_ids = sorted(self.unexplained)
-            with contextlib.suppress(Unreachable):
+        if job_ids := sorted(self.unexplained):
+            with contextlib.suppress(Unreachable):  # accounting may be down on its own
                 found = {account.id: account for account in commands.accounts(job_ids)}
                 self.accounts |= {job_id: found.get(job_id) for job_id in job_ids}
                 self.unexplained.clear()
-            self._next_s = time.monotonic() + self._poll_s
-            return
         try:
             # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
             jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))

@@ -30,9 +30,7 @@ FINAL = {
     *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
 }
 _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
-_ACCOUNTS = ("JobIDRaw", "State", "ExitCode", "ConsumedEnergyRaw", "Start", "End")
-#: Larger values mean unknown (NO_VAL64) or are damaged. The time is in the year 9999.
-_MAX_ENERGY_J, _MAX_TIME_S = 1e18, 253_402_300_799.0
+_ACCOUNTS = ("JobIDRaw", "State", "ExitCode")
 #: Variables that Slurm's commands read as options ("Input environment variables" in their manual
 #: pages) begin so; SLURM_CONF says where Slurm is configured.
 _INPUTS = (
@@ -79,15 +77,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Account:
-    """One job, or step of a job, of the accounting; times are seconds since 1970."""
+    """One job, or step of a job, of the accounting."""
 
     id: str
     state: str
     exit_code: int | None
     signal: int | None
-    energy_j: float | None
-    start_s: float | None
-    end_s: float | None
 
 
 def submit(arguments: Sequence[str]) -> str:
@@ -151,11 +146,9 @@ def parse_accounts(output: str) -> list[Account]:
     for line in output.splitlines():
         fields = line.split("|")
         if len(fields) == len(_ACCOUNTS) and fields[0]:
-            job_id, state, code, energy, start, end = fields
+            job_id, state, code = fields
             state = state.partition(" ")[0]  # as "CANCELLED by 1000"
-            energy_j = _parse_number(energy, _MAX_ENERGY_J) or None  # 0: no meters
-            start_s, end_s = (_parse_number(time, _MAX_TIME_S) for time in (start, end))
-            accounts.append(Account(job_id, state, *_parse_exit(code), energy_j, start_s, end_s))
+            accounts.append(Account(job_id, state, *_parse_exit(code)))
     return accounts
 
 
@@ -246,11 +239,3 @@ def _parse_exit(text: str) -> tuple[int | None, int | None]:
     if not re.fullmatch("[0-9]{1,9}", code) or (colon and not re.fullmatch("[0-9]{1,9}", number)):
         return None, None
     return (int(code), int(number)) if colon else (int(code) >> 8, int(code) & 0x7F)
-
-
-def _parse_number(text: str, largest: float) -> float | None:
-    try:
-        number = float(text)
-    except ValueError:
-        return None
-    return number if 0 <= number <= largest else None

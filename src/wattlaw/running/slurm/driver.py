@@ -271,12 +271,7 @@ class _Driver:
         except Exception as error:  # the run fails, not the driver
             self._end(record, "failed", f"could not be finished: {one_line(error)}")
             return
-        changes: dict[str, object] = {"finished_at": now()}
-        if after.site is not None:
-            files = {name: _read_json(begun_path(live, name)) for name in self._nodes}
-            known = {n: str(file["topology"]) for n, file in files.items() if file.get("topology")}
-            changes["site"] = after.site.model_copy(update={"topology": known})
-        after = after.model_copy(update=changes)
+        after = after.model_copy(update={"finished_at": now()})
         self._write(after)
         if after.status == "done":
             self._folder.remove_live_files()

@@ -39,8 +39,8 @@ from wattlaw.workloads import catalogue
 
 
 def begun_path(live: Path, node: str) -> Path:
-    """Return the path of the file that a node writes when it begins, with its switches."""
-    return live / f"node.{node}.json"
+    """Return the path of the file that a node writes when it begins."""
+    return live / f"begun.{node}"
 
 
 def main() -> int:
@@ -73,9 +73,7 @@ def main() -> int:
                 (live / f"terminated.{node}").touch()
 
         signal.signal(signal.SIGTERM, notify)
-    switches = os.environ.get("SLURM_TOPOLOGY_ADDR", "")  # above this node, from the root
-    is_known = "switch" in os.environ.get("SLURM_TOPOLOGY_ADDR_PATTERN", "")
-    write_text(begun_path(live, node), json.dumps({"topology": switches if is_known else None}))
+    begun_path(live, node).touch()
     try:
         catalogue.check_installed(record.spec.workload)
     except NotAvailable as error:  # before it trains, so that one line says why

@@ -4,13 +4,10 @@ Jobs store their runs themselves, so this process may end at any moment. A later
 another login node, recognises the jobs by their names and by the files in the runs' folders.
 """
 
-import contextlib
 import shlex
 import shutil
 import sys
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import BinaryIO, Self
@@ -21,7 +18,7 @@ from wattlaw.running.boards import Board, memory_warnings, named_board, too_larg
 from wattlaw.running.launcher import Allocation, Launcher, ResourcesBusy
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.attempt import QueuePoller, SlurmAttempt
-from wattlaw.running.slurm.commands import Account, Job, Unreachable
+from wattlaw.running.slurm.commands import Job, Unreachable
 from wattlaw.running.slurm.submission import (
     ENDED,
     Submission,
@@ -45,10 +42,6 @@ from wattlaw.workloads import catalogue
 
 #: After this many refused jobs in a row no more jobs are submitted.
 _MOST_REFUSALS = 3
-#: The most job ids in one command line.
-_BATCH = 1000
-_SOURCE = "sacct ConsumedEnergyRaw"
-_SCOPE = "node: all nodes of the job, from its last start to its end, with other jobs on them"
 
 
 class SlurmQueue:
@@ -218,9 +211,7 @@ class SlurmLauncher(Launcher):
         return self.poller.status_message()
 
     def close(self) -> None:
-        """Let other campaigns submit jobs, and record the scheduler energy of done runs."""
-        with contextlib.suppress(Unreachable, NotAvailable):
-            record_energies(Store(self._store))
+        """Let other campaigns submit jobs."""
         if self._turn is not None:
             self._turn.close()
             self._turn = None
@@ -246,43 +237,3 @@ class SlurmLauncher(Launcher):
                 return False
             self._turn = file
         return self._turn is not None
-
-
-def record_energies(store: Store) -> int:
-    """Add the scheduler energy to all done runs without it; return how many runs got it."""
-    if shutil.which("sacct") is None:
-        return 0
-    missing = {}
-    for record in filter(None, store.records_by_id().values()):
-        site = record.site
-        if record.status == "done" and site and site.job_id and site.energy_j is None:
-            missing[site.job_id] = record, site
-    job_ids, accounts = sorted(missing), list[Account]()
-    for first in range(0, len(job_ids), _BATCH):
-        accounts += commands.accounts(job_ids[first : first + _BATCH])
-    found = {job_id: of for job_id, of in energy_accounts(accounts).items() if job_id in missing}
-    for job_id, account in found.items():
-        record, site = missing[job_id]
-        begin, end = (
-            None if at_s is None else datetime.fromtimestamp(at_s, UTC)
-            for at_s in (account.start_s, account.end_s)
-        )
-        changes = {"energy_j": account.energy_j, "energy_source": _SOURCE, "energy_scope": _SCOPE}
-        times = {"energy_start_at": begin, "energy_end_at": end}
-        site = site.model_copy(update=changes | times)
-        store.folder(record.run_id).write(record.model_copy(update={"site": site}))
-    return len(found)
-
-
-def energy_accounts(accounts: Iterable[Account]) -> dict[str, Account]:
-    """The account with the energy of each job: its own row, or else the greatest of its steps,
-    since the batch step and the steps within it cover the same time.
-    """
-    by_job: dict[str, list[Account]] = defaultdict(list)
-    for account in accounts:
-        if account.energy_j is not None and account.end_s is not None:
-            by_job[account.id.split(".")[0]].append(account)
-    return {
-        job_id: max(rows, key=lambda row: (row.id == job_id, row.energy_j or 0.0))
-        for job_id, rows in by_job.items()
-    }

@@ -102,7 +102,7 @@ class CommandSteps:
             return None
         for pid in descendants(os.getpid()):
             with contextlib.suppress(psutil.Error):
-                starter = find_rank_starter(psutil.Process(pid).cmdline(), follow_shells=False)
+                starter = find_rank_starter(psutil.Process(pid).cmdline())
                 fault = None if starter is None else starter.fault(gpus)
                 if starter is not None and fault is not None:
                     return f"process {pid} is {starter.program}, which {fault}; {REMEDY}"

@@ -5,13 +5,11 @@ once per GPU.
 """
 
 import re
-import shlex
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePosixPath
 
 from wattlaw.common.errors import BadInput
-from wattlaw.common.files import read_bytes
 
 
 @dataclass(frozen=True)
@@ -20,14 +18,13 @@ class RankStarter:
 
     ``count`` is the word that says how many ranks it starts on a node; None if nothing says it.
     With ``has_own_world`` each rank gets RANK and WORLD_SIZE of this program; otherwise a single
-    rank keeps those that it has. ``script`` is the shell script in which it is.
+    rank keeps those that it has.
     """
 
     program: str
     count: str | None
     has_own_world: bool = False
     has_nodes: bool = False
-    script: str | None = None
 
     def fault(self, gpus: int, *, is_local: bool = False) -> str | None:
         """Return what is certainly wrong with the ranks in a run of so many GPUs, or None.
@@ -83,19 +80,13 @@ _WRAPPERS = (
 )  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 _PYTHON = re.compile(r"\{python\}|(python|pypy)[0-9.]*[tw]?")
-_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=.*", re.DOTALL)
-_KEYWORDS = ("if", "then", "else", "elif", "do", "while", "until", "!", "{", "time")
-_MAX_SCRIPT_BYTES = 200_000
 
 
-def find_rank_starter(words: Sequence[str], *, follow_shells: bool = True) -> RankStarter | None:
-    """With ``follow_shells``, ``bash -c`` and shell scripts are looked through."""
-    if (found := _in_command(words)) is not None or not follow_shells:
-        return found
-    for text, script in _shell_texts(words):
-        for command in _commands(text):
-            if (found := _in_command(command)) is not None:
-                return replace(found, script=script)
+def find_rank_starter(words: Sequence[str]) -> RankStarter | None:
+    """Return the program that starts ranks; shell scripts and ``bash -c`` are not read."""
+    first = _name(words[0]) if words else ""
+    if first in _PROGRAMS or first in _ALIASES or first in _WRAPPERS or _PYTHON.fullmatch(first):
+        return _first_starter(words)
     return None
 
 
@@ -118,12 +109,12 @@ def command_of_one_rank(words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     if starter is None:
         return tuple(words), "auto"
     names = [_ALIASES.get(_name(word), _name(word)) for word in words]
-    if starter.program in ("mpirun", "srun") and starter.script is None:
+    if starter.program in ("mpirun", "srun"):
         at = names.index(starter.program)
         for index in range(at + 1, len(words)):
             if words[index].endswith(".py") or _PYTHON.fullmatch(names[index]):
                 return (*words[:at], *words[index:]), starter.program
-    if starter.program != "torchrun" or starter.script is not None:
+    if starter.program != "torchrun":
         raise BadInput(
             f"{starter.program} starts ranks; allowed: the command of one rank, such as python "
             "train.py, also after torchrun, mpirun or srun"
@@ -141,13 +132,6 @@ def command_of_one_rank(words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     if not flags & {"--no-python", "--no_python"}:
         rest = [python, *(["-m"] if flags & {"-m", "--module"} else []), *rest]
     return (*before, *rest), "auto"
-
-
-def _in_command(words: Sequence[str]) -> RankStarter | None:
-    first = _name(words[0]) if words else ""
-    if first in _PROGRAMS or first in _ALIASES or first in _WRAPPERS or _PYTHON.fullmatch(first):
-        return _first_starter(words)
-    return None
 
 
 def _first_starter(words: Sequence[str]) -> RankStarter | None:
@@ -180,44 +164,6 @@ def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
             count = value if equals else (*arguments[index + 1 :], "")[0]
         has_nodes = has_nodes or word.startswith("--nnodes")
     return RankStarter(program, count, has_own_world, has_nodes)
-
-
-def _shell_texts(words: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    for index, word in enumerate(words):
-        if word in ("-S", "--split-string"):  # of env
-            yield " ".join(words[index + 1 : index + 2]), None
-        is_script = word.endswith((".sh", ".bash"))
-        if not is_script and _name(word) not in _SHELLS:
-            continue
-        for number, each in enumerate(words[index if is_script else index + 1 :], index + 1):
-            if re.fullmatch(r"-[A-Za-z]*c", each):
-                yield "".join(words[number + 1 : number + 2]), None
-                return
-            if not each.startswith(("-", "+")):
-                try:
-                    content = read_bytes(Path(each), _MAX_SCRIPT_BYTES)
-                except (OSError, ValueError):
-                    return
-                yield content.decode("utf-8", "replace"), each
-                return
-
-
-def _commands(text: str) -> Iterator[list[str]]:
-    """Yield the simple commands of a shell's text, without keywords and assignments before them."""
-    for line in text.replace("\\\n", " ").splitlines():
-        lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
-        lexer.whitespace_split = True
-        try:
-            words = list(lexer)
-        except ValueError:  # a quotation over several lines
-            words = line.split()
-        command: list[str] = []
-        for word in [*words, ";"]:
-            if re.fullmatch(r"[();<>|&]+", word):
-                yield command
-                command = []
-            elif command or not (word in _KEYWORDS or _ASSIGNMENT.fullmatch(word)):
-                command.append(word)
 
 
 def _name(word: str) -> str:

@@ -1,4 +1,4 @@
-"""Records the optimizer steps of this process in ``$WATTLAW_STEPS/steps.HOST.PID.jsonl``.
+"""Records the optimizer steps of this process in ``$WATTLAW_STEPS/steps.HOST.PID.TIME.jsonl``.
 
 docs/measuring.md lists the records. No thread is started, and a GPU is never waited for
 within a step.
@@ -78,7 +78,7 @@ class _Recorder:
 
     def reset(self) -> None:
         self.lock = threading.Lock()
-        self.file, self.path, self.identity = -1, "", (0, 0)
+        self.path = ""
         self.written_bytes = 0
         self.off = set() if os.path.isabs(self.folder) else {"steps"}
         self.problems: list[dict[str, Any]] = []
@@ -298,18 +298,11 @@ class _Recorder:
             self.lock.release()
 
     def open(self) -> None:
-        name = f"steps.{self.host.replace('/', '_')}.{os.getpid()}"
-        for number in range(100):  # a process id may come again
-            path = os.path.join(self.folder, f"{name}{f'.{number}' * bool(number)}.jsonl")
-            how = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            try:
-                self.file = os.open(path, how, 0o600)
-            except FileExistsError:
-                continue
-            break
+        now_ns = time.time_ns()  # a process id may come again
+        name = f"steps.{self.host.replace('/', '_')}.{os.getpid()}.{now_ns}.jsonl"
+        path = os.path.join(self.folder, name)
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
         self.path = path
-        status = os.fstat(self.file)
-        self.identity = status.st_dev, status.st_ino
         self.base_ns = time.time_ns() - clock()
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # children of multiprocessing end without atexit
@@ -322,18 +315,16 @@ class _Recorder:
         if self.written_bytes > _MAX_FILE_BYTES:
             data = b'{"type":"problem","part":"file","error":"the file has its largest size"}\n'
             self.off |= {"file", "steps"}
-        if os.write(self.descriptor(), data) < len(data):
-            raise OSError("a record could not be written as a whole; the disk may be full")
+        self.append(data)
 
-    def descriptor(self) -> int:
+    def append(self, data: bytes) -> None:
+        # Opened each time: the script may close all files, as a daemon does.
+        file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         try:
-            status = os.fstat(self.file)
-            is_ours = (status.st_dev, status.st_ino) == self.identity
-        except OSError:
-            is_ours = False
-        if not is_ours:  # the script has closed all files, as a daemon does
-            self.file = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        return self.file
+            if os.write(file, data) < len(data):
+                raise OSError("a record could not be written as a whole; the disk may be full")
+        finally:
+            os.close(file)
 
     def end(self) -> None:
         error = getattr(sys, "last_value", None)  # that ends the script; the interpreter sets it
@@ -356,9 +347,9 @@ class _Recorder:
             self.note("steps", _NO_STEP)
         self.error = None if error is None else f"{type(error).__name__}: {error}"[:300]
         self.flush(is_end=True)
-        if self.file >= 0 and self.problems:  # the file could not be written, and perhaps can be
+        if self.path and self.problems:  # the file could not be written, and perhaps can be
             lines = (f"\n{json.dumps(problem)}" for problem in [*self.problems])
-            os.write(self.descriptor(), ("".join(lines) + "\n").encode())
+            self.append(("".join(lines) + "\n").encode())
 
 
 def _differences(values: Sequence[int]) -> list[int]:
