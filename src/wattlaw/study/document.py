@@ -29,6 +29,8 @@ _INT, _FLOAT = "tag:yaml.org,2002:int", "tag:yaml.org,2002:float"
 _MAX_DIGITS = 400
 _COUNT = re.compile(r"0|[1-9][0-9]{0,17}")
 _UNKNOWN = "extra_forbidden"  # pydantic's name for an unknown key
+_TOO_MANY = f"more than {MAX_VALUES:,} values"
+_TOO_DEEP = f"nested too deeply; allowed: {MAX_DEPTH} levels"
 
 
 class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  # type: ignore[misc]
@@ -88,7 +90,7 @@ def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
             raise BadInput(f"{path}: empty; allowed: {keys}")
-        _refuse_keys(root)
+        _refuse_expansion(root)
         data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -143,39 +145,54 @@ def _fault(at: Any, problem: str) -> yaml.MarkedYAMLError:
 
 
 def _refuse_large(text: str) -> None:
-    """Reject very many values, deep nesting and aliases, which could expand to any number of
-    values, while a file is parsed, before it is in memory."""
+    """Reject very many values and deep nesting while a file is parsed, before it is in memory."""
     values = depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise _fault(event, "an alias; write the value itself")
         if isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.NodeEvent):
             values += 1
             if depth > MAX_DEPTH:
-                raise _fault(event, f"nested too deeply; allowed: {MAX_DEPTH} levels")
+                raise _fault(event, _TOO_DEEP)
             depth += isinstance(event, yaml.CollectionStartEvent)
         if values > MAX_VALUES:
-            raise ValueError(f"more than {MAX_VALUES:,} values")
+            raise ValueError(_TOO_MANY)
 
 
-def _refuse_keys(root: yaml.Node) -> None:
-    """Reject keys that are not text, and those that are given twice."""
-    nodes = [root]
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, yaml.SequenceNode):
-            nodes += node.value
-        elif isinstance(node, yaml.MappingNode):
+def _refuse_expansion(root: yaml.Node) -> None:
+    """Reject duplicate keys, and aliases that are recursive or expand to many or deep values."""
+    measured: dict[int, tuple[int, int] | None] = {}
+
+    def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
+        """Return the number of values in a node and their depth, with aliases expanded."""
+        if isinstance(node, yaml.ScalarNode):
+            return 1, 0
+        known = measured.get(id(node), (0, 0))
+        if known is None:
+            raise _fault(node, "an alias contains itself")
+        if depth + known[1] > MAX_DEPTH:
+            raise _fault(node, _TOO_DEEP)
+        if known[0]:
+            return known
+        measured[id(node)] = None
+        children = node.value
+        if isinstance(node, yaml.MappingNode):
             seen = set()
-            for key, value in node.value:
+            for key, _ in node.value:
                 if not isinstance(key, yaml.ScalarNode):
                     raise _fault(key, "a key is not text")
                 if key.value in seen:
                     raise _fault(key, f"the key {quote(key.value)} is given twice")
                 seen.add(key.value)
-                nodes.append(value)
+            children = [part for pair in node.value for part in pair]
+        inner = [measure(child, depth + 1) for child in children]
+        values = 1 + sum(count for count, _ in inner)
+        height = max((1 + deep for _, deep in inner), default=0)
+        measured[id(node)] = values, height
+        return values, height
+
+    if measure(root, 0)[0] > MAX_VALUES:
+        raise ValueError(_TOO_MANY)
 
 
 def _refuse_unsupported(value: object, *at: int | str) -> None:
