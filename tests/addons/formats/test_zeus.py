@@ -78,3 +78,11 @@ def test_windows_of_another_number_of_gpus_are_another_run(tmp_path):
     log = [*zeus(*EPOCHS), *zeus(("epoch", 500.0, 30.0), gpus=4)]
     read = read_import(made(tmp_path, "z.csv", *log))
     assert (gpus(read), joules(read)) == ([1, 4], [30_000.0, 24_000.0])
+
+
+def test_power_logs_of_several_gpus_are_not_one_gpu(tmp_path):
+    files = [made(tmp_path, f"{name}.power.log", "Time,Power",
+                  *(f"2026-01-31 12:00:{s:02}.5,{1000 * watts}" for s in range(30)))
+             for name, watts in (("bs32+gpu0", 200), ("bs32+gpu1", 300))]  # fmt: skip
+    read = read_import(files)
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(500 * 29)])
