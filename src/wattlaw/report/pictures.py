@@ -35,6 +35,10 @@ if TYPE_CHECKING:
 KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
 MAX_SVG_BYTES = 400_000
+#: Figures that are also drawn for a phone, and the width of a panel there in pixels.
+_FOR_PHONES, _PHONE_WIDTH = ("pareto", "layouts", "scaling"), 265
+#: The width of a cell there.
+_PHONE_STEP = 50
 #: Characters that need no escape in an address, neither in HTML nor in a URL.
 _UNESCAPED = " =:/'()[],;!*@$+?-._~|"
 _DIGITS = re.compile(r"(\.\d\d)\d+")
@@ -109,7 +113,8 @@ class Picture:
     @cached_property
     def inline_svg(self) -> Markup:
         """The SVG for the page itself, with what a pointer over a point shows; empty for a figure
-        whose points have no descriptions. It has no script and no style; its texts are escaped."""
+        whose points have no descriptions. It has no script and no style; its texts are escaped.
+        Narrow pages have ``narrow_address``."""
         if not self.has_descriptions:
             return Markup()
         svg = _MARK.sub(r"<path\2><title>\1</title></path>", _svg(self.in_page, aria=True))
@@ -124,12 +129,22 @@ class Picture:
 
     @cached_property
     def address(self) -> str:
-        address = f"data:image/svg+xml;charset=utf-8,{quote(self.svg, safe=_UNESCAPED)}"
-        if len(address) <= MAX_SVG_BYTES:
-            return address
-        png = vl_convert.vegalite_to_png(self.in_page, scale=1.5)
-        png_address = f"data:image/png;base64,{base64.b64encode(png).decode()}"
-        return min(address, png_address, key=len)
+        return _address(self.svg, self.in_page)
+
+    @cached_property
+    def narrow_address(self) -> str:
+        """A picture for a phone, or empty: panels below each other, and a legend of two columns."""
+        if self.name not in _FOR_PHONES:
+            return ""
+        panels = deepcopy(self.in_page["concat"])
+        for panel in panels:
+            has_cells = isinstance(panel["width"], dict)
+            panel["width"] = {"step": _PHONE_STEP} if has_cells else _PHONE_WIDTH
+            for channel in (part for each in panel["layer"] for part in each["encoding"].values()):
+                if isinstance(channel, dict) and channel.get("legend"):
+                    channel["legend"]["columns"] = 2
+        spec = self.in_page | {"concat": panels, "columns": 1}
+        return _address(_svg(spec), spec, "=:/")
 
 
 def draw_pictures(findings: Findings, figures: Iterable[Figure]) -> Iterator[Picture]:
@@ -143,6 +158,15 @@ def _svg(spec: Spec, *, aria: bool = False) -> str:
     """Return a chart as SVG; without ``aria``, marks have no labels for screen readers."""
     svg = vl_convert.vegalite_to_svg(spec | {"config": spec["config"] | {"aria": aria}})
     return _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), svg)
+
+
+def _address(svg: str, spec: Spec, unescaped: str = _UNESCAPED) -> str:
+    address = f"data:image/svg+xml;charset=utf-8,{quote(svg, safe=unescaped)}"
+    if len(address) <= MAX_SVG_BYTES:
+        return address
+    png = vl_convert.vegalite_to_png(spec, scale=1.5)
+    png_address = f"data:image/png;base64,{base64.b64encode(png).decode()}"
+    return min(address, png_address, key=len)
 
 
 def _without_invisible(value: Any) -> Any:
