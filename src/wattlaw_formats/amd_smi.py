@@ -3,7 +3,7 @@
 Power is in W, energy in J, activity in percent, clocks in MHz. ``--watch`` adds the time.
 """
 
-from wattlaw_formats.smi_csv import Layout, SmiImporter
+from wattlaw.importing.smi_csv import Layout, SmiImporter
 
 IMPORTER = SmiImporter(
     "amd-smi",

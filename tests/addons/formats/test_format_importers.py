@@ -8,11 +8,9 @@ from wattlaw.common import registry
 from wattlaw.importing.importer import GROUP
 from wattlaw.store import decoded_size
 
-OF_ADDON = [
-    sample
-    for sample in SAMPLES
-    if type(registry.load(GROUP, sample.format)).__module__.startswith("wattlaw_formats")
-]
+OF_ADDON = [sample for sample in SAMPLES
+            if type(registry.load(GROUP, sample.format)).__module__.startswith("wattlaw_formats")
+            or sample.format == "amd-smi"]  # fmt: skip
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ BY_FORMAT = {sample.format: sample for sample in SAMPLES}
 
 
 def test_the_formats_of_the_core_are_imported_and_exported(tmp_path):
-    path, store = BY_FORMAT["slurm"].write(tmp_path), str(tmp_path / "s")
+    path, store = BY_FORMAT["zeus"].write(tmp_path), str(tmp_path / "s")
     done = wattlaw_without("wattlaw_formats", "import", str(path), "--store", store)
     assert done.returncode == 0, done.stderr
     line = ["export", store, "bundle", "-o", str(tmp_path / "bundle.zip")]
@@ -27,5 +27,5 @@ def test_the_formats_of_the_addon_are_unknown_files(tmp_path):
 
 def test_no_help_names_what_is_not_there():
     told = wattlaw_without("wattlaw_formats", "import", "--help").stdout
-    assert "slurm" in told
-    assert not {"perun", "zeus", "extrap"} & {*told.replace(",", " ").split()}
+    assert "nvidia-smi" in told
+    assert not {"perun", "tensorboard", "extrap"} & {*told.replace(",", " ").split()}

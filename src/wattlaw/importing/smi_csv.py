@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from wattlaw.common.errors import BadInput
+from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MISSING, NO_TIME, Source, headers_in, moment_ns, number
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
-from wattlaw_formats.gpu_rows import checked
 
 _UNITS = {
     "": 1.0, "w": 1.0, "mw": 1e-3, "kw": 1e3, "%": 0.01, "mhz": 1.0, "ghz": 1e3, "c": 1.0,

@@ -3,7 +3,7 @@
 The names are those of ``nvidia-smi --help-query-gpu``. Times are local.
 """
 
-from wattlaw_formats.smi_csv import Layout, SmiImporter
+from wattlaw.importing.smi_csv import Layout, SmiImporter
 
 IMPORTER = SmiImporter(
     "nvidia-smi",
