@@ -1,5 +1,6 @@
 """A proposal: scaling to the nodes asked for, measured and predicted apart, and the campaign."""
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -13,7 +14,8 @@ from wattlaw.analysis.planned_campaign import Campaign, Proposal, Scaling, propo
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import work_text
-from wattlaw.report.proposal_pages import campaign_table, scaling_table
+from wattlaw.report.proposal_pages import as_markdown, campaign_table, scaling_table
+from wattlaw.report.tables import Table
 
 WORKLOAD = "digits-cnn"
 
@@ -129,7 +131,15 @@ def test_what_cannot_be_proposed_is_refused_with_the_reason():
         propose(without, WORKLOAD, Campaign(2))
 
 
-def test_the_command_writes_a_page_and_names_what_is_missing(tmp_path, capsys):
+def test_a_table_in_markdown_has_no_text_that_is_interpreted():
+    table = Table("t", "a_b <c>", ("N", "x|y"), ("n", ""), (("1\u00a0s", "*#`"),), "note")
+    title, rows, note = as_markdown(table).split("\n\n")
+    assert title == r"**a\_b \<c\>**"
+    assert rows.splitlines() == [r"| N | x\|y |", "| --: | :-- |", r"| 1 s | \*\#\` |"]
+    assert note == "note"
+
+
+def test_the_command_writes_a_page_or_markdown_and_names_what_is_missing(tmp_path, capsys):
     runs, epochs = study(counts=(1, 2, 4))
     write_store(tmp_path / "store", runs, epochs)
     command = ["proposal", str(tmp_path / "store")]
@@ -138,8 +148,13 @@ def test_the_command_writes_a_page_and_names_what_is_missing(tmp_path, capsys):
     assert page.count("<table") == 2
     assert page.count("<figure") == 1
     assert "<script" not in page
-    assert main([*command, "-o", str(tmp_path / "b.html")]) == 0  # all runs were on one node
-    assert " on 1 node" in (tmp_path / "b.html").read_text(encoding="utf-8")
+    assert main([*command, "--nodes", "2", "--rule", "1.5", "-o", str(tmp_path / "a.md")]) == 0
+    text = (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\| :?-", text, re.M)) == 2
+    (picture,) = re.findall(r"\]\((\S+)\)", text)
+    assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
+    assert main([*command, "-o", str(tmp_path / "b.md")]) == 0  # all runs were on one node
+    assert " on 1 node" in (tmp_path / "b.md").read_text(encoding="utf-8")
     write_store(tmp_path / "several", runs.assign(nodes=runs["gpus"]), epochs)
     command[1] = str(tmp_path / "several")
     assert main(command) == 2

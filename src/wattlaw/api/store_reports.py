@@ -203,7 +203,7 @@ class StoreReports(StoreTables):
         Parameters
         ----------
         path
-            The page.
+            The page; Markdown where its name ends in ``.md``.
         nodes
             The number of nodes of a training, 1 by default where all runs were on one. Counts that
             did not run are predicted.
@@ -247,8 +247,8 @@ class StoreReports(StoreTables):
                 "training: --nodes N"
             )
         campaign = Campaign(nodes or 1, runs, epochs, steps, samples, tokens, sequence_length, rule)
-        write_proposal(propose(findings, name, campaign), Path(path))
-        return Report(Path(path))
+        files = write_proposal(propose(findings, name, campaign), Path(path))
+        return Report(files[0], tuple(files[1:]))
 
     def export(
         self, what: str, path: str | PathLike[str], *, raw: bool = False, batch: Batch | None = None

@@ -17,9 +17,10 @@ from wattlaw.analysis.planned_campaign import Point, Proposal, Scaling
 from wattlaw.analysis.predict.intervals import LEVEL
 from wattlaw.analysis.predict.overview import check_largest
 from wattlaw.common import formatting as fmt
+from wattlaw.common.files import write_text
 from wattlaw.report import charts, tables
 from wattlaw.report.page import write_page
-from wattlaw.report.pictures import Picture
+from wattlaw.report.pictures import Picture, write_figures
 from wattlaw.report.rendering import environment
 from wattlaw.report.sections import PageSection
 from wattlaw.report.topics.measured import worker_noun
@@ -27,6 +28,8 @@ from wattlaw.study.labels import layout_label
 from wattlaw.study.setting import Setting
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
+#: Characters that Markdown interprets.
+_MARKDOWN = re.compile(r"([\\`*_\[\]<>#|~$])")
 
 
 def text(proposal: Proposal, name: str) -> str:
@@ -205,13 +208,39 @@ def _layers(
     return layers
 
 
-def write_proposal(proposal: Proposal, path: Path) -> None:
+def write_proposal(proposal: Proposal, path: Path) -> list[Path]:
+    """Write a page or, for a name in ``.md``, Markdown with pipe tables and a picture."""
     title, lead, method = (text(proposal, name) for name in ("title", "lead", "method"))
-    scaling = [scaling_table(proposal), picture(proposal)]
-    sections = (
-        PageSection.of("summary", "What is asked for", "screen", [lead]),
-        PageSection.of("scaling", "Scaling", "plain", scaling),
-        PageSection.of("campaign", "Planned campaign", "page", [campaign_table(proposal)]),
-        PageSection.of("method", "Method", "plain", [method]),
-    )
-    write_page(path, title, sections)
+    scaling, campaign, drawn = scaling_table(proposal), campaign_table(proposal), picture(proposal)
+    if path.suffix.lower() != ".md":
+        sections = (
+            PageSection.of("summary", "What is asked for", "screen", [lead]),
+            PageSection.of("scaling", "Scaling", "plain", [scaling, drawn]),
+            PageSection.of("campaign", "Planned campaign", "page", [campaign]),
+            PageSection.of("method", "Method", "plain", [method]),
+        )
+        write_page(path, title, sections)
+        return [path]
+    named = replace(drawn, name=f"{path.stem}-scaling")
+    (file,) = write_figures([named], path.parent, ["png"])
+    content = [
+        f"# {_escape(title)}", _escape(lead), as_markdown(scaling),
+        f"![{_escape(drawn.caption)}]({file.name})",
+        as_markdown(campaign), "## Method", _escape(method),
+    ]  # fmt: skip
+    write_text(path, "\n\n".join(content) + "\n", durable=False)
+    return [path, file]
+
+
+def as_markdown(table: tables.Table | None) -> str:
+    """Return a pipe table with its title above and its note below; "" for None."""
+    if table is None:
+        return ""
+    marks = ["--:" if "n" in name.split() else ":--" for name in table.classes]
+    rows = [map(_escape, table.headings), marks, *(map(_escape, row) for row in table.plain_rows)]
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return "\n\n".join(filter(None, [f"**{_escape(table.title)}**", lines, _escape(table.note)]))
+
+
+def _escape(text: str) -> str:
+    return _MARKDOWN.sub(r"\\\1", fmt.replace_invisible(text))

@@ -17,9 +17,9 @@ def proposal(
     nodes: Annotated[
         int | None, option("N", "Nodes of a training. Default: 1 if all runs were on one.")
     ] = None,
-    output: Annotated[Path, typer.Option("-o", "--output", help="HTML file to write.")] = Path(
-        "proposal.html"
-    ),
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="File to write: .html or .md.")
+    ] = Path("proposal.html"),
     workload: opts.WorkloadOption = None,
     runs: Annotated[int, option("N", "Number of trainings.")] = 1,
     epochs: Annotated[
@@ -42,5 +42,5 @@ def proposal(
         samples=samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
         energy_scope=energy_scope, **asked,
     )  # fmt: skip
-    print(written.page)
+    print(" ".join(map(str, [written.page, *written.figures])))
     return 0
