@@ -9,7 +9,6 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import tzinfo
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import pandas as pd
 
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MAX_BYTES, Source, count, moment_ns, number
+from wattlaw.importing.marks import time_ns_of_line
+from wattlaw.importing.reading import MAX_BYTES, Source, count, number
 from wattlaw.importing.runs import NOT_CHECKED, RunMaker, checked_energy, workload_of
 from wattlaw.importing.timeseries import are_pauses, measure_of
 from wattlaw.store.fields import MODEL, InvalidCell
@@ -32,13 +32,6 @@ from wattlaw_formats.training_programs import PROGRAMS, Program
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 #: What torchrun and srun write before a line.
 _RANK = re.compile(r"^\s{0,9}(?:\[(?:default|rank)(\d{1,6})\]:|(\d{1,6}): )")
-#: The time of a line: ``2026-01-31 12:00:00,5 UTC``, ``31.01.2026 12:00:00``, or seconds since 1970
-#: at its beginning. Other orders of day and month are read differently from country to country.
-_TIME = re.compile(
-    r"(?<!\d)((?:\d{4}([-/])\d\d\2\d\d[ T]|\d\d\.\d\d\.\d{4} )\d\d:\d\d:\d\d(?:[.,]\d{1,9})?)"
-    r"(?:\s?(Z|UTC|GMT|[+-]\d\d:?\d\d)(?![\d:]))?(?!\s?[AP]M\b)(?![.,]?\d)"
-)
-_SECONDS = re.compile(r"\W*(?:(?:time|ts|timestamp)\W{1,4})?(1\d{9}(?:\.\d+)?|1\d{12})(?![\d.])")
 _MONTH_FIRST = re.compile(r"(?<!\d)(\d\d)/(\d\d)/(\d{4}) (?=\d\d:\d\d:\d\d)")
 _UNITS = {"K": 1e3, "M": 1e6, "G": 1e9}
 _MAX_SEARCHED, _MAX_POINTS, _MAX_STEP = 20_000, 2_000_000, 10**9
@@ -150,14 +143,6 @@ def _point(program: Program, text: str, options: Options) -> dict[str, Any] | st
         return "a line of steps without a time > 0"
     t_ns = time_ns_of_line(_MONTH_FIRST.sub(r"\3-\1-\2 ", text), options.timezone)
     return {**point, "step": step + program.is_from_0, "t_s": t_ns and t_ns * 1e-9}
-
-
-def time_ns_of_line(line: str, zone: tzinfo) -> int | None:
-    if match := _TIME.search(line):
-        of_line = {"UTC": "Z", "GMT": "Z", None: ""}.get(match[3], match[3])
-        return moment_ns(f"{match[1]}{of_line}", zone)
-    match = _SECONDS.match(line)
-    return moment_ns(match[1], zone) if match else None
 
 
 def _number(text: str | None) -> float | None:

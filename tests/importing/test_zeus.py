@@ -2,7 +2,7 @@
 
 import pytest
 
-from imported import gpus, joules, left_out, made, metrics, refusal
+from imported import gpus, joules, left_out, made, metrics, refusal, windows
 from public_data import public_file
 from wattlaw.api.imports import Import, read_import
 
@@ -15,6 +15,11 @@ def test_a_real_zeus_optimizer_gives_a_run_for_each_power_limit(tmp_path):
     at_300 = table.iloc[-1]
     assert at_300["time_s"] == 33.27751154080033
     assert at_300["energy_j"] == pytest.approx(16_520.0, abs=0.1)  # the sum of the file's line
+
+
+def test_zeus_power_is_in_milliwatts():
+    (row,) = windows(read_import(public_file("zeus_power_monitor.csv")))
+    assert row["gpu_power_mean_w"] == pytest.approx(32.3, abs=0.1)
 
 
 def zeus(*windows: tuple[str, float, float], gpus: int = 1, clock_s: float = 1.7e9) -> list[str]:

@@ -23,9 +23,9 @@ from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 #: Formats that mark the windows of a time series, and formats without a window of their own.
-MARKS, SERIES = {"windows"}, {"nvidia-smi", "dcgm", "amd-smi", "mlperf-power"}
+MARKS, SERIES = {"windows", "log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-smi", "mlperf-power"}
 #: Formats that are not detected by their content.
-NAMED = {"table"}
+NAMED = {"table", "log"}
 BY_FORMAT = {sample.format: sample for sample in SAMPLES}
 #: Inputs of the fuzzer per format; 0 for the few of a short test.
 INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
@@ -69,7 +69,7 @@ def options_of(sample: Sample) -> Options:
     mapping, settings = sample.settings.get("map"), sample.settings
     constants = {} if sample.format == "table" else parse_constants(mapping, {})
     return Options(
-        "s", mapping=mapping, constants=constants,
+        "s", mapping=mapping, constants=constants, pattern=settings.get("pattern"),
         devices=tuple(settings.get("devices", ())),
     )  # fmt: skip
 

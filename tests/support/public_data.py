@@ -24,6 +24,7 @@ FORMATS = {
     "codecarbon_2.4.csv": "CodeCarbon's tests",
     "codecarbon_3.csv": "CodeCarbon's tests",
     "zeus_windows_4gpu.csv": "Zeus' tests",
+    "zeus_power_monitor.csv": "Zeus' tests",
     "mlperf_dlrm_8gpu.txt": "MLPerf Training v5.1",
     "mlperf_retinanet_8gpu.txt": "MLPerf Training v5.1",
 }

@@ -128,9 +128,9 @@ def import_files(
     Parameters
     ----------
     files
-        Files, and folders, which stand for their files of known formats. A file of windows, or of
-        a training, marks the windows of the time series in the other files that are named, or of
-        its folder if there are several.
+        Files, and folders, which stand for their files of known formats. A file of windows, or a
+        log of a training, marks the windows of the time series in the other files that are named,
+        or of its folder if there are several.
     store
         The results folder; it is created where there is none.
     **settings
@@ -160,6 +160,7 @@ def read_import(
     study: str | None = None,
     timezone: str | None = None,
     windows: Sequence[str] = (),
+    pattern: str | None = None,
     devices: Sequence[str] = (),
 ) -> Import:
     """Read files of other tools, and return the runs that they become.
@@ -180,6 +181,8 @@ def read_import(
         The zone of times without one, such as ``Europe/Berlin`` or ``+01:00``; None is UTC.
     windows
         Windows of a time series, each ``START..END``.
+    pattern
+        A regular expression of the lines of a log that end a window.
     devices
         The devices of a time series that count; none: all.
     """
@@ -194,7 +197,7 @@ def read_import(
     zone = _zone(timezone)
     options = Options(
         study=study or "imported", mapping=map, timezone=zone, timezone_is_assumed=timezone is None,
-        windows=tuple(parse_window(text, zone) for text in windows),
+        windows=tuple(parse_window(text, zone) for text in windows), pattern=pattern,
         devices=tuple(devices),
     )  # fmt: skip
     found, left_out = find_files(paths, options, format)

@@ -32,8 +32,8 @@ _PACKED = {
     b"\x28\xb5\x2f\xfd": "zstd",
 }  # fmt: skip
 _TABLES = (".csv", ".jsonl", ".parquet")
-#: In folders, the suffixes of tables, which are not detected by their content.
-_IN_FOLDERS = (".csv", ".tsv", ".jsonl", ".parquet")
+#: In folders, the suffixes of files of formats that are not detected by their content.
+_SUFFIXES = {"table": (".csv", ".tsv", ".jsonl", ".parquet"), "log": (".log", ".out", ".txt")}
 _UNKNOWN = "no known format"
 
 
@@ -60,6 +60,8 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
         raise BadInput(f"{path}: more than one format: {names}; name one with --from")
     if matching:
         return matching[0]
+    if options.pattern is not None and "log" in known:
+        return known["log"]
     is_mapped = bool(columns_of(options.mapping))
     if not (is_mapped or head.strip()):
         raise BadInput(f"{path}: the file is empty")
@@ -232,8 +234,10 @@ class _Search:
             self._add(path, top, importer)
 
     def _importer(self, path: Path) -> Importer:
-        importer = importer_of(path, self._options, "table" if self._name == "table" else None)
-        is_known = importer.name != "table" or path.suffix.lower() in _IN_FOLDERS
+        is_by_suffix = self._name in _SUFFIXES
+        importer = importer_of(path, self._options, self._name if is_by_suffix else None)
+        suffix = path.suffix.lower()
+        is_known = suffix in _SUFFIXES.get(importer.name, (suffix,))
         if not is_known or self._name not in (None, importer.name):
             raise BadInput(f"{path}: {_UNKNOWN}")
         if importer.name == "table" and not columns_of(self._options.mapping):

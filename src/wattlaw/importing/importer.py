@@ -39,6 +39,7 @@ class Options:
     timezone: tzinfo = UTC  # of local times
     timezone_is_assumed: bool = True
     windows: tuple[Mark, ...] = ()
+    pattern: str | None = None  # a regular expression of log lines that end a window
     devices: tuple[str, ...] = ()  # the devices that count; empty: all
     source: str = ""  # what identifies the file among others; empty: its name
 

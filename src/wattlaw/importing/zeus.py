@@ -1,4 +1,4 @@
-"""The window log of Zeus' ``ZeusMonitor``.
+"""Files of Zeus: the window log of ``ZeusMonitor`` and the log of its old power monitor.
 
 ``ZeusMonitor(log_file=...)`` writes ``start_time,window_name,elapsed_time,gpu0_energy,...``. The
 start is a clock of unknown origin in old versions, Unix time in new ones.
@@ -12,8 +12,9 @@ from pathlib import Path
 
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import Source, headers_in, ns_of, number, positive
-from wattlaw.importing.runs import NOT_CHECKED, RunMaker, checked_energy, single_run
+from wattlaw.importing.reading import Source, headers_in, moment_ns, ns_of, number, positive
+from wattlaw.importing.readings import SampleRows, describe
+from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
 from wattlaw.importing.timeseries import measure_of, phase_of
 from wattlaw.store.import_tables import ImportedRun
 
@@ -25,6 +26,8 @@ _EPOCH, _MICRO = (re.compile(text, re.IGNORECASE) for text in ("epoch", "micro|m
 _SLACK_S, _SLACK = 0.05, 0.02
 #: Ranks up to the first are of training: epochs, others, and steps. The last one is of the rest.
 _INNERMOST, _LAST = 2, 4
+#: The number of a GPU in the name of a file of the old power monitor.
+_GPU_OF_FILE = re.compile(r"gpu[_-]?(\d{1,3})(?!\d)", re.IGNORECASE)
 #: Earlier starts, 2001, are of a clock that began when the machine was booted.
 _UNIX_S = 1e9
 
@@ -162,4 +165,28 @@ def _run(path: Path, maker: RunMaker, windows: Sequence[_Window]) -> ImportedRun
     return single_run(path, maker, values, rows, measure_of(rows))
 
 
+class PowerImporter:
+    """The power of one GPU, in milliwatts, by the power monitor of old versions."""
+
+    name = "zeus-power"
+    description = "log of Zeus' old power monitor (Time,Power in mW)"
+
+    def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
+        return {"Time", "Power"} in headers_in(head)
+
+    def read(self, source: Source, options: Options) -> Imported:
+        rows, gpu = SampleRows(source.path), _GPU_OF_FILE.search(source.path.stem)
+        for line in source.table(lambda cells: {*cells} == {"Time", "Power"}, only_complete=True):
+            row = dict(zip(line.header, line.cells, strict=True))
+            t_ns, milliwatts = moment_ns(row["Time"], options.timezone), number(row["Power"])
+            if t_ns is None or milliwatts is None:
+                source.account.leave_out("no time or no power", line.number)
+                continue
+            rows.add(HOST, gpu[1] if gpu else "0", "gpu", t_ns, {"power_w": milliwatts * 1e-3})
+            source.account.read(line.number)
+        readings = rows.readings(source.account.texts())
+        return Imported(describe("Zeus power log", readings, options), readings=readings)
+
+
 WINDOWS = WindowsImporter()
+POWER = PowerImporter()

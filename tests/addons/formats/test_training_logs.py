@@ -2,7 +2,6 @@
 
 import contextlib
 import random
-from datetime import UTC
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +11,6 @@ import program_logs as logs
 from imported import a_file, left_out, metrics, notes, refusal, windows
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
-from wattlaw_formats.training_logs import time_ns_of_line
 
 #: GPUs, copies, tensor and pipeline parallel sizes, micro-batch, parts of a step, global batch,
 #: sharding, checkpointing, precision.
@@ -182,29 +180,3 @@ def _damaged(text: str, chance: random.Random, how: str, junk: bytes) -> bytes:
     if how == "cut":
         return data[:place]
     return data[:place] + junk + data[place:] if how == "garbage" else data
-
-
-FORMS = [
-    "[2026-01-31 12:{m:02}:{s:02},500] step {n}", "2026-01-31T12:{m:02}:{s:02}.5Z step {n}",
-    "2026/01/31 12:{m:02}:{s:02} step {n}", "2026-01-31T14:{m:02}:{s:02}+0200 step {n}",
-    "31.01.2026 12:{m:02}:{s:02} step {n}", "[{t}.25] step {n}", "ts={t}000 step {n}",
-    '{{"time": "2026-01-31 12:{m:02}:{s:02}"}} step {n}',
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_the_time_of_a_line_is_read_in_the_forms_of_loggers(form):
-    t_ns = time_ns_of_line(form.format(m=2, s=20, n=140, t=1_769_860_940), UTC)
-    assert t_ns is not None
-    assert t_ns // 10**9 == 1_769_860_940
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "12:00:10 step 1", "01/02/2026 12:00:10 step 1", "2026-01-02 12:00:10 PM step 1",
-        "2026-13-31 12:00:10 step 1",
-    ],
-)  # fmt: skip
-def test_a_time_that_is_not_certain_is_none(line):
-    assert time_ns_of_line(line, UTC) is None

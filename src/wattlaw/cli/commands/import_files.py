@@ -53,6 +53,9 @@ def import_files(
     window: Annotated[
         list[str] | None, option("START..END", "A window of a time series; may be repeated.")
     ] = None,
+    pattern: Annotated[
+        str | None, option("REGEX", "Lines of a log that end a window of a time series.")
+    ] = None,
     device: Annotated[
         list[str] | None, option("ID", "A device of a time series that counts; default: all.")
     ] = None,
@@ -60,7 +63,7 @@ def import_files(
     """Import files of other tools, and any table."""
     read = read_import(
         files, format=from_format, map=mapping, workload=workload, hardware=hardware, study=study,
-        timezone=timezone, windows=window or (), devices=device or (),
+        timezone=timezone, windows=window or (), pattern=pattern, devices=device or (),
     )  # fmt: skip
     # What the files are, and what of them is left out, before anything is written.
     for file in read.files:
