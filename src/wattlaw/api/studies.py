@@ -355,6 +355,7 @@ def run(
     store: str | PathLike[str] = "wattlaw-store",
     *,
     progress: Observer | Callable[[str], object] | None = None,
+    openmetrics: str | PathLike[str] | None = None,
     notify: str | None = None,
 ) -> RunOutcome:
     """Run what a study asks for and the store does not have yet.
@@ -372,6 +373,8 @@ def run(
         A function that takes a line of text, such as ``print``, or an object with the methods of
         ``wattlaw.running.campaign.Observer``. Without it, a notebook shows the last of the lines,
         and a program nothing.
+    openmetrics
+        A ``.prom`` file that always has the state of the study as OpenMetrics text.
     notify
         A command that is run for each failed run, for limits that could not be restored, and at the
         end of the study. It gets ``{event, store, run_id, reason, time}`` as JSON on its standard
@@ -405,8 +408,13 @@ def run(
         write = progress or work.notebook_line() or (lambda _: None)
         progress = LineProgress(write, len(plan.runs), decides=decide is not None)
     observers = [progress]
-    decider = notifications = None
+    decider = metrics = notifications = None
     with closing(launcher), ExitStack() as stack, work.silent():
+        if openmetrics is not None:
+            from wattlaw.exporting.openmetrics import MetricsFile
+
+            metrics = MetricsFile(Path(openmetrics), study.name, results, len(study))
+            observers.append(stack.enter_context(metrics))
         if command is not None:
             notifications = stack.enter_context(Notifications(command, path))
             observers.append(notifications)
@@ -422,7 +430,7 @@ def run(
         if notifications is not None:
             notifications.over(outcome)
     warnings = list(outcome.warnings)
-    for source in (decider, notifications):
+    for source in (decider, metrics, notifications):
         warnings += () if source is None else source.warnings
     has_jobs = launcher.queue is not None and outcome.interrupted_by not in (None, CANCELLED)
     ended = RunOutcome(**vars(outcome), store=path, has_jobs=has_jobs)

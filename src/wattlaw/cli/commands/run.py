@@ -52,6 +52,9 @@ def run(
         option("X", "Share of attempts that fail with --launch simulated.", min=0, max=1),
     ] = None,
     table: TableOption = None,
+    openmetrics: Annotated[
+        Path | None, option("FILE", "A .prom file for node_exporter's textfile collector.")
+    ] = None,
     notify: Annotated[
         str | None,
         option("COMMAND", "Run it with JSON on stdin when a run fails or the study ends."),
@@ -72,7 +75,9 @@ def run(
     for sentence in forecast.warnings:
         print(f"warning: {sentence}", file=sys.stderr)
     with observer_for(console, len(loaded), decides=decides) as observer:
-        outcome = studies.run(loaded, store, progress=observer, notify=notify)
+        outcome = studies.run(
+            loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
+        )
     _print_outcome(outcome, console)
     return 0 if outcome.is_success else 1
 
