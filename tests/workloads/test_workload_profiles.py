@@ -16,6 +16,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 from wattlaw.workloads.profile import WorkloadProfile
+from wattlaw_simulator.profiling.profile_command import read_profile
 from wattlaw_simulator.profiling.profiler import measure_profile, trace_step
 
 META, CPU = torch.device("meta"), torch.device("cpu")
@@ -107,14 +108,12 @@ def test_operations_of_a_small_resnet_are_those_of_torchs_counter(small_resnet):
 def test_counting_digits_anew_gives_the_stored_file(digits):
     (path,) = [path for path in STORED if path.stem == "digits-cnn"]
     measured = {"counted", "input_cpu_s_per_sample"}
-    assert digits.model_dump(exclude=measured) == catalogue.read_profile(path).model_dump(
-        exclude=measured
-    )
+    assert digits.model_dump(exclude=measured) == read_profile(path).model_dump(exclude=measured)
 
 
 @pytest.mark.parametrize("path", STORED, ids=lambda path: path.stem)
 def test_every_stored_file_agrees_with_its_workload(path):
-    profile = catalogue.read_profile(path)
+    profile = read_profile(path)
     entry = catalogue.entry(profile.workload)
     work = catalogue.work(WorkloadSpec(name=profile.workload, options=profile.options))
     assert profile.parameters == entry.parameters
@@ -185,7 +184,7 @@ def test_a_file_of_figures_that_is_wrong_is_refused_with_its_key(tmp_path, conte
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(BadInput) as caught:
-        catalogue.read_profile(path)
+        read_profile(path)
     assert str(caught.value).startswith(f"{path}: ")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -196,7 +195,7 @@ def test_the_command_counts_own_options_and_its_file_can_be_read(tmp_path, capsy
     line = ["profile", "digits-cnn", "--options", '{"width": 8, "momentum": 0.9}']
     assert main([*line, "-o", str(path)]) == 0
     assert "kernels per step" in capsys.readouterr().out
-    written = catalogue.read_profile(path)
+    written = read_profile(path)
     assert written.options == {"width": 8}  # the other one is at its default
     convolutions, dense = 8 * 9 + 16 * 8 * 9 + 8 + 16, 16 * 16 * 16 + 16 + 16 * 10 + 10
     assert written.parameters == convolutions + dense

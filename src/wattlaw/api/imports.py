@@ -126,9 +126,9 @@ def import_files(
     Parameters
     ----------
     files
-        Files, folders, which stand for their files of known formats, and patterns such as
-        ``logs/*.csv``. A file of windows, or a log of a training, marks the windows of the time
-        series in the other files that are named, or of its folder if there are several.
+        Files, and folders, which stand for their files of known formats. A file of windows, or a
+        log of a training, marks the windows of the time series in the other files that are named,
+        or of its folder if there are several.
     store
         The results folder; it is created where there is none.
     **settings

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
-import yaml
 
 from wattlaw.common.files import replacing
 from wattlaw.common.formatting import plural, replace_invisible
@@ -50,7 +49,6 @@ class Bundle:
             "store.json": CONTENT.encode(),
             "columns.csv": files("wattlaw.store").joinpath("columns.csv").read_bytes(),
             "environment.json": _environment(runs).encode(),
-            "CITATION.cff": _citation(studies, __version__).encode(),
             "README.md": readme.format(
                 studies=studies,
                 sources=sources or "no runs",
@@ -91,20 +89,6 @@ def _environment(runs: list[dict[str, Any]]) -> str:
         counts[json.dumps(own | {"software": json.loads(run["software"])})] += 1
     rows = [{**json.loads(key), "runs": count} for key, count in sorted(counts.items())]
     return json.dumps(rows, indent=1, sort_keys=True) + "\n"
-
-
-def _citation(studies: str, version: str) -> str:
-    authors = [{"name": "wattlaw developers"}]
-    software = {"type": "software", "title": "wattlaw", "version": version, "authors": authors}
-    content = {
-        "cff-version": "1.2.0",
-        "message": "If you use these data, please cite them as below.",
-        "title": f"Time and energy of training: {studies}",
-        "type": "dataset",
-        "authors": [{"name": f"The authors of {studies}"}],
-        "references": [software],
-    }
-    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
 
 
 def columns_in_markdown() -> str:

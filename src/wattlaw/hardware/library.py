@@ -5,25 +5,15 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import quote
-from wattlaw.hardware.cluster import Cluster, Described, Gpu
+from wattlaw.hardware.cluster import Cluster, Gpu
 from wattlaw.study.base_model import LocatedError
 from wattlaw.study.document import read_document
 
 _FILES = Path(__file__).parent / "files"
-_UNITS = {
-    "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us", "ms": "ms",
-}  # fmt: skip
-
-
-class Entry(NamedTuple):
-    key: str  # dotted, as in the file
-    value: float
-    unit: str  # empty for counts and ratios
-    source: str
 
 
 def cluster_names() -> list[str]:
@@ -109,18 +99,3 @@ def accepted_limits(
         low = min(recorded)[0] or ranges.get("power_limit_w", (0.0,))[0]
         ranges["power_limit_w"] = (low, max(high for _, high in recorded))
     return ranges
-
-
-def describe(part: Described, prefix: str = "") -> list[Entry]:
-    entries = []
-    for key, value in part.numbers().items():
-        unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
-        items = value.items() if isinstance(value, dict) else [("", value)]
-        entries += [
-            Entry(f"{prefix}{key}" + (f".{name}" if name else ""), number, unit, part.sources[key])
-            for name, number in items
-        ]
-    for key, value in part:
-        if isinstance(value, Described):
-            entries += describe(value, f"{prefix}{key}.")
-    return entries

@@ -1,13 +1,11 @@
 """The files of an import, which importer reads each, and the errors of files that none can read."""
 
 import errno
-import glob
 import os
 import struct
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 
 from wattlaw.common import registry
@@ -134,15 +132,14 @@ def find_files(
     arguments: Sequence[Path], options: Options, name: str | None
 ) -> tuple[list[InputFile], list[str]]:
     """Return the files to import, and lines about what of folders is left out. A folder stands for
-    its files of known formats, a pattern for what matches it. Raises ``BadInput`` if there is no
-    file, one is named twice, or one that is named is of no known format."""
+    its files of known formats. Raises ``BadInput`` if there is no file, one is named twice, or one
+    that is named is of no known format."""
     search = _Search(options, name)
     for argument in arguments:
-        for path, root in _expanded(argument):
-            if path.is_dir() and _folder_importer(path, name) is None:
-                search.add_folder(path, root or path)
-            else:
-                search.add_named(path, root)
+        if argument.is_dir() and _folder_importer(argument, name) is None:
+            search.add_folder(argument)
+        else:
+            search.add_named(argument)
     left_out = [
         f"{plural(len(paths), 'file')} left out, such as {paths[0]}: {reason}"
         for reason, paths in search.left_out.items()
@@ -163,20 +160,6 @@ def find_files(
     return files, left_out
 
 
-def _expanded(argument: Path) -> list[tuple[Path, Path | None]]:
-    if os.path.lexists(argument) or not glob.has_magic(str(argument)):
-        return [(argument, None)]
-    fixed = next(i for i, part in enumerate(argument.parts) if glob.has_magic(part))
-    # Path.glob takes no absolute pattern.
-    matching = islice(glob.iglob(str(argument), recursive=True), _MAX_ENTRIES)  # noqa: PTH207
-    found = sorted(Path(path) for path in matching)
-    if "**" in argument.parts:  # it matches the files of its folders too
-        found = [path for path in found if not path.is_dir()]
-    if not found:
-        raise BadInput(f"{argument}: no file matches")
-    return [(path, Path(*argument.parts[:fixed])) for path in found]
-
-
 class _Search:
     """Collects files by their place without links, and those of folders that are left out."""
 
@@ -188,15 +171,15 @@ class _Search:
         self._parts: set[Path] = set()  # files of trainings that are folders
         self._entries = 0
 
-    def add_named(self, path: Path, root: Path | None) -> None:
+    def add_named(self, path: Path) -> None:
         importer, place = importer_of(path, self._options, self._name), path.resolve()
         if place in self._named:
             raise BadInput(f"{path}: a file is named twice")
         self._named.add(place)
         self.files.pop(place, None)  # of a folder that was named before
-        self._add(path, root, importer)
+        self._add(path, None, importer)
 
-    def add_folder(self, top: Path, root: Path) -> None:
+    def add_folder(self, top: Path) -> None:
         """Add the files of a folder and of those in it, but not of links to folders."""
         if version_path(top).exists():
             self.left_out["a store of wattlaw"].append(top)
@@ -216,7 +199,7 @@ class _Search:
                 # Those of some folders in it may be its own, too.
                 own = {path.resolve() for path in training.files_of(folder)}
                 if not own <= self._parts:
-                    self._add(folder, root, training)
+                    self._add(folder, top, training)
                 self._parts |= own
             is_deep = len(folder.parts) - len(top.parts) >= _MAX_DEPTH
             followed = []
@@ -224,7 +207,7 @@ class _Search:
                 if path.name.startswith("."):
                     self.left_out["hidden"].append(path)
                 elif not path.is_dir():
-                    self._add_found(path, root, training)
+                    self._add_found(path, top, training)
                 elif version_path(path).exists():
                     self.left_out["a store of wattlaw"].append(path)
                 elif path.is_symlink():
@@ -235,7 +218,7 @@ class _Search:
                     followed.append(path.name)
             inner[:] = followed
 
-    def _add_found(self, path: Path, root: Path, training: Importer | None) -> None:
+    def _add_found(self, path: Path, top: Path, training: Importer | None) -> None:
         try:
             importer = self._importer(path)
         except BadInput as error:
@@ -248,7 +231,7 @@ class _Search:
         if place in self.files:
             self.left_out["a link to a file that is read already"].append(path)
         else:
-            self._add(path, root, importer)
+            self._add(path, top, importer)
 
     def _importer(self, path: Path) -> Importer:
         is_by_suffix = self._name in _SUFFIXES
@@ -261,7 +244,7 @@ class _Search:
             raise BadInput(f"{path}: a table, which needs --map")
         return importer
 
-    def _add(self, path: Path, root: Path | None, importer: Importer) -> None:
-        source = path.name if root in (None, path) else path.relative_to(str(root)).as_posix()
-        file = InputFile(path, source, importer, root and path.parent)
+    def _add(self, path: Path, top: Path | None, importer: Importer) -> None:
+        source = path.name if top in (None, path) else path.relative_to(str(top)).as_posix()
+        file = InputFile(path, source, importer, top and path.parent)
         self.files.setdefault(path.resolve(), file)

@@ -32,6 +32,7 @@ from wattlaw.report.sections import (
     State,
     added_sections,
 )
+from wattlaw.report.tables import Table
 from wattlaw.report.topics import (
     batch,
     caps,
@@ -60,9 +61,18 @@ def _advice(content: Content) -> Parts:
     yield None if several else table
 
 
-def _layouts(content: Content) -> Parts:
-    yield from layout_table.sentences(content.findings)
-    yield from content.pictures
+def _with_pictures(
+    sentences: Callable[[Findings], Iterable[str]],
+    table: Callable[[Findings], Table | None] = lambda _: None,
+) -> Callable[[Content], Parts]:
+    """Return ``Section.build`` for sentences, then the pictures, then a table."""
+
+    def build(content: Content) -> Parts:
+        yield from sentences(content.findings)
+        yield from content.pictures
+        yield table(content.findings)
+
+    return build
 
 
 def _scaling(content: Content) -> Parts:
@@ -111,23 +121,6 @@ def _batch(content: Content) -> Parts:
         yield f"{findings.origins_label.capitalize()} runs have no accuracy."
     else:
         yield "The runs were not evaluated, so their quality is not known."
-
-
-def _prediction(content: Content) -> Parts:
-    yield from prediction.sentences(content.findings)
-    yield from content.pictures
-    yield prediction.check(content.findings)
-
-
-def _decision(content: Content) -> Parts:
-    yield from decision_course.sentences(content.findings)
-    yield from content.pictures
-    yield decision_course.expected(content.findings)
-
-
-def _utilisation(content: Content) -> Parts:
-    yield from utilisation.sentences(content.findings)
-    yield from content.pictures
 
 
 def _data(content: Content) -> Parts:
@@ -200,7 +193,7 @@ SECTIONS: dict[str, Section] = {
         ),
     ),
     "layouts": Section(
-        "Parallel layouts", _layouts, needs_runs=True,
+        "Parallel layouts", _with_pictures(layout_table.sentences), needs_runs=True,
         figures=(
             Figure(
                 "layouts", "Throughput by parallel layout", layout_table.figure,
@@ -285,7 +278,8 @@ SECTIONS: dict[str, Section] = {
         ),
     ),
     "prediction": Section(
-        "Settings that were not measured", _prediction,
+        "Settings that were not measured",
+        _with_pictures(prediction.sentences, prediction.check),
         figures=(
             Figure(
                 "predictions", "Predicted training time", prediction.curves,
@@ -299,7 +293,7 @@ SECTIONS: dict[str, Section] = {
         ),
     ),
     "decision": Section(
-        "Decision", _decision,
+        "Decision", _with_pictures(decision_course.sentences, decision_course.expected),
         figures=(
             Figure(
                 "decision", "The course of the decision", decision_course.course,
@@ -309,7 +303,7 @@ SECTIONS: dict[str, Section] = {
         ),
     ),
     "utilisation": Section(
-        "Utilisation", _utilisation, methods=_METHODS["utilisation"],
+        "Utilisation", _with_pictures(utilisation.sentences), methods=_METHODS["utilisation"],
         figures=(
             Figure(
                 "utilisation", "GPU utilisation", utilisation.mean,

@@ -1,7 +1,7 @@
 """What ``print`` and a notebook show of each result; the command line prints the same lines."""
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import pandas as pd
 
@@ -9,7 +9,7 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.comparison import Comparison
 from wattlaw.analysis.advise.known_throughput import Placements
 from wattlaw.analysis.laws.fitting import Fits
-from wattlaw.analysis.metrics.result import shown, shown_in_notebook, write_page
+from wattlaw.analysis.metrics.result import shown, shown_in_notebook
 from wattlaw.analysis.predict.workload_predictions import Predictions
 from wattlaw.report.tables import Table, as_html
 from wattlaw.report.topics import (
@@ -23,78 +23,40 @@ from wattlaw.report.topics import (
 from wattlaw.study.labels import group_label
 
 
-def _html(table: Table | None, lines: Iterable[str]) -> str:
-    return as_html(pd.DataFrame() if table is None else table.to_frame(), lines)
+def _frame(table: Table | None) -> pd.DataFrame:
+    return pd.DataFrame() if table is None else table.to_frame()
 
 
-def _titled(table: Table | None, end: str = "") -> list[str]:
-    return [] if table is None else [table.title + end]
+def _register(
+    kind: type,
+    lines: Callable[[Any], Iterable[str]],
+    table: Callable[[Any], Table | None],
+    *,
+    prints_table: bool = False,
+) -> None:
+    """``print`` shows the lines, if ``prints_table`` below the table; a notebook shows both."""
 
+    def text(result: Any) -> str:
+        frame = _frame(table(result) if prints_table else None)
+        rows = [] if frame.empty else frame.to_string(index=False).splitlines()
+        return "\n".join([*rows, *lines(result)])
 
-@shown.register
-def _advice(result: Advice) -> str:
-    return "\n".join([*advice_text.summary(result), *advice_text.details(result)])
-
-
-@shown_in_notebook.register
-def _advice_html(result: Advice) -> str:
-    table = verdict.settings(result)
-    return _html(table, [*str(result).splitlines(), *_titled(table)])
+    shown.register(kind, text)
+    shown_in_notebook.register(kind, lambda result: as_html(_frame(table(result)), lines(result)))
 
 
 def prediction_lines(result: Predictions) -> list[str]:
     return [*prediction.notes(result), *(f"Warning: {item}" for item in result.warnings)]
 
 
-@shown.register
-def _predictions(result: Predictions) -> str:
+def _titled_predictions(result: Predictions) -> list[str]:
     table = prediction.table(result)
-    frame = pd.DataFrame() if table is None else table.to_frame()
-    lines = [*_titled(table, "."), *prediction_lines(result)]
-    return "\n".join([*frame.to_string(index=False).splitlines(), *lines])
+    return [*([] if table is None else [f"{table.title}."]), *prediction_lines(result)]
 
 
-@shown_in_notebook.register
-def _predictions_html(result: Predictions) -> str:
-    table = prediction.table(result)
-    return _html(table, [*_titled(table, "."), *prediction_lines(result)])
-
-
-@shown.register
-def _comparison(result: Comparison) -> str:
+def _comparison_lines(result: Comparison) -> list[str]:
     warnings = (f"Warning: {item}" for item in result.warnings)
-    return "\n".join([*comparison_table.sentences(result), *warnings])
-
-
-@shown_in_notebook.register
-def _comparison_html(result: Comparison) -> str:
-    return _html(comparison_table.table(result), str(result).splitlines())
-
-
-@write_page.register
-def _comparison_page(result: Comparison, path: Path) -> None:
-    from wattlaw.report.comparison_page import write_comparison
-
-    write_comparison(result, path)
-
-
-@shown.register
-def _placements(result: Placements) -> str:
-    lines: list[str] = []
-    for item in result:
-        lines += [throughput_text.headline(item), *throughput_text.sentences(item)]
-    return "\n".join(lines)
-
-
-@shown_in_notebook.register
-def _placements_html(result: Placements) -> str:
-    return "".join(
-        _html(
-            throughput_text.table(item),
-            [throughput_text.headline(item), *throughput_text.sentences(item)],
-        )
-        for item in result
-    )
+    return [*comparison_table.sentences(result), *warnings]
 
 
 def _fit_lines(result: Fits) -> list[str]:
@@ -102,13 +64,26 @@ def _fit_lines(result: Fits) -> list[str]:
     return [result.formula, *refused, *scaling.breakpoints(result.rows)]
 
 
+_register(
+    Advice,
+    lambda result: [*advice_text.summary(result), *advice_text.details(result)],
+    verdict.settings,
+)
+_register(Predictions, _titled_predictions, prediction.table, prints_table=True)
+_register(Comparison, _comparison_lines, comparison_table.table)
+_register(Fits, _fit_lines, scaling.laws, prints_table=True)
+
+
+def _placement_lines(item: Any) -> list[str]:
+    return [throughput_text.headline(item), *throughput_text.sentences(item)]
+
+
 @shown.register
-def _fits(result: Fits) -> str:
-    table = scaling.laws(result)
-    rows = [] if table is None else table.to_frame().to_string(index=False).splitlines()
-    return "\n".join([*rows, *_fit_lines(result)])
+def _placements(result: Placements) -> str:
+    return "\n".join(line for item in result for line in _placement_lines(item))
 
 
 @shown_in_notebook.register
-def _fits_html(result: Fits) -> str:
-    return _html(scaling.laws(result), _fit_lines(result))
+def _placements_html(result: Placements) -> str:
+    tables = ((throughput_text.table(item), _placement_lines(item)) for item in result)
+    return "".join(as_html(_frame(table), lines) for table, lines in tables)

@@ -81,16 +81,6 @@ class Simulation(Model):
             )
         return self
 
-    def epochs_needed(self, global_batch: int) -> float | None:
-        """Return the epochs to the target by the critical-batch model; None without a target.
-
-        E(B) = E_min (1 + B / B_crit): McCandlish et al. 2018, arXiv 1812.06162, in epochs of a
-        fixed data set, whose number of steps is E times the samples over B.
-        """
-        if self.epochs_to_target is None or self.critical_batch is None:
-            return None
-        return self.epochs_to_target * (1 + global_batch / self.critical_batch)
-
 
 #: Slurm may send its signal this much earlier than requested (sbatch(1), --signal).
 SLURM_EARLY_SIGNAL_S = 60

@@ -1,7 +1,7 @@
 """Warnings about runs that trained otherwise than their study declares, and the warnings' codes."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from wattlaw.common.formatting import known, plural
@@ -25,43 +25,24 @@ OTHER_BATCH = "batch-not-as-declared"
 def batch_texts(runs: Iterable[Mapping[Any, Any]]) -> list[str]:
     """Return a warning for each workload with runs of another global batch than declared.
 
-    ``runs`` have ``workload, launcher, gpus, global_batch`` and ``global_batch_declared``.
+    ``runs`` have ``workload, gpus, global_batch`` and ``global_batch_declared``.
     """
-    kinds: dict[str, Counter[tuple[int, float, float, bool]]] = {}
+    kinds: dict[str, Counter[tuple[int, float, float]]] = {}
     for run in runs:
         if known(declared := run["global_batch_declared"]):
-            is_tracked = run["launcher"] == "track"
-            kind = (int(run["gpus"]), declared, run["global_batch"], is_tracked)
+            kind = (int(run["gpus"]), declared, run["global_batch"])
             kinds.setdefault(run["workload"], Counter())[kind] += 1
     texts = []
     for workload, counts in sorted(kinds.items()):
         shown = [
             f"{ran:g} instead of {declared:g} on {plural(gpus, 'GPU')}"
-            for gpus, declared, ran, _ in sorted(counts)[:3]
+            for gpus, declared, ran in sorted(counts)[:3]
         ]
         more = f" and {len(counts) - 3} more settings" if len(counts) > 3 else ""
         texts.append(
             f"{plural(counts.total(), 'run')} of {workload} trained with another global batch than "
             f"declared: {', '.join(shown)}{more}. Results use the batch that ran. "
-            f"{_batch_remedy([*counts])}"
+            "Pass {local_batch} (of each GPU) or {global_batch} to the script, or tell track its "
+            "global_batch; all include gradient accumulation."
         )
     return texts
-
-
-def _batch_remedy(kinds: Sequence[tuple[int, float, float, bool]]) -> str:
-    if all(is_tracked for *_, is_tracked in kinds):
-        return "Set global_batch to the samples of an optimizer step on all GPUs."
-    if all(gpus > 1 and ran == declared * gpus for gpus, declared, ran, _ in kinds):
-        return (
-            "Each GPU seems to train the global batch: pass {local_batch} to the script, or divide "
-            "its batch by the number of GPUs."
-        )
-    if all(gpus > 1 and ran * gpus == declared for gpus, declared, ran, _ in kinds):
-        return (
-            "The batch seems to be divided by the number of GPUs twice: pass {global_batch} to the "
-            "script, or do not divide its batch."
-        )
-    return (
-        "Pass {local_batch} (of each GPU) or {global_batch} to the script; both include gradient "
-        "accumulation."
-    )

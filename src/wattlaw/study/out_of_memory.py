@@ -4,11 +4,10 @@ Such a run is a measurement: its setting needs more memory than there was.
 """
 
 import re
-from typing import Literal, get_args
+from typing import Literal
 
 #: Memory of the devices that train, or of the host.
 Memory = Literal["device", "host"]
-MEMORIES = get_args(Memory)
 #: The status of such a run.
 OUT_OF_MEMORY = "out of memory"
 #: What frameworks and drivers say: torch of CUDA, ROCm, XPU and MPS, cuBLAS, JAX and TensorFlow.

@@ -15,7 +15,6 @@ from pydantic import BaseModel, ValidationError
 
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, NotAvailable
-from wattlaw.common.files import read_input
 from wattlaw.common.text import quote
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.workloads.profile import WorkloadProfile
@@ -27,7 +26,6 @@ SEPARATE_TORCHVISION = Path(sys.prefix) / "wattlaw-torchvision"
 
 #: A profile is of a workload if its operations per sample differ by at most this share.
 _SAME_WORK = 1e-3
-_MAX_FILE_BYTES = 5_000_000
 
 
 def entry(name: str) -> Entry:
@@ -216,14 +214,3 @@ def _stored(name: str) -> tuple[WorkloadProfile, ...]:
     files = sorted(folder.glob(f"{name}*.json"))
     profiles = [WorkloadProfile.model_validate_json(file.read_text("utf-8")) for file in files]
     return tuple(profile for profile in profiles if profile.workload == name)
-
-
-def read_profile(path: Path) -> WorkloadProfile:
-    try:
-        return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        key = ".".join(str(part) for part in first["loc"])
-        reason = " ".join(first["msg"].removeprefix("Value error, ").split())
-        place = f"{path}: {key}" if key else f"{path}"
-        raise BadInput(f"{place}: {reason}; allowed: what 'wattlaw profile' writes") from None

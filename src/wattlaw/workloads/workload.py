@@ -2,14 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, ConfigDict, Field, model_validator
-
-from wattlaw.common.errors import BadInput
+from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:
     import torch
@@ -18,8 +15,8 @@ if TYPE_CHECKING:
 Indices = npt.NDArray[np.int64]
 Seeds = npt.NDArray[np.uint64]
 
-#: Names of evaluation data in public data sets.
-VALIDATION_NAMES = ("validation", "val", "valid")
+#: The variable with the folder for what a workload keeps for later runs; runs of a store share one.
+DATA_CACHE = "WATTLAW_DATA_CACHE"
 
 
 class Work(NamedTuple):
@@ -184,65 +181,10 @@ class WorkloadOptions(BaseModel):
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
 
 
-class DataOptions(WorkloadOptions):
-    """Base of options with synthetic samples or files in the folder ``data``."""
-
-    source: str = "synthetic"
-    data: str | None = None
-
-    @model_validator(mode="after")
-    def _data_fits_source(self) -> Self:
-        if self.source == "synthetic" and self.data is not None:
-            sources = get_args(type(self).model_fields["source"].annotation)
-            files = " or ".join(source for source in sources if source != "synthetic")
-            raise ValueError(f"data is for source {files} only, and the source is synthetic")
-        if self.source != "synthetic" and self.data is None:
-            raise ValueError(f"source {self.source} needs data: the folder with the files")
-        return self
-
-
 def whole_number(default: int, text: str, low: int = 1, high: int | None = None) -> Any:
     """Return the field of an option that is a whole number in a range, with its description."""
     allowed = f"a whole number >= {low}" if high is None else f"{low} to {high}"
     return Field(default=default, ge=low, le=high, description=f"{text} ({allowed})")
-
-
-def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], Work | None]:
-    """Return ``Entry.work`` for options with ``train_samples`` and ``evaluation_samples``.
-
-    Parameters
-    ----------
-    flops_per_sample
-        At full size.
-    sizes
-        Options that change the size of the model; the work is None unless they have defaults.
-    """
-
-    def work(options: Any) -> Work | None:
-        if not is_full_size(options, *sizes):
-            return None
-        return Work(options.train_samples, flops_per_sample, options.evaluation_samples)
-
-    return work
-
-
-def existing(folder: Path, *names: str) -> Path:
-    paths = [folder / name for name in names]
-    return next((path for path in paths if path.is_dir()), paths[0])
-
-
-def check_new_data(folder: Path, size: int, least: int) -> None:
-    """Check the arguments of ``Entry.make_data``.
-
-    Raises
-    ------
-    BadInput
-        The folder is not empty, or ``size`` is less than ``least``.
-    """
-    if size < least:
-        raise BadInput(f"size: given {size}; allowed: a whole number >= {least}")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise BadInput(f"{folder}: not an empty folder; allowed: a new or empty folder")
 
 
 def is_full_size(options: BaseModel, *names: str) -> bool:

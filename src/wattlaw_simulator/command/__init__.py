@@ -22,6 +22,7 @@ from wattlaw.study.model import Measure, RunSpec, Train
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
 from wattlaw_simulator.launching import simulated_machine
+from wattlaw_simulator.profiling.profile_command import parse_json_object, read_profile
 from wattlaw_simulator.simulate_step import predict
 from wattlaw_simulator.simulated_job import Prediction, SimulatedJob, Split
 
@@ -145,7 +146,7 @@ def _job_template(
     if gpus_per_node is not None and gpus_per_node > cluster.node.gpus:
         has = f"a node of {cluster.name} has {cluster.node.gpus} GPUs"
         raise BadInput(f"--gpus-per-node: {gpus_per_node} is too large; {has}")
-    profile = None if profile_path is None else catalogue.read_profile(profile_path)
+    profile = None if profile_path is None else read_profile(profile_path)
     name = workload or (profile.workload if profile else None)
     if name is None:
         raise BadInput("--workload is required; see 'wattlaw workloads'")
@@ -155,7 +156,7 @@ def _job_template(
         catalogue.entry(name)  # raises BadInput for an unknown name
     values = {} if profile is None else profile.options
     if options is not None:
-        values = opts.parse_json_object("--options", options)
+        values = parse_json_object("--options", options)
     spec = RunSpec(
         workload=simulated_machine.workload_spec(name, values), setting=setting, repeat=0,
         measure=Measure(), train=train, launch_kind="simulated",

@@ -12,6 +12,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.hardware import library
 from wattlaw.report import tables
 from wattlaw.study.labels import limit_label
+from wattlaw_simulator.hardware_entries import describe
 from wattlaw_simulator.simulated_job import SimulatedJob
 
 Row = Mapping[str, Any]
@@ -136,7 +137,7 @@ def show_hardware(hardware: str | None, *, as_json: bool) -> int:
     title = hint = ""
     if hardware is not None:
         cluster = library.read_cluster(hardware)
-        rows, title = [entry._asdict() for entry in library.describe(cluster)], cluster.name
+        rows, title = [entry._asdict() for entry in describe(cluster)], cluster.name
         columns = [
             tables.text("parameter", "key"),
             tables.Column("value", lambda row: f"{row['value']:g} {row['unit']}"),

@@ -257,11 +257,15 @@ def nanoseconds(since_begin_s: Floats) -> Integers:
 
 
 def _progress(windows: Windows, simulation: Simulation) -> dict[str, Any]:
-    """Return the progress at each evaluation, as a share of the epochs to the target."""
+    """Return the progress at each evaluation, as a share of the epochs to the target.
+
+    These are E(B) = E_min (1 + B / B_crit): McCandlish et al. 2018, arXiv 1812.06162, in epochs of
+    a fixed data set, whose number of steps is E times the samples over B.
+    """
     job = windows.prediction.job
-    needed = simulation.epochs_needed(job.global_batch)
-    if needed is None:
+    if simulation.epochs_to_target is None or simulation.critical_batch is None:
         return {}
+    needed = simulation.epochs_to_target * (1 + job.global_batch / simulation.critical_batch)
     share = (windows.epoch + 1) * job.setting.dataset_fraction / needed
     share = np.where(windows.is_training, math.nan, share)
     texts = [None if math.isnan(each) else json.dumps({PROGRESS: each}) for each in share.tolist()]

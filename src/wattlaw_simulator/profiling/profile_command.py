@@ -2,14 +2,33 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
-from wattlaw.cli.common.options import option, parse_json_object
-from wattlaw.common.files import write_text
+from wattlaw.cli.common.options import option
+from wattlaw.common.errors import BadInput
+from wattlaw.common.files import read_input, write_text
+from wattlaw.common.text import quote
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
+from wattlaw.workloads.profile import WorkloadProfile
+
+_MAX_FILE_BYTES = 5_000_000
+
+
+def parse_json_object(name: str, text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        value = None
+    if not isinstance(value, dict):
+        example = """'{"image_size": 160}'"""
+        raise BadInput(
+            f"{name}: {quote(text)} is not valid; expected a JSON object such as {example}"
+        )
+    return value
 
 
 def profile(
@@ -42,3 +61,14 @@ def profile(
         f"{measured.flops_per_sample:.4g} operations per sample"
     )
     return 0
+
+
+def read_profile(path: Path) -> WorkloadProfile:
+    try:
+        return WorkloadProfile.model_validate_json(read_input(path, _MAX_FILE_BYTES))
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"])
+        reason = " ".join(first["msg"].removeprefix("Value error, ").split())
+        place = f"{path}: {key}" if key else f"{path}"
+        raise BadInput(f"{place}: {reason}; allowed: what 'wattlaw profile' writes") from None

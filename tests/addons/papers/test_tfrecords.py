@@ -19,7 +19,7 @@ from tfrecord import TFRecordWriter
 from tfrecord.tools.tfrecord2idx import create_index
 
 from wattlaw.common.errors import BadInput
-from wattlaw.workloads import data_cache
+from wattlaw.workloads.workload import DATA_CACHE
 from wattlaw_papers.workloads.vision import tfrecords
 from wattlaw_papers.workloads.vision.images import ImageData
 from wattlaw_papers.workloads.vision.synthetic_images import make_data
@@ -212,7 +212,7 @@ def searched(tmp_path, monkeypatch):
         return search(shard)
 
     monkeypatch.setattr(tfrecords, "bounds", slow)
-    monkeypatch.setenv(data_cache.VARIABLE, str(tmp_path / "cache" / "data"))
+    monkeypatch.setenv(DATA_CACHE, str(tmp_path / "cache" / "data"))
     return found
 
 

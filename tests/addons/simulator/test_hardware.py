@@ -11,7 +11,8 @@ import yaml
 import paths
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware.cluster import Gpu
-from wattlaw.hardware.library import cluster_names, describe, gpu_names, read_cluster
+from wattlaw.hardware.library import cluster_names, gpu_names, read_cluster
+from wattlaw_simulator.hardware_entries import describe
 
 PAGE = (paths.ROOT / "docs" / "simulator.md").read_text()
 DOC = PAGE.partition("\n## Hardware\n")[2].partition("\n## ")[0]

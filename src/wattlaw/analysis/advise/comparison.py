@@ -8,8 +8,6 @@ What other days and nodes add (``metrics.variation``) is in it, where the sides 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,7 @@ from wattlaw.analysis.metrics.groups import (
     groups,
 )
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
-from wattlaw.analysis.metrics.result import Caution, Result, plain, write_page
+from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import Variation, variation
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import change, plural
@@ -136,9 +134,6 @@ class Comparison(Result):
     @property
     def pooled(self) -> dict[str, Change]:
         return {item.quantity: item for item in self.changes if item.setting is None}
-
-    def write(self, path: str | PathLike[str]) -> None:
-        write_page(self, Path(path))
 
     def check(self, limit: str) -> Check:
         """Judge a limit such as ``energy > +5%``: exceeded if the interval lies beyond it.

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from datetime import date
 from functools import singledispatch
-from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -26,11 +25,6 @@ def shown(result: object) -> str:
 @singledispatch
 def shown_in_notebook(_: object) -> str | None:
     return None
-
-
-@singledispatch
-def write_page(result: object, _: Path) -> None:
-    raise TypeError(f"{type(result).__name__} has no page")
 
 
 class Result:

@@ -35,7 +35,6 @@ def compare(
         option("LIMIT", "Exit with 4 beyond a limit: 'energy > +5%'. Can be repeated."),
     ] = None,
     energy_scope: opts.EnergyScopeOption = None,
-    output: Annotated[Path | None, option("FILE", "HTML page to write.", "-o", "--output")] = None,
     as_json: opts.JsonOption = False,
     strict: Annotated[
         bool,
@@ -44,14 +43,12 @@ def compare(
 ) -> int:
     """Compare machines, code versions, before and after."""
     if reference is not None:
-        if b is not None or by or fail_if or energy_scope or output:
+        if b is not None or by or fail_if or energy_scope:
             raise BadInput("--reference: allowed with one store, --json and --strict only")
         return _show(results.open(a, strict=strict).compare(reference=reference), as_json=as_json)
     other = None if b is None else results.open(b, strict=strict)
     comparison = results.open(a, strict=strict).compare(other, by=by, energy_scope=energy_scope)
     checks = [comparison.check(limit) for limit in fail_if or ()]
-    if output is not None:
-        comparison.write(output)
     if as_json:
         shown = comparison.to_dict() | {"checks": [check.to_dict() for check in checks]}
         print(json.dumps(shown, allow_nan=False))

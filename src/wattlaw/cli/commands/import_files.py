@@ -21,7 +21,7 @@ def import_files(
     files: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILE...", help="Files of other tools, a table, folders, patterns as 'a/*.csv'."
+            metavar="FILE...", help="Files of other tools, a table, or folders of them."
         ),
     ],
     mapping: Annotated[

@@ -1,6 +1,5 @@
 """How options are declared, options that several commands share, and their values."""
 
-import json
 import math
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -81,19 +80,6 @@ def asks(names: Collection[str] = ()) -> Callable[[Function], Function]:
     return question.asks(
         names, lambda key: Annotated[key.option | None, option(key.metavar, key.help)]
     )
-
-
-def parse_json_object(name: str, text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        value = None
-    if not isinstance(value, dict):
-        example = """'{"image_size": 160}'"""
-        raise BadInput(
-            f"{name}: {quote(text)} is not valid; expected a JSON object such as {example}"
-        )
-    return value
 
 
 def _list(name: str, text: str | None, expected: str, convert: Callable[[str], Item]) -> list[Item]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.certainty import Savings, Tie
+from wattlaw.analysis.advise.certainty import Savings
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
@@ -230,7 +230,10 @@ def what_changes(advice: Advice) -> Iterator[str]:
     for name, is_better in (("Probably better", True), ("Ties with", False)):
         ties = [tie for tie in advice.ties if tie.is_better == is_better]
         ties.sort(key=lambda tie: -tie.probability)
-        shown = [_tie(advice, tie) for tie in ties[:_MAX_CANDIDATES]]
+        shown = [
+            f"{_difference(advice, tie.option)}: {percent(tie.probability)}"
+            for tie in ties[:_MAX_CANDIDATES]
+        ]
         shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
         if shown:
             yield f"{name}: {'; '.join(shown)} ({near})."
@@ -338,10 +341,6 @@ def _with_any_batch(advice: Advice) -> Iterator[str]:
     elif meets:
         meets = f"; {meets}"
     yield f"If quality allows a larger batch: {text}{meets}."
-
-
-def _tie(advice: Advice, tie: Tie) -> str:
-    return f"{_difference(advice, tie.option)}: {percent(tie.probability)}"
 
 
 def _difference(advice: Advice, option: Option) -> str:

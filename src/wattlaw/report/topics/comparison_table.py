@@ -9,7 +9,7 @@ from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED
 
 #: At equal GPUs, GPU-hours change as the time does.
-SHOWN = ("time", "energy", "power", "metric")
+_SHOWN = ("time", "energy", "power", "metric")
 _UNITS = {"s": fmt.TIME_UNITS, "J": fmt.ENERGY_UNITS}
 
 
@@ -35,13 +35,15 @@ def table(comparison: Comparison) -> tables.Table | None:
         size, unit = fmt.choose_unit([value], _UNITS.get(base, ((base, 1.0, 0.0),)))
         return f"{fmt.number(value / size)} {unit}"
 
+    a, b = comparison.a.source, comparison.b.source
+    origin = "" if a == b == MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
     pooled = comparison.pooled.values()
     scatter = "settings" if OVER_SETTINGS in {item.interval for item in pooled} else "repeats"
     return tables.build(
         "comparison",
-        f"B relative to A{origin(comparison)}",
+        f"B relative to A{origin}",
         [
-            tables.text("setting", partial(label, comparison)),
+            tables.text("setting", partial(_label, comparison)),
             tables.text("quantity", quantity),
             tables.Column("A", lambda item: amount(item, item.a)),
             tables.Column("B", lambda item: amount(item, item.b)),
@@ -56,16 +58,11 @@ def table(comparison: Comparison) -> tables.Table | None:
     )
 
 
-def origin(comparison: Comparison) -> str:
-    a, b = comparison.a.source, comparison.b.source
-    return "" if a == b == MEASURED else f" ({a})" if a == b else f" (A {a}, B {b})"
-
-
 def _shown(comparison: Comparison) -> list[Change]:
-    return [item for item in comparison.changes if item.quantity in SHOWN]
+    return [item for item in comparison.changes if item.quantity in _SHOWN]
 
 
-def label(comparison: Comparison, item: Change) -> str:
+def _label(comparison: Comparison, item: Change) -> str:
     if item.setting is None:
         return "all settings"
     settings = [other.setting for other in comparison.changes if other.setting]

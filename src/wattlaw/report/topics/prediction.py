@@ -82,8 +82,14 @@ def table(predictions: Predictions) -> tables.Table | None:
     if predictions.has_layouts or len({*layouts.values()}) > 1:
         differing.append(tables.text("layout", lambda row: layouts[row.setting]))
     memory = [
-        tables.Column("peak memory", lambda row: _peak_text(quantity(row, "peak_memory_bytes"))),
-        tables.Column("P(fits)", _fits_text),
+        tables.Column(
+            "peak memory",
+            lambda row: fmt.estimate_text(quantity(row, "peak_memory_bytes"), "GiB", 2**30),
+        ),
+        tables.Column(
+            "P(fits)",
+            lambda row: "out of memory in a run" if row.out_of_memory else fmt.percent(row.fits, 2),
+        ),
     ]
     columns = [
         tables.number(f"{predictions.worker}s", attrgetter("setting.gpus")),
@@ -114,14 +120,6 @@ def _layout_texts(settings: Sequence[Setting]) -> dict[Setting, str]:
         if is_sharded and item.sharding == "none" and item.dp > 1:
             texts[item] += ", no sharding"
     return texts
-
-
-def _fits_text(row: Prediction) -> str:
-    return "out of memory in a run" if row.out_of_memory else fmt.percent(row.fits, 2)
-
-
-def _peak_text(value: Quantity | None) -> str:
-    return fmt.estimate_text(value, "GiB", 2**30)
 
 
 def notes(predictions: Predictions) -> tuple[str, ...]:

@@ -81,13 +81,13 @@ def _train(folder: RunFolder, attempt: int) -> None:
         from wattlaw.running.training.ranks import process_group
         from wattlaw.running.training.shared_models import is_shared, new_model
         from wattlaw.store.live import open_windows
-        from wattlaw.workloads import data_cache
+        from wattlaw.workloads.workload import DATA_CACHE
 
     record = folder.read()
     if record is None:
         raise BadInput(f"{folder.record_path}: not there")
     live, spec = folder.live(attempt), record.spec
-    os.environ.setdefault(data_cache.VARIABLE, str(folder.data_cache_path))
+    os.environ.setdefault(DATA_CACHE, str(folder.data_cache_path))
     metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
     with process_group() as ranks:

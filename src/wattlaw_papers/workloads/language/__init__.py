@@ -14,7 +14,8 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import DataOptions, Entry, whole_number, work_at_full_size
+from wattlaw.workloads.workload import Entry, whole_number
+from wattlaw_papers.workloads.data_sets import DataOptions, work_at_full_size
 
 MAX_TOKENS = 512  # of BERT's tokenizer, and its positions
 #: The words of WikiText-103 (Merity et al. 2016, arXiv 1609.07843, table 1), of which a block of

@@ -11,8 +11,8 @@ import tokenizers
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.workloads.data_cache import Array, DataCache, signature
-from wattlaw.workloads.workload import VALIDATION_NAMES
+from wattlaw_papers.workloads.data_cache import Array, DataCache, signature
+from wattlaw_papers.workloads.data_sets import VALIDATION_NAMES
 from wattlaw_papers.workloads.language import Options, tokenizer
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Tokens
 from wattlaw_papers.workloads.shards import check_all_there

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.workloads.workload import check_new_data
+from wattlaw_papers.workloads.data_sets import check_new_data
 from wattlaw_papers.workloads.language import WORDS_OF_A_BLOCK, Options
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, tokens_type
 

@@ -18,7 +18,8 @@ from typing import Literal, get_args
 
 from pydantic import Field
 
-from wattlaw.workloads.workload import DataOptions, Entry, whole_number, work_at_full_size
+from wattlaw.workloads.workload import Entry, whole_number
+from wattlaw_papers.workloads.data_sets import DataOptions, work_at_full_size
 
 #: QM9's properties in the order of PyTorch Geometric's columns. Energies (and homo, lumo, gap and
 #: zpve) are in eV, mu in D, alpha in a0^3, r2 in a0^2, Cv in cal/(mol K), and A, B, C in GHz.

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import torch
 
 from wattlaw.common.errors import BadInput, one_line
-from wattlaw.workloads.data_cache import Array, DataCache, signature
 from wattlaw.workloads.workload import Indices
+from wattlaw_papers.workloads.data_cache import Array, DataCache, signature
 from wattlaw_papers.workloads.molecules.molecules import Molecules
 
 FILE = Path("raw", "qm9_v3.pt")

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from wattlaw.workloads.workload import check_new_data
+from wattlaw_papers.workloads.data_sets import check_new_data
 from wattlaw_papers.workloads.molecules.molecules import Molecules
 from wattlaw_papers.workloads.molecules.qm9 import FILE
 

@@ -21,7 +21,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import DataOptions, Entry, whole_number, work_at_full_size
+from wattlaw.workloads.workload import Entry, whole_number
+from wattlaw_papers.workloads.data_sets import DataOptions, work_at_full_size
 
 #: The smallest image for which Inception's auxiliary head can pool.
 _AUX_SIZE = 299

@@ -12,7 +12,8 @@ from PIL import Image
 
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.files import open_regular
-from wattlaw.workloads.workload import VALIDATION_NAMES, Indices, Seeds, existing
+from wattlaw.workloads.workload import Indices, Seeds
+from wattlaw_papers.workloads.data_sets import VALIDATION_NAMES, existing
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
 
 import_torchvision()

@@ -11,7 +11,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from wattlaw.workloads.workload import Indices, Seeds, check_new_data
+from wattlaw.workloads.workload import Indices, Seeds
+from wattlaw_papers.workloads.data_sets import check_new_data
 from wattlaw_papers.workloads.vision import IMAGENET_MEAN, IMAGENET_STD
 
 _POOL = 256

@@ -21,8 +21,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from tfrecord import TFRecordWriter, example_pb2
 
 from wattlaw.common.errors import BadInput, one_line
-from wattlaw.workloads.data_cache import DataCache, signature
-from wattlaw.workloads.workload import VALIDATION_NAMES
+from wattlaw_papers.workloads.data_cache import DataCache, signature
+from wattlaw_papers.workloads.data_sets import VALIDATION_NAMES
 from wattlaw_papers.workloads.shards import check_all_there
 
 #: The features of TensorFlow's scripts, and of TensorFlow Datasets, whose labels count from 0.

@@ -11,7 +11,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from wattlaw.workloads.workload import DataOptions, Entry, Work, is_full_size, whole_number
+from wattlaw.workloads.workload import Entry, Work, is_full_size, whole_number
+from wattlaw_papers.workloads.data_sets import DataOptions
 
 #: Steps of six hours in a year of the paper's files (without leap days).
 STEPS_PER_YEAR = 1460

@@ -12,8 +12,10 @@ from torch import Tensor, nn
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.workloads.schedules import BaseWorkload, Cosine
-from wattlaw.workloads.workload import VALIDATION_NAMES, Dataset, Schedule, existing
+from wattlaw.workloads.base_workload import BaseWorkload
+from wattlaw.workloads.workload import Dataset, Schedule
+from wattlaw_papers.workloads.data_sets import VALIDATION_NAMES, existing
+from wattlaw_papers.workloads.schedules import Cosine
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
 from wattlaw_papers.workloads.weather import Options, scores
 from wattlaw_papers.workloads.weather.synthetic_weather import Climate, SyntheticWeather

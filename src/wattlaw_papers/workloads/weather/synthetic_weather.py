@@ -13,7 +13,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from wattlaw.workloads.workload import Indices, Seeds, check_new_data
+from wattlaw.workloads.workload import Indices, Seeds
+from wattlaw_papers.workloads.data_sets import check_new_data
 from wattlaw_papers.workloads.weather import STEPS_PER_YEAR
 from wattlaw_papers.workloads.weather.scores import latitudes
 

@@ -21,9 +21,8 @@ import numpy.typing as npt
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular, replacing
+from wattlaw.workloads.workload import DATA_CACHE
 
-#: The folder of the cache, unless a workload's option names one. Runs use that of their store.
-VARIABLE = "WATTLAW_DATA_CACHE"
 _CHECKSUM_BYTES = 4
 
 Array = npt.NDArray[Any]
@@ -48,7 +47,7 @@ class DataCache:
     """
 
     def __init__(self, folder: Path | None = None) -> None:
-        default = os.environ.get(VARIABLE)
+        default = os.environ.get(DATA_CACHE)
         self._is_chosen = folder is not None
         self._folder = folder if folder is not None or not default else Path(default)
 
