@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,9 +12,8 @@ import pandas as pd
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
-from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_model
+from wattlaw.analysis.laws.energy_laws import energy_laws
 from wattlaw.analysis.laws.fitting import Fits
-from wattlaw.analysis.laws.limit_comparison import LimitComparison, compare_limits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
@@ -69,11 +67,8 @@ class Findings:
     varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
-    comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
-    comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
     limit_effects: pd.DataFrame  # laws.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # laws.energy_laws.energy_laws, of limit_effects.without_limits
-    factor_model: FactorModel | None
     quality: tuple[BatchQuality, ...]  # laws.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
@@ -192,10 +187,6 @@ def analyse(
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
-    compared, refused = _comparisons(series)
-    of_factor = None
-    with suppress(Refused):
-        of_factor = factor_model(without_limits(table))
     return Findings(
         stored=runs,
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
@@ -213,14 +204,11 @@ def analyse(
         varying_settings=tuple(varying_columns(table)),
         statistics=statistics,
         joint=joint,
-        comparisons=compared,
-        comparison_refusals=refused,
         limit_effects=pd.concat(
             [limit_effects(table, kind).assign(limit_kind=kind) for kind in LIMITS],
             ignore_index=True,
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
-        factor_model=of_factor,
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
@@ -270,20 +258,6 @@ def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) ->
         reason = reason.mask(untimed["run_id"].isin(windows["run_id"]), why)
     chosen = untimed[["run_id", "workload", "gpus"]].assign(reason=reason)
     return chosen.sort_values(["reason", "run_id"], ignore_index=True)
-
-
-def _comparisons(
-    series: pd.DataFrame,
-) -> tuple[tuple[tuple[str, LimitComparison], ...], tuple[tuple[str, str], ...]]:
-    compared, refused = [], []
-    for kind in LIMITS:
-        for group, rows in groups(series, ["family", "rule"]):
-            if rows[kind].nunique(dropna=False) > 1:
-                try:
-                    compared.append((group["family"], compare_limits(rows, kind)))
-                except Refused as refusal:
-                    refused.append((f"{group['family']}: {kind}", str(refusal)))
-    return tuple(compared), tuple(refused)
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:

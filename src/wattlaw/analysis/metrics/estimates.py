@@ -136,24 +136,6 @@ class LeastSquares:
             t = np.divide(self.params[i], self.errors[i])
         return float(2 * special.stdtr(self.freedom, -abs(t)))
 
-    def joint_p(self, chosen: slice) -> float:
-        """Return p of the F test that all the chosen coefficients are 0."""
-        values, gram = self.params[chosen], self.gram[chosen, chosen]
-        explained = float(values @ np.linalg.pinv(gram) @ values)
-        return f_test_p(explained, len(values), self.squares, self.freedom)
-
-    def cluster_errors(self, clusters: npt.NDArray[np.integer[Any]]) -> Floats:
-        """Return standard errors of all coefficients, robust to what rows of a cluster share.
-
-        Liang and Zeger 1986, Biometrika 73, 13-22, times g / (g - 1) (n - 1) / (n - k) for g
-        clusters. ``clusters`` has the number of each row's, from 0 on.
-        """
-        count, (n, k) = int(clusters.max()) + 1, self.design.shape
-        scores = np.zeros((count, k))
-        np.add.at(scores, clusters, self.design * self.residuals[:, None])
-        factor = count / (count - 1) * (n - 1) / (n - k)
-        return np.asarray(np.sqrt(factor * ((scores @ self.gram) ** 2).sum(0)))
-
 
 @dataclass(frozen=True)
 class Pooled:

@@ -109,7 +109,9 @@ def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") ->
     }
     difference_p = None  # of exact data, whose residuals are rounding
     if np.sqrt(model.variance) > _ROUNDING * float(logs["y"].std()):
-        difference_p = model.joint_p(slopes)
+        values, gram = model.params[slopes], model.gram[slopes, slopes]
+        explained = float(values @ np.linalg.pinv(gram) @ values)
+        difference_p = f_test_p(explained, len(values), model.squares, model.freedom)
     frame = pd.DataFrame(columns)
     equivalence_p, verdict = float(frame["equivalence_p"].max()), UNKNOWN
     if equivalence_p < ERROR:
