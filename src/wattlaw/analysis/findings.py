@@ -20,13 +20,7 @@ from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import groups
-from wattlaw.analysis.metrics.metrics import (
-    HOUR_S,
-    measured_windows,
-    run_metrics,
-    training_windows,
-    with_sampled_utilisation,
-)
+from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics, with_sampled_utilisation
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
 from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
@@ -47,6 +41,7 @@ from wattlaw.study.sources import origin_of, origins_label, source_of, sources_l
 #: A number of a note, such as of steps with a pause.
 _NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
+_NOT_TIMED = "no training window of known duration after warm-up that was not interrupted"
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -187,11 +182,12 @@ def analyse(
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
+    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     return Findings(
         stored=runs,
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
-        not_timed=_not_timed(runs, epochs, table),
+        not_timed=untimed[["run_id", "workload", "gpus"]].assign(reason=_NOT_TIMED),
         facts=facts(runs),
         notes=notes(runs),
         runs=table,
@@ -239,25 +235,6 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
     if count := int((table["basis"] == "run").sum()):
         text = f"Start-up is included in {plural(count, 'run')}: whole processes were measured."
         yield Caution("startup-included", text)
-
-
-def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    training = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
-    timed = measured_windows(training)
-    reason = pd.Series("no training window", index=untimed.index)
-    for windows, why in (
-        (training, "all training windows are warm-up"),
-        (
-            training[~training["warmup"].astype(bool)],
-            "all training windows after warm-up were interrupted",
-        ),
-        (timed, "the duration of the training windows is unknown"),
-        (timed[timed["duration_s"].notna()], "the training windows have no duration above 0 s"),
-    ):
-        reason = reason.mask(untimed["run_id"].isin(windows["run_id"]), why)
-    chosen = untimed[["run_id", "workload", "gpus"]].assign(reason=reason)
-    return chosen.sort_values(["reason", "run_id"], ignore_index=True)
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:

@@ -341,10 +341,11 @@ def load_study(
     path, table_path = Path(path), None if table is None else Path(table)
     plan = planning.plan_study(path, launch, simulation, table_path)
     if plan.study.decide is not None:
-        from wattlaw.api.deciding import check_question
+        from wattlaw.analysis.decide.candidates import check_bounds
+        from wattlaw.api.deciding import question_of_study
 
         try:
-            check_question(plan.study, plan.runs)
+            check_bounds(question_of_study(plan.study), plan.study, plan.runs)
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
     return Study(path, plan)

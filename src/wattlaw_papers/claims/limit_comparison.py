@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, ROUNDING, LeastSquares, f_test_p
@@ -21,6 +21,7 @@ from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.study.labels import limit_label
+from wattlaw_papers.claims.effects import varying_only
 
 TIME = "time_s"
 #: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.

@@ -20,7 +20,7 @@ from wattlaw.analysis.decide import regret
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.decide.next_runs import CERTAIN, MOST_SHORT
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
-from wattlaw.analysis.metrics.estimates import Floats, pool
+from wattlaw.analysis.metrics.estimates import Floats, pooled_variance
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import PRIOR
@@ -265,16 +265,16 @@ def _about_means(
     """
     are_imported = any(item.source == "imported" for item in ran)
     logs = [np.log(item.runs) for item in ran if item.runs is not None]
-    pooled = pool({index: values[:, 0] for index, values in enumerate(logs)})
-    if pooled.freedom >= (1 if are_imported else _LEAST_FREEDOM):
-        spread_from, sd = "repeats", float(np.sqrt(pooled.variance))
+    variance, freedom = pooled_variance(values[:, 0] for values in logs)
+    if freedom >= (1 if are_imported else _LEAST_FREEDOM):
+        spread_from, sd = "repeats", float(np.sqrt(variance))
         known = [values[np.isfinite(values[:, 1])] for values in logs]
         known = [values for values in known if len(values)] or [np.zeros((1, 2))]
-        energy = pool({index: values[:, 1] for index, values in enumerate(known)})
+        energy_variance, is_known = pooled_variance(values[:, 1] for values in known)
         pairs = np.concatenate([values - values.mean(0) for values in known])
         products = float(np.sqrt((pairs**2).sum(0).prod()))
         rho = float(pairs.prod(1).sum()) / products if products else 0.0
-        energy_sd = float(np.sqrt(energy.variance)) if energy.freedom else 0.0
+        energy_sd = float(np.sqrt(energy_variance)) if is_known else 0.0
     elif are_imported or (model := ran[0].model) is None:
         return None
     else:
@@ -287,12 +287,12 @@ def _about_means(
     normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
     errors = normals / np.sqrt([item.repeats for item in options])
     if spread_from == "repeats":
-        errors *= np.sqrt(pooled.freedom / dice.chisquare(pooled.freedom, (count, 1)))
+        errors *= np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
     own = np.array([item.time_error for item in options])
     errors *= np.array([np.fmax(each, own) for each in (sd, energy_sd)])[:, None]
     # Settings on the same nodes, and those of one session there, deviate together.
-    dice, freedom = np.random.default_rng([0, 8]), PRIOR["nodes"][1]
-    tail = np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
+    dice, of_nodes = np.random.default_rng([0, 8]), PRIOR["nodes"][1]
+    tail = np.sqrt(of_nodes / dice.chisquare(of_nodes, (count, 1)))
     for key in dict.fromkeys(key for item in options for key in item.shared):
         sds = np.array([item.shared.get(key, (0.0, 0.0)) for item in options])
         errors += dice.standard_normal((count, 1)) * tail * sds.T[:, None]
