@@ -7,12 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advise.advice_cautions import (
-    BATCH_UNKNOWN,
-    WORK_UNKNOWN,
-    of_choice,
-    of_data,
-)
+from wattlaw.analysis.advise.advice_cautions import BATCH_UNKNOWN, WORK_UNKNOWN, of_choice, of_data
 from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import (
     NextRun,
@@ -34,10 +29,7 @@ from wattlaw.analysis.advise.possible_options import (
 )
 from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.metrics.comparable_runs import (
-    ComparableRuns,
-    comparable_runs,
-)
+from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY

@@ -13,12 +13,7 @@ from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.metrics.comparable_runs import TIME, ComparableRuns
 from wattlaw.analysis.metrics.estimates import LEVEL
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.analysis.metrics.run_overhead import (
-    PARTS,
-    beside_training,
-    nearest,
-    parts_of_runs,
-)
+from wattlaw.analysis.metrics.run_overhead import PARTS, beside_training, nearest, parts_of_runs
 from wattlaw.analysis.metrics.variation import variation
 
 _STARTUP, _EVALUATION, _CHECKPOINTS = BESIDE_TRAINING
