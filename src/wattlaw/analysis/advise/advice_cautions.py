@@ -88,8 +88,7 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
     if is_parallel and 2 * known <= most:  # else another warning says so
         text = (
             f"Options end at {known} {job.worker}s: more were not tried, or the 95 % interval of "
-            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it and the "
-            "measurement that would narrow it most."
+            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it."
         )
         yield Caution("prediction-ends", text)
 

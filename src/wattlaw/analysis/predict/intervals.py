@@ -53,17 +53,6 @@ class Basis(Result):
 
 
 @dataclass(frozen=True)
-class NextMeasurement(Result):
-    """The single measurement that is expected to narrow the intervals most.
-
-    ``interval_ratio`` is the expected factor by which log(high / low) of the step time shrinks.
-    """
-
-    setting: Setting
-    interval_ratio: float
-
-
-@dataclass(frozen=True)
 class Prediction(Result):
     """Time, power and energy of one setting, with 90 % intervals for a future run.
 
@@ -95,7 +84,6 @@ class Prediction(Result):
     bottleneck: str
     p_faster: float | None
     rests_on: Basis
-    next_measurement: NextMeasurement | None
     extrapolates: tuple[str, ...]
     warnings: tuple[Caution, ...]
     energy_is: str | None
