@@ -23,7 +23,7 @@ from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
-from wattlaw.study.plan import PlannedRun, standalone_text
+from wattlaw.study.plan import standalone_text
 from wattlaw.study.setting import RECORDED
 
 if TYPE_CHECKING:
@@ -91,7 +91,13 @@ class Study:
         """Return a row per run: run_id, workload, its setting, repeat."""
         import pandas as pd
 
-        return pd.DataFrame([_row(run) for run in self.plan.runs])
+        rows = []
+        for run in self.plan.runs:
+            spec = run.spec
+            row = {name: getattr(spec.setting, name) for name in RECORDED}
+            identity = {"run_id": run.run_id, "workload": spec.workload.name}
+            rows.append({**identity, **row, "nodes": spec.nodes, "repeat": spec.repeat})
+        return pd.DataFrame(rows)
 
     def preview(self, store: str | PathLike[str], assume_tflops: float = 10.0) -> "Preview":
         """Compare the study with a store, without running anything.
@@ -444,10 +450,3 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
-
-
-def _row(run: PlannedRun) -> dict[str, Any]:
-    spec = run.spec
-    setting = {name: getattr(spec.setting, name) for name in RECORDED}
-    identity = {"run_id": run.run_id, "workload": spec.workload.name}
-    return {**identity, **setting, "nodes": spec.nodes, "repeat": spec.repeat}

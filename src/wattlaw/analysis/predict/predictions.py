@@ -175,18 +175,15 @@ class MeasuredRange:
         return tuple(outside)
 
 
-def _limits(setting: Setting) -> tuple[float | None, float | None]:
-    return setting.power_limit_w, setting.clock_limit_mhz
-
-
 def _warnings(posterior: Fitted, setting: Setting, unknown: set[str]) -> tuple[Caution, ...]:
     seen = [item.setting for item in posterior.observations]
     precisions = {item.precision for item in seen}
-    limits = {_limits(item) for item in seen}
+    limits = {(item.power_limit_w, item.clock_limit_mhz) for item in seen}
+    own = setting.power_limit_w, setting.clock_limit_mhz
     conditions = (
         ("between-nodes-assumed", "network between nodes" in unknown),
         ("inside-node-assumed", "network inside a node" in unknown),
-        ("limits-assumed", len(limits) == 1 and _limits(setting) not in limits),
+        ("limits-assumed", len(limits) == 1 and own not in limits),
         ("placement-unknown", setting.gpus_per_node is None and setting.gpus > 1),
         ("batch-unknown", setting.local_batch is None),
         ("precision-assumed", setting.precision not in precisions),
