@@ -1,6 +1,6 @@
 """A prediction: values with intervals, the parts of a step, and what they rest on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -94,9 +94,6 @@ class Prediction(Result):
     peak_memory_bytes_ci: tuple[float, float] | None = None
     fits: float | None = None
     out_of_memory: bool = False  # in a run
-    #: Draws of the step time of a future run, for questions that intervals do not answer.
-    step_time_draws_s: Floats | None = field(default=None, repr=False, compare=False)
-    power_draws_w: Floats | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()

@@ -106,8 +106,6 @@ def predict(
             energy_is=None if energy_j is None else energy_is,
             warnings=_warnings(posterior, setting, unknown),
             seed=posterior.seed,
-            step_time_draws_s=step_s,
-            power_draws_w=power_w,
         )
         rows.append(row)
     return rows
