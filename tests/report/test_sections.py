@@ -190,7 +190,12 @@ def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
     windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
     table = data_quality.reasons(analyse(*frames(runs, windows)))
     assert table.rows == (
-        ("done, not timed", "all training windows are warm-up", "4", "warm0, warm1, warm2, …"),
+        (
+            "done, not timed",
+            "no training window of known duration after warm-up that was not interrupted",
+            "4",
+            "warm0, warm1, warm2, …",
+        ),
         ("failed", "no memory", "1", "broken"),
     )
     assert data_quality.reasons(small_findings()) is None
