@@ -3,7 +3,7 @@
 Each study is t = 100 N^-0.8 with log-normal noise of 5 % in each run and several repeats of each
 worker count. In "shared" studies all repeats of a count also have a common deviation, of 0.5, 1 or
 2 times the noise. The intervals are those of beta, of alpha, of the law at twice the largest count
-(band), and of a new run there (prediction). It also counts how often a breakpoint is reported for
+(band). It also counts how often a breakpoint is reported for
 pure power laws, and for curves that are flat beyond 64 workers. Run with ``make bench-analysis``.
 """
 
@@ -31,7 +31,7 @@ GRIDS = {
 }
 WIDE = [name for name, (counts, _) in GRIDS.items() if len(counts) >= MIN_COUNTS]
 SHARED = (0.0, 0.5, 1.0, 2.0)  # times the noise
-QUANTITIES = ("beta", "alpha", "band", "prediction")
+QUANTITIES = ("beta", "alpha", "band")
 FLAT_BEYOND = 64
 RESULTS = Path(__file__).parent / "results"
 
@@ -71,25 +71,23 @@ def main() -> None:
 
 def studies(
     name: str, shared: float, flat_beyond: float = math.inf
-) -> Iterator[tuple[np.ndarray, np.ndarray, float]]:
-    """Yield counts and times of each study, and the time of a new run at twice the last count."""
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield counts and times of each study."""
     counts, repeats = GRIDS[name]
     rng = np.random.default_rng(sum(map(ord, name)) + round(10 * shared))
     x = np.repeat(np.array(counts, float), repeats)
     law = np.log(ALPHA) - BETA * np.log(np.minimum(x, flat_beyond))
     for _ in range(STUDIES):
         deviations = np.repeat(rng.normal(0, shared * NOISE, len(counts)), repeats)
-        new = np.log(ALPHA) - BETA * np.log(2 * counts[-1])
-        new += rng.normal(0, shared * NOISE) + rng.normal(0, NOISE)
-        yield x, np.exp(law + deviations + rng.normal(0, NOISE, x.size)), math.exp(new)
+        yield x, np.exp(law + deviations + rng.normal(0, NOISE, x.size))
 
 
 def coverage_rows(name: str, shared: float) -> list[dict[str, Any]]:
     """Return a row per kind of interval: the share of studies in which it has the true value."""
     by_kind: dict[str, list[dict[str, bool]]] = {}
-    for x, y, new in studies(name, shared):
+    for x, y in studies(name, shared):
         law = fit_power_law(x, y)
-        for kind, by_quantity in _is_covered(law, 2 * float(x[-1]), new).items():
+        for kind, by_quantity in _is_covered(law, 2 * float(x[-1])).items():
             by_kind.setdefault(kind, []).append(by_quantity)
     return [
         {"grid": name, "shared": shared, "interval": kind}
@@ -98,7 +96,7 @@ def coverage_rows(name: str, shared: float) -> list[dict[str, Any]]:
     ]
 
 
-def _is_covered(law: PowerLaw, at: float, new: float) -> dict[str, dict[str, bool]]:
+def _is_covered(law: PowerLaw, at: float) -> dict[str, dict[str, bool]]:
     frame = law.predict([at]).iloc[0]
     trusted = law.trusted
     return {
@@ -111,7 +109,6 @@ def _is_covered(law: PowerLaw, at: float, new: float) -> dict[str, dict[str, boo
             "beta": _in(BETA, trusted.beta_ci),
             "alpha": _in(ALPHA, trusted.alpha_ci),
             "band": _in(ALPHA * at**-BETA, (frame["low"], frame["high"])),
-            "prediction": _in(new, (frame["prediction_low"], frame["prediction_high"])),
         },
     }
 
@@ -122,8 +119,8 @@ def _in(value: float, interval: tuple[float, float] | None) -> bool:
 
 def breakpoint_row(name: str, shared: float) -> dict[str, Any]:
     """Return how often a breakpoint is reported for power laws, and for curves that have one."""
-    false_shares = [find_breakpoint(x, y) is not None for x, y, _ in studies(name, shared)]
-    reported = [find_breakpoint(x, y) for x, y, _ in studies(name, shared, FLAT_BEYOND)]
+    false_shares = [find_breakpoint(x, y) is not None for x, y in studies(name, shared)]
+    reported = [find_breakpoint(x, y) for x, y in studies(name, shared, FLAT_BEYOND)]
     return {
         "grid": name,
         "shared": shared,

@@ -149,6 +149,19 @@ SECTION = Section(
             "tested at 5 % divided by their number.",
             "Schuirmann 1987; Berger 1982, Technometrics 24",
         ),
+        Method(
+            "Exponents under limits",
+            "ln t = a_l − β_l ln N for each limit l",
+            "Analysis of covariance: an F test for different exponents, and two one-sided tests "
+            "for exponents that are equal within a margin.",
+            "Schuirmann 1987, J. Pharmacokinet. Biopharm. 15",
+        ),
+        Method(
+            "Energy factor",
+            "ln f ~ ln samples per GPU-hour + ln steps per GPU-hour + workload + hardware",
+            "Least squares over runs, errors clustered by setting.",
+            "Liang and Zeger 1986, Biometrika 73",
+        ),
     ),
     layouts=LAYOUTS,
     law_columns=(

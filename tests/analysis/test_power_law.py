@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 import statsmodels.api as sm
 import statsmodels.formula.api as smf
-from scipy import stats
 
 from wattlaw.analysis.laws.fitting import fit_groups
 from wattlaw.analysis.laws.observations import POOLING_LEVEL
@@ -54,8 +53,6 @@ def test_it_agrees_with_statsmodels_called_directly(seed):
         for column, theirs in (
             ("low", "mean_ci_lower"),
             ("high", "mean_ci_upper"),
-            ("prediction_low", "obs_ci_lower"),
-            ("prediction_high", "obs_ci_upper"),
         ):
             assert band[column].to_numpy() == pytest.approx(np.exp(frame[theirs]), rel=1e-9)
 
@@ -85,21 +82,6 @@ def test_intervals_from_repeats_are_those_of_a_line_through_the_means():
     assert np.log(band[["low", "high"]].astype(float)).tolist() == pytest.approx(
         [frame["mean_ci_lower"], frame["mean_ci_upper"]]
     )
-
-
-def test_a_new_run_shares_a_deviation_and_has_noise_of_its_own():
-    x, y = shared()
-    logs = pd.Series(np.log(y))
-    means = logs.groupby(x).mean()
-    direct = sm.OLS(means.to_numpy(), sm.add_constant(np.log(means.index.to_numpy()))).fit()
-    at = np.array([1.0, np.log(32.0)])
-    of_mean = direct.scale * (1 + at @ direct.normalized_cov_params @ at)
-    own = ((logs - logs.groupby(x).transform("mean")) ** 2).sum() / 10 * (1 - 1 / 3)
-    freedom = (of_mean + own) ** 2 / (of_mean**2 / 3 + own**2 / 10)
-    half = stats.t.ppf(0.975, freedom) * np.sqrt(of_mean + own)
-    found = fit_power_law(x, y).predict([32.0]).iloc[0]
-    assert np.log(found["prediction_high"] / found["mean"]) == pytest.approx(half)
-    assert np.log(found["mean"] / found["prediction_low"]) == pytest.approx(half)
 
 
 @pytest.mark.parametrize(("between", "least"), [(0.0, 0.93), (0.05, 0.91)])

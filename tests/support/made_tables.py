@@ -1,11 +1,13 @@
 """Synthetic tables of a store, for tests of analyses and reports."""
 
 import json
+import math
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.store.schema import EPOCHS, RUNS
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
@@ -90,3 +92,29 @@ def layouts(network: str | None = NETWORK) -> tuple[pd.DataFrame, pd.DataFrame]:
         if seconds:
             windows.append(window_row(name, 1, duration_s=10 * seconds, samples=320, steps=10))
     return frames(runs, windows)
+
+
+def energy_table(
+    watts: float = 300.0, base_j: float = 0.0, noise: float = 0.01, *,
+    batches: tuple[int, ...] = (256, 1024), repeats: int = 3, drift: float = 0.0,
+    counts: tuple[int, ...] = (1, 2, 4, 8, 16), seed: int = 0,
+    epochs: dict[str, object] | None = None, **row: object,
+) -> pd.DataFrame:  # fmt: skip
+    """Return metrics of runs whose GPUs draw ``watts * N ** drift``, plus energy per epoch."""
+    dice = np.random.default_rng(seed)
+    runs, windows = [], []
+    for batch in batches:
+        for gpus in counts:
+            for repeat in range(repeats):
+                run_id = f"{seed:02}{batch:06}{gpus:04}{repeat:04}"
+                time_s = 1000 * gpus**-0.8 * math.exp(dice.normal(0, 0.02))
+                energy_j = watts * gpus**drift * gpus * time_s * math.exp(dice.normal(0, noise))
+                runs.append(run_row(run_id, gpus=gpus, global_batch=batch,
+                                    local_batch=batch // gpus, repeat=repeat, **row))  # fmt: skip
+                measured = {"gpu_energy_j": energy_j + base_j, "energy_source": "counter",
+                            "energy_verdict": "ok", "samples": 100_000,
+                            "steps": 100_000 // batch}  # fmt: skip
+                windows.append(
+                    window_row(run_id, 0, duration_s=time_s, **(measured | (epochs or {})))
+                )
+    return run_metrics(*frames(runs, windows))

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -13,22 +12,15 @@ import pandas as pd
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
-from wattlaw.analysis.laws.energy_laws import FactorModel, energy_laws, factor_model
+from wattlaw.analysis.laws.energy_laws import energy_laws
 from wattlaw.analysis.laws.fitting import Fits
-from wattlaw.analysis.laws.limit_comparison import LimitComparison, compare_limits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import groups
-from wattlaw.analysis.metrics.metrics import (
-    HOUR_S,
-    measured_windows,
-    run_metrics,
-    training_windows,
-    with_sampled_utilisation,
-)
+from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics, with_sampled_utilisation
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
 from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
@@ -49,6 +41,7 @@ from wattlaw.study.sources import origin_of, origins_label, source_of, sources_l
 #: A number of a note, such as of steps with a pause.
 _NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
+_NOT_TIMED = "no training window of known duration after warm-up that was not interrupted"
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
@@ -69,11 +62,8 @@ class Findings:
     varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
     joint: pd.DataFrame | None  # run_id, sm_bin, mem_bin, samples
-    comparisons: tuple[tuple[str, LimitComparison], ...]  # by family
-    comparison_refusals: tuple[tuple[str, str], ...]  # family and what is compared, reason
     limit_effects: pd.DataFrame  # laws.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # laws.energy_laws.energy_laws, of limit_effects.without_limits
-    factor_model: FactorModel | None
     quality: tuple[BatchQuality, ...]  # laws.batch_effects.quality_by_batch
     targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
@@ -192,15 +182,12 @@ def analyse(
     series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
-    compared, refused = _comparisons(series)
-    of_factor = None
-    with suppress(Refused):
-        of_factor = factor_model(without_limits(table))
+    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     return Findings(
         stored=runs,
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
         not_done=not_done[columns].reset_index(drop=True),
-        not_timed=_not_timed(runs, epochs, table),
+        not_timed=untimed[["run_id", "workload", "gpus"]].assign(reason=_NOT_TIMED),
         facts=facts(runs),
         notes=notes(runs),
         runs=table,
@@ -213,14 +200,11 @@ def analyse(
         varying_settings=tuple(varying_columns(table)),
         statistics=statistics,
         joint=joint,
-        comparisons=compared,
-        comparison_refusals=refused,
         limit_effects=pd.concat(
             [limit_effects(table, kind).assign(limit_kind=kind) for kind in LIMITS],
             ignore_index=True,
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
-        factor_model=of_factor,
         quality=quality_by_batch(table),
         targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
@@ -251,39 +235,6 @@ def _cautions(table: pd.DataFrame) -> Iterator[Caution]:
     if count := int((table["basis"] == "run").sum()):
         text = f"Start-up is included in {plural(count, 'run')}: whole processes were measured."
         yield Caution("startup-included", text)
-
-
-def _not_timed(runs: pd.DataFrame, epochs: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
-    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
-    training = training_windows(epochs[epochs["run_id"].isin(untimed["run_id"])])
-    timed = measured_windows(training)
-    reason = pd.Series("no training window", index=untimed.index)
-    for windows, why in (
-        (training, "all training windows are warm-up"),
-        (
-            training[~training["warmup"].astype(bool)],
-            "all training windows after warm-up were interrupted",
-        ),
-        (timed, "the duration of the training windows is unknown"),
-        (timed[timed["duration_s"].notna()], "the training windows have no duration above 0 s"),
-    ):
-        reason = reason.mask(untimed["run_id"].isin(windows["run_id"]), why)
-    chosen = untimed[["run_id", "workload", "gpus"]].assign(reason=reason)
-    return chosen.sort_values(["reason", "run_id"], ignore_index=True)
-
-
-def _comparisons(
-    series: pd.DataFrame,
-) -> tuple[tuple[tuple[str, LimitComparison], ...], tuple[tuple[str, str], ...]]:
-    compared, refused = [], []
-    for kind in LIMITS:
-        for group, rows in groups(series, ["family", "rule"]):
-            if rows[kind].nunique(dropna=False) > 1:
-                try:
-                    compared.append((group["family"], compare_limits(rows, kind)))
-                except Refused as refusal:
-                    refused.append((f"{group['family']}: {kind}", str(refusal)))
-    return tuple(compared), tuple(refused)
 
 
 def _totals(table: pd.DataFrame, footprint: Footprint | None) -> pd.DataFrame:

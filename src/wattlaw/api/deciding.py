@@ -7,7 +7,6 @@ from math import sqrt
 from pathlib import Path
 from typing import Any
 
-from wattlaw.analysis.decide.candidates import check_bounds
 from wattlaw.analysis.decide.decision import Decision, decide_of
 from wattlaw.analysis.decide.evidence import Evidence, read_evidence
 from wattlaw.analysis.decide.next_runs import Proposal
@@ -50,11 +49,6 @@ def question_of_study(study: Study) -> Question:
         return question_of(decide.asked, price_name="price_per_kwh")
     except BadInput as error:
         raise BadInput(f"decide.{error}") from None
-
-
-def check_question(study: Study, runs: Sequence[PlannedRun]) -> None:
-    """Raise ``BadInput`` if the question of a study is wrong, or excludes every setting."""
-    check_bounds(question_of_study(study), study, runs)
 
 
 def evidence_of(

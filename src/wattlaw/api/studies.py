@@ -24,7 +24,7 @@ from wattlaw.running.run_status import store_status
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
-from wattlaw.study.plan import PlannedRun, standalone_text
+from wattlaw.study.plan import standalone_text
 from wattlaw.study.setting import RECORDED
 
 if TYPE_CHECKING:
@@ -92,7 +92,13 @@ class Study:
         """Return a row per run: run_id, workload, its setting, repeat."""
         import pandas as pd
 
-        return pd.DataFrame([_row(run) for run in self.plan.runs])
+        rows = []
+        for run in self.plan.runs:
+            spec = run.spec
+            row = {name: getattr(spec.setting, name) for name in RECORDED}
+            identity = {"run_id": run.run_id, "workload": spec.workload.name}
+            rows.append({**identity, **row, "nodes": spec.nodes, "repeat": spec.repeat})
+        return pd.DataFrame(rows)
 
     def preview(self, store: str | PathLike[str]) -> "Preview":
         """Compare the study with a store, without running anything.
@@ -340,10 +346,11 @@ def load_study(
     path, table_path = Path(path), None if table is None else Path(table)
     plan = planning.plan_study(path, launch, simulation, table_path)
     if plan.study.decide is not None:
-        from wattlaw.api.deciding import check_question
+        from wattlaw.analysis.decide.candidates import check_bounds
+        from wattlaw.api.deciding import question_of_study
 
         try:
-            check_question(plan.study, plan.runs)
+            check_bounds(question_of_study(plan.study), plan.study, plan.runs)
         except BadInput as error:
             raise BadInput(f"{path}: {error}") from None
     return Study(path, plan)
@@ -443,10 +450,3 @@ def run(
 def _launcher(study: Study) -> type[Launcher]:
     launcher: type[Launcher] = registry.load(GROUP, study.launcher)
     return launcher
-
-
-def _row(run: PlannedRun) -> dict[str, Any]:
-    spec = run.spec
-    setting = {name: getattr(spec.setting, name) for name in RECORDED}
-    identity = {"run_id": run.run_id, "workload": spec.workload.name}
-    return {**identity, **setting, "nodes": spec.nodes, "repeat": spec.repeat}

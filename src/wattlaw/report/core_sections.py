@@ -91,7 +91,6 @@ def _energy(content: Content) -> Parts:
     if findings.energy is not None:
         yield from content.pictures
         yield energy.factors(findings)
-        yield energy.factor_terms(findings)
     if findings.footprint is not None:
         yield energy.totals(findings)
         yield BulletList("What carbon and cost include", energy.counted(findings))
@@ -104,10 +103,6 @@ def _caps(content: Content) -> Parts:
     yield from caps.limit_sentences(findings)
     yield from content.pictures
     yield caps.effects(findings)
-    yield caps.comparisons(findings)
-    if findings.comparison_refusals:
-        reasons = tuple(f"{label}: {reason}" for label, reason in findings.comparison_refusals)
-        yield BulletList("Exponents that could not be compared", reasons)
 
 
 def _batch(content: Content) -> Parts:

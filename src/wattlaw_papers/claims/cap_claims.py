@@ -5,14 +5,14 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.laws.limit_comparison import MARGIN, SAME, compare_limits
-from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits
 from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.common.errors import Refused
 from wattlaw.study.labels import limit_label
 from wattlaw_papers.claims import cases, effects
-from wattlaw_papers.claims.effects import ENERGY, TIME
+from wattlaw_papers.claims.effects import ENERGY, TIME, varying_only
+from wattlaw_papers.claims.limit_comparison import MARGIN, SAME, compare_limits
 from wattlaw_papers.claims.verdicts import MIT, Check, ClaimDefinition, Tested, Within
 
 #: The least change of alpha that counts as one.

@@ -13,7 +13,7 @@ from itertools import combinations, permutations
 
 import pandas as pd
 
-from wattlaw.analysis.laws.limit_effects import LIMITS, Limit, varying_only, without_limits
+from wattlaw.analysis.laws.limit_effects import LIMITS, Limit, without_limits
 from wattlaw.analysis.laws.series import FIXED, law_refusals
 from wattlaw.analysis.metrics.estimates import ERROR
 from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, groups
@@ -68,7 +68,7 @@ class RunGroup:
         main = self.main_series()
         in_family = self.series["family"] == main["family"].iloc[0]
         rows = self.series[in_family & (self.series["rule"] == main["rule"].iloc[0])]
-        return varying_only(rows, limit).reset_index(drop=True)
+        return effects.varying_only(rows, limit).reset_index(drop=True)
 
 
 def run_groups(measured: Measurements, *names: str) -> list[RunGroup]:

@@ -10,9 +10,16 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, other_limit
 from wattlaw.analysis.laws.power_law import CONSTANTS, fit_power_law, power_law_design
-from wattlaw.analysis.metrics.estimates import ROUNDING, LeastSquares, Mean, f_test_p, pool
+from wattlaw.analysis.metrics.estimates import (
+    ROUNDING,
+    Floats,
+    LeastSquares,
+    Mean,
+    f_test_p,
+    pooled_variance,
+)
 from wattlaw.analysis.metrics.metrics import SETTINGS, missing_energy
 from wattlaw.common.errors import Refused
 from wattlaw.study.labels import limit_label
@@ -55,17 +62,20 @@ def exponent(rows: pd.DataFrame, y: str = TIME) -> Effect:
 
 def contrast(rows: pd.DataFrame, y: str, by: str, weights: Mapping[object, float]) -> Effect:
     """Return the sum of weights times mean ln y of the cells ``by``, with the variance pooled over
-    all cells of ``rows`` (``analysis.metrics.estimates.pool``)."""
+    all cells of ``rows``."""
     known = require_measured(rows, y)
     cells = np.log(known[y]).groupby(known[by])
-    logs = pool({cell: values.to_numpy(float) for cell, values in cells})
-    if missing := [cell for cell in weights if cell not in logs.means]:
+    logs: dict[object, Floats] = {cell: values.to_numpy(float) for cell, values in cells}
+    if missing := [cell for cell in weights if cell not in logs]:
         raise Refused(f"{_DESCRIPTIONS.get(y, y)} was not measured at {by} {missing[0]}")
-    if logs.identical:
-        raise Refused(_IDENTICAL_REPEATS)
-    if logs.freedom < 1:
+    if len(known) == len(logs):
         raise Refused("the ratio has no interval without repeats: measure each setting twice")
-    return Effect(*logs.contrast(weights), logs.freedom)
+    variance, freedom = pooled_variance(logs.values())
+    if not freedom:
+        raise Refused(_IDENTICAL_REPEATS)
+    total = sum(weight * float(logs[cell].mean()) for cell, weight in weights.items())
+    share = sum(weight**2 / len(logs[cell]) for cell, weight in weights.items())
+    return Effect(total, float(np.sqrt(variance * share)), freedom)
 
 
 def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> Effect:
@@ -106,6 +116,19 @@ def paired(rows: pd.DataFrame, y: str, treated: pd.Series, cell: pd.Series) -> E
         return Effect(mean, float(each.std(ddof=1) / np.sqrt(cells)), cells - 1)
     spread = (within + between) / (freedom + cells - 1)
     return Effect(weighted_mean, float(np.sqrt(spread / weights.sum())), freedom + cells - 1)
+
+
+def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
+    """Return the rows in which ``limit`` is the only limit that differs.
+
+    Where the other limit differs too, the rows without it are kept, or where all have one, those
+    with its highest value: a run at a locked clock is no uncapped run.
+    """
+    other = other_limit(limit)
+    if other not in rows or rows[other].nunique(dropna=False) <= 1:
+        return rows
+    free = rows[rows[other].isna()]
+    return free if len(free) else rows[rows[other] == rows[other].max()]
 
 
 def limited_and_reference(

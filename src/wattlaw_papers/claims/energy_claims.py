@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.energy_laws import FACTOR, energy_law, factor_model
+from wattlaw.analysis.laws.energy_laws import FACTOR, energy_law
 from wattlaw.analysis.laws.limit_effects import LIMITS, without_limits
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common.errors import Refused
 from wattlaw_papers.claims import cases, effects, verdicts
 from wattlaw_papers.claims.effects import ENERGY, TIME
+from wattlaw_papers.claims.factor_model import factor_model
 from wattlaw_papers.claims.verdicts import KIT, MIT, Check, ClaimDefinition, Measurements, Within
 
 #: The least change per doubling of GPUs that counts as one.

@@ -7,12 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advise.advice_cautions import (
-    BATCH_UNKNOWN,
-    WORK_UNKNOWN,
-    of_choice,
-    of_data,
-)
+from wattlaw.analysis.advise.advice_cautions import BATCH_UNKNOWN, WORK_UNKNOWN, of_choice, of_data
 from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import (
     NextRun,
@@ -34,10 +29,7 @@ from wattlaw.analysis.advise.possible_options import (
 )
 from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.metrics.comparable_runs import (
-    ComparableRuns,
-    comparable_runs,
-)
+from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
@@ -63,22 +55,6 @@ class RestsOn(Result):
     energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
     energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
     energy_reason: str | None  # the most frequent reason of a verdict that is not ok
-
-    @classmethod
-    def of(
-        cls, job: ComparableRuns, epochs: pd.DataFrame, options: Options, choice: Choice
-    ) -> "RestsOn":
-        rows, repeats = job.rows, [item.repeats for item in options.ran]
-        reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
-        verdicts = rows["energy_verdict"].value_counts()
-        return cls(
-            runs=dict(Counter(rows["launcher"].map(source_of))),
-            settings=dict(Counter(item.source for item in choice.compared)),
-            repeats=(min(repeats), max(repeats)),
-            energy_is=job.energy_is,
-            energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
-            energy_reason=None if reasons.empty else str(reasons.mode()[0]),
-        )
 
 
 @dataclass(frozen=True)
@@ -194,17 +170,15 @@ def advise(
     amounts, cautions = needed_epochs(job, epochs, question)
     if job.energy_is is None and question.is_priced_twice:
         question, cautions = question.without_electricity(), (_ELECTRICITY, *cautions)
-    epochs_differ = "epochs-differ" in {item.code for item in cautions}
-
     options = read_options(
         table, job, amounts, question, baseline, any_batch=any_batch, far=far,
         decided=decision.setting if decision else None, stored=stored,
     )  # fmt: skip
-    choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
+    choice, larger = choose(options, question, job.worker)
     is_late = choice.recommended is None and question.deadline_s is not None
     if is_late and options.sound and question.max_gpus is None:
         options = options.predict(outside=True)
-        choice, larger = choose(options, question, job.worker, epochs_differ=epochs_differ)
+        choice, larger = choose(options, question, job.worker)
 
     base = options.named or fastest(choice.compared)  # what savings refer to
     sure = certainty(choice, base, options.ran, job.rows)
@@ -215,11 +189,24 @@ def advise(
         others = larger.recommended, choice.recommended or choice.nearest or base
         any_batch_savings = savings(*others, draw(others, options.ran))
 
-    rests_on = RestsOn.of(job, epochs, options, choice)
+    rows, repeats = job.rows, [item.repeats for item in options.ran]
+    reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+    verdicts = rows["energy_verdict"].value_counts()
+    rests_on = RestsOn(
+        runs=dict(Counter(rows["launcher"].map(source_of))),
+        settings=dict(Counter(item.source for item in choice.compared)),
+        repeats=(min(repeats), max(repeats)),
+        energy_is=job.energy_is,
+        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
+        energy_reason=None if reasons.empty else str(reasons.mode()[0]),
+    )
     cautions = (
         *of_choice(choice, options, job), *job.warnings, *cautions,
         *of_data(options, job, rests_on.energy_reason),
     )  # fmt: skip
+    command = None
+    if choice.recommended is not None and stored is not None:
+        command = run_command(choice.recommended, stored[stored["run_id"].isin(rows["run_id"])])
     return Advice(
         workload=workload,
         unit=job.unit,
@@ -227,7 +214,7 @@ def advise(
         recommended=choice.recommended,
         reason=choice.reason,
         nearest=choice.nearest,
-        command=_command(choice.recommended, stored, job),
+        command=command,
         baseline=base,
         tolerance=question.tolerance,
         **vars(sure),
@@ -246,12 +233,6 @@ def advise(
         deadline_s=question.deadline_s,
         decision=decision,
     )
-
-
-def _command(option: Option | None, stored: pd.DataFrame | None, job: ComparableRuns) -> str | None:
-    if option is None or stored is None:
-        return None
-    return run_command(option, stored[stored["run_id"].isin(job.rows["run_id"])])
 
 
 def _left_out(

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 
 from wattlaw.analysis.advise.choice import Choice
-from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
+from wattlaw.analysis.advise.option import BESIDE_TRAINING
 from wattlaw.analysis.advise.possible_options import LOWER_BATCH, UNKNOWN_BATCH, WIDEST, Options
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution
@@ -49,13 +49,12 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         return
     if option.is_predicted:
         counts = sorted({item.gpus for item in options.ran})
+        names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
+        outside = f" Outside of their range: {names_text(names)}." if names else ""
         text = (
             "This setting did not run: time and energy are predicted from runs on "
-            f"{counts[0]} to {counts[-1]} {job.worker}s."
+            f"{counts[0]} to {counts[-1]} {job.worker}s.{outside}"
         )
-        if option.extrapolates:
-            names = [_NAMES.get(name, name.replace("_", " ")) for name in option.extrapolates]
-            text += f" Outside of their range: {names_text(names)}."
         yield Caution("extrapolated" if option.extrapolates else "predicted", text)
         if option.fits is not None and option.fits < SURE_FIT:
             text = f"It fits into a GPU's memory with a probability of {100 * option.fits:.0f} %."
@@ -63,7 +62,22 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
             yield from reach.cautions(option.setting, option.model.settings, option.model.board)
-    yield from _of_runs(option)
+    if option.is_short:
+        runs = (
+            "Runs that it is predicted from" if option.is_predicted else "The runs of this setting"
+        )
+        error = 1.96 * 100 * option.time_error
+        how = f": each leaves its mean time unknown by ±{error:.0f} % (95 %)" if error else ""
+        text = f"{runs} have too few or too unsteady steps to be sure by{how}. Run it longer."
+        yield Caution("short-run", text)
+    if option.repeats == 1:
+        known_by = option.interval_from
+        interval = (
+            f": its interval is from {known_by}"
+            if known_by
+            else (", so it has no interval: its uncertainty is unknown")
+        )
+        yield Caution("measured-once", f"This setting ran once{interval}.")
     share = (option.eval_time_s or 0) / option.time_s.mean
     if option.unit == "epoch" and share >= _MUCH and BESIDE_TRAINING[1] in option.whole_job_without:
         text = f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not"
@@ -74,27 +88,9 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
     if is_parallel and 2 * known <= most:  # else another warning says so
         text = (
             f"Options end at {known} {job.worker}s: more were not tried, or the 95 % interval of "
-            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it and the "
-            "measurement that would narrow it most."
+            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it."
         )
         yield Caution("prediction-ends", text)
-
-
-def _of_runs(option: Option) -> Iterator[Caution]:
-    if option.is_short:
-        runs = (
-            "Runs that it is predicted from" if option.is_predicted else "The runs of this setting"
-        )
-        text = f"{runs} have too few or too unsteady steps to be sure by"
-        if option.time_error:
-            error = 1.96 * 100 * option.time_error
-            text += f": each leaves its mean time unknown by ±{error:.0f} % (95 %)"
-        yield Caution("short-run", f"{text}. Run it longer.")
-    if option.repeats == 1:
-        text = "This setting ran once, so it has no interval: its uncertainty is unknown."
-        if option.interval_from:
-            text = f"This setting ran once: its interval is from {option.interval_from}."
-        yield Caution("measured-once", text)
 
 
 def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) -> Iterator[Caution]:
@@ -127,30 +123,26 @@ def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) ->
     if len(precisions) > 1:
         text = f"The settings differ in precision ({', '.join(precisions)}): compare quality, too."
         yield Caution("precisions-differ", text)
-    yield from _of_samples(options, job)
-
-
-def _of_samples(options: Options, job: ComparableRuns) -> Iterator[Caution]:
     # A unit may have more samples on more workers, where the batch grows with them.
-    ran = tuple(options.allowed)
+    allowed = options.allowed
     counts: dict[int | None, set[int]] = {}
-    for item in ran:
+    for item in allowed:
         counts.setdefault(item.global_batch, set()).add(item.gpus)
-    if len(counts) < 2 or None in counts or any(len(gpus) > 1 for gpus in counts.values()):
+    grows = (
+        len(counts) > 1 and None not in counts and all(len(gpus) == 1 for gpus in counts.values())
+    )
+    if not grows or job.unit == "sample" or len(set.union(*counts.values())) == 1:
         return
-    fewest, most = (of(ran, key=lambda item: item.gpus) for of in (min, max))
-    per_sample_s = [item.per.get("time_per_sample_s") for item in ran]
-    samples = [
-        item.time_s.mean / time_s for item, time_s in zip(ran, per_sample_s, strict=True) if time_s
-    ]
-    if job.unit == "sample" or fewest.gpus == most.gpus:
-        return
-    if len(samples) == len(ran):
+    per_sample_s = [item.per.get("time_per_sample_s") for item in allowed]
+    times = zip(allowed, per_sample_s, strict=True)
+    samples = [item.time_s.mean / time_s for item, time_s in times if time_s]
+    is_known = len(samples) == len(allowed)
+    fewest, most = (of(allowed, key=lambda item: item.gpus) for of in (min, max))
+    differs = most.time_s.mean >= _HARDLY_FASTER * fewest.time_s.mean
+    if is_known:
         differs = max(samples) > (1 + _MORE_SAMPLES) * min(samples)
-    else:
-        differs = most.time_s.mean >= _HARDLY_FASTER * fewest.time_s.mean
     if differs:
-        has = "has" if len(samples) == len(ran) else "may have"
+        has = "has" if is_known else "may have"
         unit = f"An {job.unit}" if job.unit == "epoch" else f"A {job.unit}"
         text = f"{unit} {has} more samples on more {job.worker}s: compare times of a sample."
         yield Caution(WORK_UNKNOWN, text)

@@ -51,7 +51,11 @@ def needed_epochs(
     if by_batch := question.epochs_by_batch:
         return {key: Quantity(*[by_batch[key[1]]] * 3) for key in keys if key[1] in by_batch}, ()
     if question.samples is not None:
-        units = question.samples / _samples_of_unit(job)
+        if job.unit not in ("epoch", "sample"):
+            why = WHY_NO_EPOCH[job.unit]
+            raise Refused(f"total_samples: the samples of a {job.unit} are unknown: {why}")
+        of_unit = 1.0 if job.unit == "sample" else float(job.rows["samples_per_epoch"].mean())
+        units = question.samples / of_unit
         return dict.fromkeys(keys, Quantity(units, units, units)), ()
     count, warnings, trained = wanted or 1, [], job.rows["epochs_trained"].dropna()
     said = epochs_argument(command_of(job.rows["options"].iloc[0]))
@@ -68,13 +72,6 @@ def needed_epochs(
             warnings.append(Caution("epochs-differ", text))
     exactly = Quantity(float(count), float(count), float(count))
     return dict.fromkeys(keys, exactly), tuple(warnings)
-
-
-def _samples_of_unit(job: ComparableRuns) -> float:
-    if job.unit not in ("epoch", "sample"):
-        why = WHY_NO_EPOCH[job.unit]
-        raise Refused(f"total_samples: the samples of a {job.unit} are unknown: {why}")
-    return 1.0 if job.unit == "sample" else float(job.rows["samples_per_epoch"].mean())
 
 
 def _epochs_to(

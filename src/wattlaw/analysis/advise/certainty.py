@@ -9,7 +9,7 @@ Predicted options are drawn together from the posterior of the model.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import log
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from wattlaw.analysis.decide import regret
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.decide.next_runs import CERTAIN, MOST_SHORT
 from wattlaw.analysis.decide.value import Outcomes, expected_regrets
-from wattlaw.analysis.metrics.estimates import Floats, pool
+from wattlaw.analysis.metrics.estimates import Floats, pooled_variance
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import PRIOR
@@ -224,11 +224,11 @@ def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
     count = min([_DRAWS, *(len(times) for _, times, *_ in parts)])
     spread_from = "model"
     if of_runs := [index for index, item in enumerate(options) if not item.is_predicted]:
-        if (spread := _spread(ran)) is None:
+        about = _about_means([options[index] for index in of_runs], ran, count)
+        if about is None:
             return None
-        spread_from = "repeats" if np.isfinite(spread.freedom) else "model"
-        times, energies = _about_means([options[index] for index in of_runs], spread, count)
-        parts.append((of_runs, times, energies, spread.time, spread.energy))
+        times, energies, sd, energy_sd, spread_from = about
+        parts.append((of_runs, times, energies, sd, energy_sd))
     time_s, energy_j = np.full((2, count, len(options)), np.nan)
     noises = np.empty((2, len(options)))
     for at, times, energies, noise, energy_noise in parts:
@@ -254,56 +254,45 @@ def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
     )
 
 
-class _Spread(NamedTuple):
-    """Standard deviations of the logarithms of a run's time and energy, and their correlation.
+def _about_means(
+    options: Sequence[Option], ran: Sequence[Option], count: int
+) -> tuple[Floats, Floats, float, float, str] | None:
+    """Return draws of time and energy of options that ran, and the standard deviations of the
+    logarithms of those of a run, with what shows them: ``repeats``, else the ``model``.
 
-    ``freedom`` is that of Student's t; infinite if the model is the source.
+    None without both. The model assumes runs that were measured in one way. Imported runs may
+    differ in anything that their file does not say, so only their repeats tell how much they vary.
     """
-
-    time: float
-    energy: float
-    correlation: float
-    freedom: float
-
-
-def _spread(options: Sequence[Option]) -> _Spread | None:
-    """Return the spread by the repeats of options, else by their model; None without both.
-
-    The model assumes runs that were measured in one way. Imported runs may differ in anything that
-    their file does not say, so only their repeats tell how much they vary.
-    """
-    are_imported = any(item.source == "imported" for item in options)
-    logs = [np.log(item.runs) for item in options if item.runs is not None]
-    time = pool({index: values[:, 0] for index, values in enumerate(logs)})
-    if time.freedom >= (1 if are_imported else _LEAST_FREEDOM):
+    are_imported = any(item.source == "imported" for item in ran)
+    logs = [np.log(item.runs) for item in ran if item.runs is not None]
+    variance, freedom = pooled_variance(values[:, 0] for values in logs)
+    if freedom >= (1 if are_imported else _LEAST_FREEDOM):
+        spread_from, sd = "repeats", float(np.sqrt(variance))
         known = [values[np.isfinite(values[:, 1])] for values in logs]
         known = [values for values in known if len(values)] or [np.zeros((1, 2))]
-        energy = pool({index: values[:, 1] for index, values in enumerate(known)})
+        energy_variance, is_known = pooled_variance(values[:, 1] for values in known)
         pairs = np.concatenate([values - values.mean(0) for values in known])
         products = float(np.sqrt((pairs**2).sum(0).prod()))
         rho = float(pairs.prod(1).sum()) / products if products else 0.0
-        energy_sd = float(np.sqrt(energy.variance)) if energy.freedom else 0.0
-        return _Spread(float(np.sqrt(time.variance)), energy_sd, rho, time.freedom)
-    if are_imported or (model := options[0].model) is None:
+        energy_sd = float(np.sqrt(energy_variance)) if is_known else 0.0
+    elif are_imported or (model := ran[0].model) is None:
         return None
-    values = fit(model.observations).values
-    sd = float(np.median(np.hypot(values["noise"], values["session"])))
-    energy_sd = float(np.hypot(sd, POWER_NOISE))
-    return _Spread(sd, energy_sd, sd / energy_sd, np.inf)
-
-
-def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tuple[Floats, Floats]:
-    dice, rho = np.random.default_rng([0, 6]), spread.correlation
+    else:
+        spread_from, values = "model", fit(model.observations).values
+        sd = float(np.median(np.hypot(values["noise"], values["session"])))
+        energy_sd = float(np.hypot(sd, POWER_NOISE))
+        rho = sd / energy_sd
+    dice = np.random.default_rng([0, 6])
     normals = dice.standard_normal((2, count, len(options)))
     normals[1] = rho * normals[0] + np.sqrt(max(0.0, 1 - rho**2)) * normals[1]
     errors = normals / np.sqrt([item.repeats for item in options])
-    if np.isfinite(spread.freedom):
-        errors *= np.sqrt(spread.freedom / dice.chisquare(spread.freedom, (count, 1)))
+    if spread_from == "repeats":
+        errors *= np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
     own = np.array([item.time_error for item in options])
-    errors *= np.array([np.fmax(sd, own) for sd in (spread.time, spread.energy)])[:, None]
+    errors *= np.array([np.fmax(each, own) for each in (sd, energy_sd)])[:, None]
     # Settings on the same nodes, and those of one session there, deviate together.
-    dice, freedom = np.random.default_rng([0, 8]), PRIOR["nodes"][1]
-    tail = np.sqrt(freedom / dice.chisquare(freedom, (count, 1)))
+    dice, of_nodes = np.random.default_rng([0, 8]), PRIOR["nodes"][1]
+    tail = np.sqrt(of_nodes / dice.chisquare(of_nodes, (count, 1)))
     for key in dict.fromkeys(key for item in options for key in item.shared):
         sds = np.array([item.shared.get(key, (0.0, 0.0)) for item in options])
         errors += dice.standard_normal((count, 1)) * tail * sds.T[:, None]
@@ -311,7 +300,7 @@ def _about_means(options: Sequence[Option], spread: _Spread, count: int) -> tupl
     errors -= dice.uniform(size=(count, 1)) * np.array([item.slow_log for item in options])
     times = np.array([item.time_s.mean for item in options])
     energies = np.array([item.energy_j.mean if item.energy_j else np.nan for item in options])
-    return times * np.exp(errors[0]), energies * np.exp(errors[1])
+    return times * np.exp(errors[0]), energies * np.exp(errors[1]), sd, energy_sd, spread_from
 
 
 def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:

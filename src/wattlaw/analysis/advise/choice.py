@@ -35,9 +35,7 @@ class Choice:
     eligible: tuple[Option, ...] = ()
 
 
-def choose(
-    options: Options, question: Question, worker: str, *, epochs_differ: bool
-) -> tuple[Choice, Choice | None]:
+def choose(options: Options, question: Question, worker: str) -> tuple[Choice, Choice | None]:
     """Return the choice, and the one if every batch without a known fall is acceptable.
 
     The latter is None where it has no option, or one that may be recommended anyway. ``worker`` is
@@ -52,17 +50,6 @@ def choose(
         reason = f"No setting {_phrase(bounds, worker)}"
         reason += " and a batch of known quality." if options.allowed else "."
         choice = replace(choice, recommended=None, reason=reason, nearest=least, warnings=())
-    # Where runs trained different numbers of epochs, a setting may exceed a bound over those of
-    # the others, and meet it over its own.
-    own = [replace(item, amount=Quantity(item.epochs_trained)) for item in options.sound
-           if item.unit == "epoch" and item.epochs_trained]  # fmt: skip
-    found = choose_of(own, question, worker).recommended if own and epochs_differ else None
-    if choice.recommended is None and found is not None:
-        text = (
-            f" {found.label} would do so over the {found.amount.mean:g} epochs "
-            f"that it ran ({duration_text(found.train_time_s.mean)})."
-        )
-        choice = replace(choice, reason=f"{choice.reason}{text}")
     possible = [item for item in options.allowed if not item.falls or not item.left_out]
     larger = choose_of(possible, question, worker) if possible else None
     if larger is None or larger.recommended is None or not larger.recommended.left_out:

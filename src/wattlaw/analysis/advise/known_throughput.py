@@ -148,7 +148,12 @@ def _placement(
     workload: str, hardware: str, job: Measured, source: str, table: pd.DataFrame
 ) -> Placement:
     known, left_out = comparable_rows(job, hardware, table)
-    near = _nearest_counts(known, job.setting.gpus)
+    near: list[KnownRun] = []  # at the job's number of GPUs, or at the nearest ones
+    away = {item.gpus: abs(np.log(item.gpus / job.setting.gpus)) for item in known}
+    for distance in sorted(set(away.values())):
+        if len(near) >= ENOUGH or distance > np.log(GPUS_FACTOR):
+            break
+        near += [item for item in known if away[item.gpus] == distance]
     best = max(near, key=lambda item: item.tflops_per_gpu, default=None)
     tflops = job.flops_per_s / 1e12
     slower = sum(item.tflops_per_gpu < tflops for item in near)
@@ -208,17 +213,6 @@ def _explanation(
     if missing and (not causes or missing > causes[0].gain):
         return BEYOND
     return SETTING if causes and causes[0].is_clear else UNKNOWN
-
-
-def _nearest_counts(known: list[KnownRun], gpus: int) -> list[KnownRun]:
-    """Return the measurements at the job's number of GPUs, or at the nearest ones."""
-    away = {item.gpus: abs(np.log(item.gpus / gpus)) for item in known}
-    near: list[KnownRun] = []
-    for distance in sorted(set(away.values())):
-        if len(near) >= ENOUGH or distance > np.log(GPUS_FACTOR):
-            break
-        near += [item for item in known if away[item.gpus] == distance]
-    return near
 
 
 def nearest_runs(known: list[KnownRun], gpus: int) -> tuple[Measured, ...]:

@@ -154,16 +154,19 @@ class LayoutEffects:
         low, high = np.exp([middle - half, middle + half])
         return float(np.exp(middle)), (float(low), float(high))
 
-    def causes(
-        self, job: Measured, values: Mapping[str, Collection[Any]], seed: int = 0
-    ) -> tuple[Cause, ...]:
+    def causes(self, job: Measured, values: Mapping[str, Collection[Any]]) -> tuple[Cause, ...]:
         """Return the settings whose change alone would bring throughput, the likeliest first."""
-        changed = self._supported(candidates(job, values))
+        changed = candidates(job, values)
+        if changed:  # others than those with a measurement near may not even fit in memory
+            places = features([item for _, _, item in changed])[2]
+            far = ((places[:, None] - self._parts[1][None]) ** 2).sum(axis=-1).min(axis=1)
+            near = far <= _SUPPORT**2
+            changed = [item for item, is_near in zip(changed, near, strict=True) if is_near]
         if len(self.known) < LEAST or not changed:
             return ()
         means, covariance = self.times([job, *(item for _, _, item in changed)])
         lower = np.linalg.cholesky(covariance + 1e-6 * np.eye(len(means)))
-        normal = np.random.default_rng(seed).standard_normal((_DRAWS, len(means)))
+        normal = np.random.default_rng(0).standard_normal((_DRAWS, len(means)))
         draws = means + normal @ lower.T
         gains = draws[:, :1] - draws[:, 1:]
         names = np.array([name for name, _, _ in changed])
@@ -178,16 +181,6 @@ class LayoutEffects:
             before = int(job.setting.micro_batch or 0) if micro else getattr(job.setting, name)
             causes.append(Cause(name, before, changed[at][1], middle, (low, high), share))
         return tuple(sorted(causes, key=lambda item: -item.probability))
-
-    def _supported(
-        self, changed: list[tuple[str, Any, Measured]]
-    ) -> list[tuple[str, Any, Measured]]:
-        """Return the jobs that have a measurement near: others may not even fit in memory."""
-        if not changed:
-            return []
-        places = features([item for _, _, item in changed])[2]
-        far = ((places[:, None] - self._parts[1][None]) ** 2).sum(axis=-1).min(axis=1)
-        return [item for item, away in zip(changed, far, strict=True) if away <= _SUPPORT**2]
 
 
 def features(jobs: Sequence[Measured]) -> tuple[Floats, Floats, Floats]:

@@ -100,9 +100,8 @@ class Option(Result):
     time_error: float = field(default=0.0, repr=False)
     is_short: bool = False  # no run of it shows its steady state: ``metrics.SHORT``
     slow_log: float = field(default=0.0, repr=False)  # its mean log time is higher for slow nodes
-    interval_from: str | None = (
-        None  # what runs vary by: its repeats | other settings | public data
-    )
+    #: What runs vary by: its repeats | other settings | public data.
+    interval_from: str | None = None
     energy_is: str | None = None
     extrapolates: tuple[str, ...] = ()  # settings outside of the measured range
     epochs_trained: float | None = None  # by its runs, at most; None where it is not known

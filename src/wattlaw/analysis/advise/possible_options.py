@@ -282,9 +282,7 @@ def options_of_runs(
                 is_short=bool(values["is_short"]), energy_is=job.energy_is if energy_j else None,
                 interval_from=values["interval_from"],
                 footprint=footprint, epochs_trained=values["epochs_trained"],
-                eval_time_s=values["eval_time_s"], whole_job_s=whole[number].time_s,
-                whole_job_without=whole[number].without, beside_j=whole[number].beside_j,
-                parts=whole[number].parts, metric=values["metric"],
+                eval_time_s=values["eval_time_s"], **whole[number], metric=values["metric"],
                 per={name: values[name] for name in PER}, worker=job.worker, shown=shown,
             )
         )  # fmt: skip

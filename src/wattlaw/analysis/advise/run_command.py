@@ -33,7 +33,9 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
         return None
     values = setting_values(option.setting) | {"python": "python", "seed": 0, "repeat": 0}
     known = {key: value for key, value in values.items() if value is not None or key in _LIMITS}
-    if count := _epochs(option):
+    epochs = 0.0 if option.epochs is None else option.epochs.mean
+    count = int(epochs) if epochs.is_integer() else None
+    if count:
         known["epochs"] = count
     try:
         words = [substitute(word, known) for word in command]
@@ -55,12 +57,6 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
     line = shlex.join([*(["wattlaw", "measure", *limits, "--"] if limits else []), *launched])
     threads = option.threads_per_worker
     return line if threads is None else f"OMP_NUM_THREADS={threads} {line}"
-
-
-def _epochs(option: Option) -> int | None:
-    """Return the epochs to train, where they are a whole number."""
-    count = option.epochs.mean if option.epochs is not None else 0.0
-    return int(count) if count.is_integer() else None
 
 
 def _launched(

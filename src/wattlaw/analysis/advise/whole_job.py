@@ -1,7 +1,7 @@
 """The time of a whole job: its training with start-up, evaluation, checkpoints, and its end."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,33 +13,20 @@ from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.metrics.comparable_runs import TIME, ComparableRuns
 from wattlaw.analysis.metrics.estimates import LEVEL
 from wattlaw.analysis.metrics.result import plain
-from wattlaw.analysis.metrics.run_overhead import (
-    PARTS,
-    beside_training,
-    nearest,
-    parts_of_runs,
-)
+from wattlaw.analysis.metrics.run_overhead import PARTS, beside_training, nearest, parts_of_runs
 from wattlaw.analysis.metrics.variation import variation
 
 _STARTUP, _EVALUATION, _CHECKPOINTS = BESIDE_TRAINING
 
 
-@dataclass(frozen=True)
-class WholeJob:
-    time_s: Quantity | None  # None where the training has no known length
-    beside_j: float  # the energy of its evaluations, as far as it is known
-    without: tuple[str, ...]  # the parts that were not measured
-    parts: Mapping[str, float]  # the means of ``PARTS``
-
-
-def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Iterator[WholeJob]:
-    """Yield the whole job of each setting.
+def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Iterator[dict[str, Any]]:
+    """Yield the fields of an option about the whole job, of each setting.
 
     The interval is that of one job on another day and other nodes: the mean's is widened by how
     single runs vary, sessions and nodes with them. ``group`` numbers the settings.
     """
     if job.unit in ("sample", "step") and all(item.mean == 1 for item in amounts.values()):
-        yield from [WholeJob(None, 0.0, BESIDE_TRAINING, {})] * (int(group.max()) + 1)
+        yield from [{"whole_job_without": BESIDE_TRAINING}] * (int(group.max()) + 1)
         return
     rows = job.rows
     parts = parts_of_runs(rows, group)
@@ -58,8 +45,12 @@ def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Itera
     for at, factor in enumerate(factors):
         mean, low, high = means.loc[at]
         own = {name: float(by_setting[name][at]) for name in PARTS}
-        time_s = Quantity.of(mean, low / factor, high * factor)
-        yield WholeJob(time_s, float(beside_j[at]), tuple(_missing(own, most[at])), own)
+        yield {
+            "whole_job_s": Quantity.of(mean, low / factor, high * factor),
+            "whole_job_without": tuple(_missing(own, most[at])),
+            "beside_j": float(beside_j[at]),
+            "parts": own,
+        }
 
 
 def with_whole_job(option: Option, measured: Sequence[Option]) -> Option:

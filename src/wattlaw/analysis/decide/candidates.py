@@ -90,16 +90,13 @@ def may_fit_memory(setting: Setting, out_of_memory: Sequence[Setting]) -> bool:
     unless more copies share the model's states.
     """
     samples = setting.micro_batch or 0.0
-    alike = [
-        item
-        for item in out_of_memory
-        if item.precision == setting.precision
+    return setting not in out_of_memory and not any(
+        item.precision == setting.precision
         and layout_of(item) == layout_of(setting)
         and (item.sharding == "none" or item.dp >= setting.dp)
-    ]
-    if setting in out_of_memory:
-        return False
-    return not any(item.micro_batch and samples >= item.micro_batch for item in alike)
+        and item.micro_batch and samples >= item.micro_batch
+        for item in out_of_memory
+    )  # fmt: skip
 
 
 def is_long_enough(error: float, tolerance: float) -> bool:

@@ -108,14 +108,12 @@ class Decision(Result):
         )
         cautions = [NO_ENERGY] if lacks_energy else []
         if not plan.is_met:
-            cautions.append(
-                Caution(
-                    "constraints-missed",
-                    "The leading setting meets the constraints with a probability of "
-                    f"{number(plan.meets, 2)}: none is likelier to be right. Loosen them, or "
-                    "add settings to the sweeps.",
-                )
+            text = (
+                "The leading setting meets the constraints with a probability of "
+                f"{number(plan.meets, 2)}: none is likelier to be right. Loosen them, or add "
+                "settings to the sweeps."
             )
+            cautions.append(Caution("constraints-missed", text))
         if job is not None and plan.setting is not None:
             cautions += misfit_cautions(fit_with_repeats(job.observations, decide.seed))
             cautions += reach.cautions(plan.setting, job.settings, job.board)
@@ -124,14 +122,12 @@ class Decision(Result):
             text = "The leading setting has too few or too unsteady steps: measure more steps."
             cautions.append(Caution("short-run", text))
         if budget is not None and spent > budget:
-            cautions.append(
-                Caution(
-                    "budget-exceeded",
-                    f"The runs used {number(spent)} GPU-hours, more than decide.budget.gpu_hours "
-                    f"of {number(budget)}: the cost of the first runs is not known in advance, and "
-                    "that of the others is predicted.",
-                )
+            text = (
+                f"The runs used {number(spent)} GPU-hours, more than decide.budget.gpu_hours of "
+                f"{number(budget)}: the cost of the first runs is not known in advance, and that "
+                "of the others is predicted."
             )
+            cautions.append(Caution("budget-exceeded", text))
         change, known_by = _time_change(plan.setting, evidence, decide) or (None, None)
         return replace(
             self,

@@ -137,6 +137,12 @@ def read_evidence(
         tries[settings[run_id]] += attempts or _TRIES
     memory = {settings[run_id] for run_id in own.index[own["status"] == OUT_OF_MEMORY]}
     infeasible = {setting for setting, count in tries.items() if count >= _TRIES} - was_done
+    beside, known_memory = None, memory_of(own) if len(own) else None
+    if job is not None:
+        of_runs = [setting_of_row(row, job.unit) for row in rows.to_dict("records")]
+        beside, known_memory = Overheads.of(rows, of_runs), job.memory
+    elif known_memory is None and (model := study.workloads[0].model) is not None:
+        known_memory = Memory(model, usable_gib(study.launch.hardware or ""))
     question, untried, warnings = _answered(
         question, study, rows, epochs, candidates.values(), per_epoch, known=bool(len(own))
     )
@@ -153,23 +159,9 @@ def read_evidence(
         warnings=warnings,
         worker=worker_noun(rows) if len(rows) else "GPU",
         samples_per_epoch=per_epoch,
-        overheads=_overheads(rows, job),
-        memory=_memory(study, own) if job is None else job.memory,
+        overheads=beside,
+        memory=known_memory,
     )
-
-
-def _memory(study: Study, own: pd.DataFrame) -> Memory | None:
-    """Return the memory that layouts need, before a run is done."""
-    if len(own) and (known := memory_of(own)) is not None:
-        return known
-    model, hardware = study.workloads[0].model, study.launch.hardware
-    return None if model is None else Memory(model, usable_gib(hardware or ""))
-
-
-def _overheads(rows: pd.DataFrame, job: Job | None) -> Overheads | None:
-    if job is None:
-        return None
-    return Overheads.of(rows, [setting_of_row(row, job.unit) for row in rows.to_dict("records")])
 
 
 def _candidate(

@@ -144,15 +144,15 @@ def _compare_batches(values: pd.Series, means: pd.DataFrame, better: str) -> pd.
     sign = 1.0 if better == "higher" else -1.0
     by_batch = (sign * values.astype(float)).groupby(level="global_batch")
     best = compare_with_best([np.asarray(of_batch, dtype=float) for _, of_batch in by_batch])
-    best_other = np.array([np.delete(best.mean, i).max() for i in range(len(best.mean))])
+    best_other = np.array([best["mean"].drop(i).max() for i in best.index])
     compared = means["n"] > 0
-    holds = -best.low <= MARGIN * abs(best.mean.max())
+    holds = -best["low"] <= MARGIN * abs(best["mean"].max())
     holds &= (means.loc[compared, "diverged"] == 0).to_numpy()
     means = means.assign(verdict=DIVERGED).astype(dict.fromkeys(_NUMBERS, float))
     means.loc[compared, _NUMBERS] = np.column_stack(
-        [best_other - best.mean, -best.high, -best.low, best.p_value]
+        [best_other - best["mean"], -best["high"], -best["low"], best["p_value"]]
     )
-    verdicts = np.where(holds, "holds", np.where(best.high < 0, "worse", CANNOT_TELL))
+    verdicts = np.where(holds, "holds", np.where(best["high"] < 0, "worse", CANNOT_TELL))
     means.loc[compared, "verdict"] = verdicts
     return means
 
@@ -204,22 +204,11 @@ _NODES = 64
 _RESOLUTION = 1e-10  # of a quantile
 
 
-@dataclass(frozen=True)
-class BestComparison:
-    """Distance of each mean from the best of the others, bigger being better.
+def compare_with_best(samples: Sequence[Floats]) -> pd.DataFrame:
+    """Compare each sample's ``mean`` with the best of the others, bigger being better.
 
     ``low`` and ``high`` bound mean_i - max over j != i of mean_j. Which of the means have a high
     below 0, so are not the best, and all ``low`` hold together at 95 %.
-    """
-
-    mean: Floats
-    low: Floats
-    high: Floats
-    p_value: Floats
-
-
-def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
-    """Compare each sample's mean with the best of the others.
 
     Hsu's multiple comparisons with the best (J. C. Hsu 1996, "Multiple Comparisons: Theory and
     Methods", chapter 4), on the one-sided comparisons with a control of C. W. Dunnett 1955.
@@ -254,7 +243,7 @@ def compare_with_best(samples: Sequence[Floats]) -> BestComparison:
     high = -below.max(axis=0, initial=-np.inf, where=np.isfinite(below))
     candidates = high > 0
     low = np.minimum(0, below[:, candidates].min(axis=1))
-    return BestComparison(mean, low, high, p_value)
+    return pd.DataFrame({"mean": mean, "low": low, "high": high, "p_value": p_value})
 
 
 def _greatest_below(d: float, load: Floats, freedom: int) -> float:

@@ -95,7 +95,13 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
     if total == 0:
         return None, 1.0
     gains = np.minimum((units.T @ left) ** 2 / total, 1.0)
-    p_value = _p_value(float(gains.max()), np.asarray(units, dtype=float), count - 2)
+    # The share of draws of a pure power law whose largest gain is no smaller.
+    gain, above = float(gains.max()), 0
+    if gain < 1:
+        triangle = np.asarray(np.linalg.qr(units)[1])
+        drawn = _drawn_gains(triangle.round(9).tobytes(), triangle.shape, count - 2)
+        above = len(drawn) - int(np.searchsorted(drawn, gain))
+    p_value = (above + 1) / (_SIMULATIONS + 1)
     if p_value > SIGNIFICANT:
         return None, p_value
     squares, df = np.maximum(total * (1 - gains), 0), count - _CONSTANTS
@@ -123,16 +129,6 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
         x_max=float(data.x[-1]),
     )
     return bend, p_value
-
-
-def _p_value(gain: float, units: Floats, df: int) -> float:
-    """Return the share of draws of a pure power law whose largest gain is no smaller."""
-    if gain >= 1:
-        return 1 / (_SIMULATIONS + 1)
-    triangle = np.asarray(np.linalg.qr(units)[1])
-    drawn = _drawn_gains(triangle.round(9).tobytes(), triangle.shape, df)
-    above = len(drawn) - int(np.searchsorted(drawn, gain))
-    return (above + 1) / (_SIMULATIONS + 1)
 
 
 @functools.lru_cache(maxsize=512)

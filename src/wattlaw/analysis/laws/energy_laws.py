@@ -1,25 +1,21 @@
-"""Energy against GPU-hours, and what the energy of a GPU-hour (the factor) depends on.
+"""Energy against GPU-hours.
 
 Huber et al. 2025, "Energy Consumption in Parallel Neural Network Training" (arXiv 2508.07706): the
-energy of a training is close to linear in its GPU-hours; the factor, a mean power per GPU, depends
-on model and hardware, and moves with samples and gradient steps per GPU-hour.
+energy of a training is close to linear in its GPU-hours.
 
 Energy E and GPU-hours h are those of one unit: an epoch, a sample, a step or a run.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy import special
 
 from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.laws.power_law import power_law_design
-from wattlaw.analysis.metrics.estimates import ERROR, LeastSquares
+from wattlaw.analysis.metrics.estimates import LeastSquares
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, HOUR_S, SETTINGS, WHY_NO_LAW, missing_energy
-from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 
 ENERGY, HOURS, FACTOR = "energy_j", "gpu_hours", "energy_per_gpu_hour_j"
@@ -33,7 +29,6 @@ _MAY_DIFFER = {
     "options": "options",
     "dataset_fraction": "fraction of the data set",
 }
-_RATES = {"log_samples": "samples_per_gpu_hour", "log_steps": "steps_per_gpu_hour"}
 _UNUSABLE = {
     "partial": "a meter missed a part, so their sums are too low and were excluded; measure these "
     "runs again",
@@ -117,63 +112,3 @@ def with_energy(table: pd.DataFrame, constant: tuple[str, ...]) -> pd.DataFrame:
         if len(values) > 1:
             raise Refused(f"{name} differs ({'; '.join(sorted(values))}); select one of them")
     return rows
-
-
-@dataclass(frozen=True)
-class FactorModel(Result):
-    """ln factor (J per GPU-hour) as a sum of terms.
-
-    ``terms``: ``term, estimate, se, low, high, p_value``; the estimates of ``log_samples`` and
-    ``log_steps`` are elasticities: 0.1 means that twice the rate takes 2^0.1 times the energy.
-    """
-
-    rows_field = "terms"
-
-    terms: pd.DataFrame
-    energy_is: str
-    n: int  # runs
-    settings: int  # clusters
-    r2: float
-    left_out: int  # runs without samples or steps
-
-
-def factor_model(table: pd.DataFrame) -> FactorModel:
-    """Fit ln factor ~ ln samples per GPU-hour + ln steps per GPU-hour + workload + hardware.
-
-    Ordinary least squares over runs, with standard errors robust to what the repeats of a setting
-    share, and Student's t with settings - 1 degrees of freedom. The ratio of the two rates is the
-    global batch, so without several of these they are confounded. GPU-hours are in all three
-    ratios: an error in them alone looks like a joint elasticity of 1. Refused as ``with_energy``,
-    if a rate does not vary by itself, or of fewer settings than terms + 3.
-    """
-    rows = with_energy(table, ("energy_is", *POWER_SETTINGS))
-    known = rows[(rows[list(_RATES.values())] > 0).all(axis=1)]
-    if known.empty:
-        raise Refused("samples and steps per GPU-hour are not known")
-    columns: dict[str, Any] = {"Intercept": 1.0}
-    for name in ("workload", "hardware"):
-        for level in sorted(known[name].unique())[1:]:
-            columns[f"C({name})[T.{level}]"] = known[name] == level
-    columns |= {name: np.log(known[column]) for name, column in _RATES.items()}
-    design = pd.DataFrame(columns, known.index).astype(float)
-    model = LeastSquares(design.to_numpy(), np.log(known[FACTOR].to_numpy(float)))
-    clusters = known.groupby(list(SETTINGS), dropna=False).ngroup().to_numpy()
-    settings, terms = len(np.unique(clusters)), design.shape[1]
-    scaled = model.design / np.linalg.norm(model.design, axis=0)
-    if np.linalg.matrix_rank(scaled, tol=1e-8) < terms:
-        raise Refused(
-            "samples and steps per GPU-hour do not vary by themselves; measure several global "
-            "batches per workload and hardware"
-        )
-    if settings < terms + 3:
-        raise Refused(f"{settings} settings for {terms} terms; at least {terms + 3} are needed")
-    errors, freedom = model.cluster_errors(clusters), settings - 1
-    with np.errstate(divide="ignore", invalid="ignore"):
-        p_values = 2 * special.stdtr(freedom, -np.abs(model.params / errors))
-    half = special.stdtrit(freedom, 1 - ERROR / 2) * errors
-    terms_table = pd.DataFrame({
-        "term": design.columns, "estimate": model.params, "se": errors,
-        "low": model.params - half, "high": model.params + half, "p_value": p_values,
-    })  # fmt: skip
-    kind, left_out = str(rows["energy_is"].iloc[0]), len(rows) - len(known)
-    return FactorModel(terms_table, kind, len(known), settings, model.r2, left_out)

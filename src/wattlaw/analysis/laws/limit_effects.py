@@ -20,19 +20,6 @@ def other_limit(limit: Limit) -> Limit:
     return "clock_limit_mhz" if limit == "power_limit_w" else "power_limit_w"
 
 
-def varying_only(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
-    """Return the rows in which ``limit`` is the only limit that differs.
-
-    Where the other limit differs too, the rows without it are kept, or where all have one, those
-    with its highest value: a run at a locked clock is no uncapped run.
-    """
-    other = other_limit(limit)
-    if other not in rows or rows[other].nunique(dropna=False) <= 1:
-        return rows
-    free = rows[rows[other].isna()]
-    return free if len(free) else rows[rows[other] == rows[other].max()]
-
-
 def distinct_limits(limits: pd.Series) -> list[float | None]:
     """Return the distinct limits from high to low, no limit (None) first: it is the reference."""
     values = sorted((float(value) for value in limits.dropna().unique()), reverse=True)
@@ -76,10 +63,7 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
     table = table.reset_index(drop=True)
     limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
     several = table.loc[limits.transform("nunique") > 1, [*names, limit, ENERGY, "energy_is"]]
-    of_runs: dict[Any, Mapping[str, Variation]] = {}
-    if len(several):
-        for varied in variations(table, (TIME, ENERGY)):
-            of_runs |= dict.fromkeys(varied[TIME].runs.index, varied)
+    of_runs = dict(variations(table, (TIME, ENERGY))) if len(several) else {}
     rows = [
         row for group, runs in groups(several, names)
         for row in _rows(group, runs, limit, of_runs[runs.index[0]])

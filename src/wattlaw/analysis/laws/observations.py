@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
-from scipy import special
 
 from wattlaw.analysis.metrics.estimates import (
-    LEVEL,
     ROUNDING,
     Floats,
     Interval,
@@ -100,32 +97,9 @@ class Noise:
     df: int
     share: float = 1.0
     within: float = 0.0
-    within_df: int = 0
 
     def interval(self, estimate: float, se: float) -> Interval:
         return t_interval(estimate, se, self.df)
-
-    def frame(self, x: Floats, log_mean: Floats, leverage: Floats) -> pd.DataFrame:
-        """Return ``x, mean, low, high, prediction_low, prediction_high`` in the units of y.
-
-        ``log_mean`` is the law's ln y at ``x``, and ``leverage`` its variance over ``scale``. The
-        band is for the law, the prediction for one new run. Degrees of freedom of two mean squares
-        together are Satterthwaite's (1946, Biometrics Bulletin 2, 110-114).
-        """
-        with np.errstate(all="ignore"):  # without freedom bounds are infinite, not an error
-            half = t_interval(0.0, 1.0, self.df)[1] * np.sqrt(self.scale * leverage)
-            between, within = self.scale * (leverage + self.share), self.within * (1 - self.share)
-            spread = between + within
-            freedom = np.full_like(spread, self.df)
-            if self.within_df > 0:
-                freedom = spread**2 / (between**2 / self.df + within**2 / self.within_df)
-            ahead = special.stdtrit(freedom, (1 + LEVEL) / 2) * np.sqrt(spread)
-            ahead = np.where(freedom > 0, ahead, np.inf)
-            logs = {
-                "mean": log_mean, "low": log_mean - half, "high": log_mean + half,
-                "prediction_low": log_mean - ahead, "prediction_high": log_mean + ahead,
-            }  # fmt: skip
-            return pd.DataFrame({"x": x} | {name: np.exp(values) for name, values in logs.items()})
 
 
 def sum_of_squares(data: Observations, residuals: Floats) -> float:
@@ -149,7 +123,7 @@ def noise_of_means(data: Observations, between: float, constants: int) -> Noise:
     effective = (n - float((data.repeats**2).sum()) / n) / (k - 1)
     df = k - constants
     scale = between / df if df > 0 else 0.0
-    return Noise(scale, df, 1 / effective, data.within / data.within_df, data.within_df)
+    return Noise(scale, df, 1 / effective, data.within / data.within_df)
 
 
 def lack_of_fit(data: Observations, between: float, constants: int) -> float | None:

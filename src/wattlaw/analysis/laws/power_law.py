@@ -95,11 +95,18 @@ class PowerLaw(Result):
         return -float(LeastSquares(self._fit.design[inside], self._fit.y[inside]).params[1])
 
     def predict(self, x: Sequence[float] | Floats) -> pd.DataFrame:
-        """Return ``observations.Noise.frame`` at ``x``, of the scatter that is ``trusted``."""
+        """Return ``x, mean, low, high`` in the units of y: the law, and its 95 % band.
+
+        The scatter is that which is ``trusted``.
+        """
         at = np.asarray(x, dtype=float)
         design = power_law_design(at)
-        leverage = np.einsum("ij,jk,ik->i", design, self._fit.gram, design)
-        return self._noise.frame(at, design @ self._fit.params, leverage)
+        errors = np.sqrt(np.einsum("ij,jk,ik->i", design, self._fit.gram, design))
+        mean = design @ self._fit.params
+        with np.errstate(all="ignore"):  # without freedom bounds are infinite, not an error
+            half = self._noise.interval(0.0, self._noise.scale**0.5)[1] * errors
+            ends = {"mean": mean, "low": mean - half, "high": mean + half}
+            return pd.DataFrame({"x": at} | {name: np.exp(logs) for name, logs in ends.items()})
 
 
 def fit_power_law(x: Sequence[float] | Floats, y: Sequence[float] | Floats) -> PowerLaw:

@@ -22,12 +22,7 @@ import pandas as pd
 from wattlaw.analysis.laws.fitting import Fit, Fits, fit_groups
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, uncooperative
-from wattlaw.analysis.metrics.groups import (
-    JSON_COLUMNS,
-    differing_options,
-    group_numbers,
-    groups,
-)
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, group_numbers, groups
 from wattlaw.analysis.metrics.metrics import ESTIMATED, WHY_NO_LAW, missing_energy, unit_of
 from wattlaw.analysis.metrics.setting_means import ENERGIES
 from wattlaw.common.formatting import plural
@@ -191,23 +186,17 @@ def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
             by += ["energy_is"] if y in ENERGIES else []
             for unit, rows in series[is_kept].groupby("unit", sort=False):
                 fitted = zip(fit_groups(rows, "gpus", y, by).rows, groups(rows, by), strict=True)
-                fits += [
-                    replace(fit, unit=unit_of(y, str(unit)), nodes=_nodes(of_fit))
-                    for fit, (_, of_fit) in fitted
-                ]
+                for fit, (_, of_fit) in fitted:
+                    known, nodes = of_fit["nodes"], None
+                    if known.notna().all() and not are_imported_without_nodes(of_fit):
+                        nodes = int(known.min()), int(known.max())
+                    fits.append(replace(fit, unit=unit_of(y, str(unit)), nodes=nodes))
     return Fits(tuple(map(_without_estimated, fits)), "gpus", y)
 
 
 def _without_estimated(fit: Fit) -> Fit:
     is_estimated = ESTIMATED in str(fit.group.get("energy_is"))
     return Fit(fit.group, refusal=WHY_NO_LAW) if is_estimated else fit
-
-
-def _nodes(rows: pd.DataFrame) -> tuple[int, int] | None:
-    nodes = rows["nodes"]
-    if nodes.isna().any() or are_imported_without_nodes(rows):
-        return None
-    return int(nodes.min()), int(nodes.max())
 
 
 def are_imported_without_nodes(rows: pd.DataFrame) -> bool:

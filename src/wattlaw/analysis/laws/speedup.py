@@ -26,11 +26,7 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     where energies count different things.
     """
     runs = series.drop_duplicates("run_id").set_index("run_id")
-    of_runs = {
-        run_id: varied
-        for varied in variations(runs, ("time_s", "energy_j", "energy_per_sample_j"))
-        for run_id in varied["time_s"].runs.index
-    }
+    of_runs = dict(variations(runs, ("time_s", "energy_j", "energy_per_sample_j")))
     rows = [
         row
         for label, rows_of_series in series[series["unit"] != "step"].groupby("series", sort=False)

@@ -1,10 +1,9 @@
 """Statistics that analyses share: levels, intervals, tests, means, least squares, criteria."""
 
 import math
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -136,66 +135,16 @@ class LeastSquares:
             t = np.divide(self.params[i], self.errors[i])
         return float(2 * special.stdtr(self.freedom, -abs(t)))
 
-    def joint_p(self, chosen: slice) -> float:
-        """Return p of the F test that all the chosen coefficients are 0."""
-        values, gram = self.params[chosen], self.gram[chosen, chosen]
-        explained = float(values @ np.linalg.pinv(gram) @ values)
-        return f_test_p(explained, len(values), self.squares, self.freedom)
 
-    def cluster_errors(self, clusters: npt.NDArray[np.integer[Any]]) -> Floats:
-        """Return standard errors of all coefficients, robust to what rows of a cluster share.
+def pooled_variance(samples: Iterable[Floats]) -> tuple[float, int]:
+    """Return the variance that samples of one value at least share, and its degrees of freedom.
 
-        Liang and Zeger 1986, Biometrika 73, 13-22, times g / (g - 1) (n - 1) / (n - k) for g
-        clusters. ``clusters`` has the number of each row's, from 0 on.
-        """
-        count, (n, k) = int(clusters.max()) + 1, self.design.shape
-        scores = np.zeros((count, k))
-        np.add.at(scores, clusters, self.design * self.residuals[:, None])
-        factor = count / (count - 1) * (n - 1) / (n - k)
-        return np.asarray(np.sqrt(factor * ((scores @ self.gram) ** 2).sum(0)))
-
-
-@dataclass(frozen=True)
-class Pooled:
-    """Means of samples, and the variance that they share.
-
-    ``freedom`` is 0 without repeats, and where repeats are ``identical`` up to rounding (a replay,
-    a coarse clock): identical repeats do not prove that the mean is certain.
+    s^2 = sum over samples of (x - mean)^2, over n - k. The freedom is 0, and the variance missing,
+    without repeats, and where repeats are identical up to rounding (a replay, a coarse clock):
+    identical repeats do not prove that the mean is certain.
     """
-
-    means: Mapping[Hashable, float]
-    sizes: Mapping[Hashable, int]
-    variance: float  # missing without freedom
-    freedom: int
-    identical: bool
-
-    def contrast(self, weights: Mapping[Any, float]) -> tuple[float, float]:
-        """Return the sum of weights times means, and its error s sqrt(sum of weight^2 / n)."""
-        total = sum(weight * self.means[key] for key, weight in weights.items())
-        share = sum(weight**2 / self.sizes[key] for key, weight in weights.items())
-        return float(total), float(np.sqrt(self.variance * share))
-
-    def interval(self, first_key: Hashable, other: Hashable) -> tuple[float, float, float]:
-        """Return the difference of two means with its 95 % t interval."""
-        if first_key == other:
-            return 0.0, 0.0, 0.0
-        change, error = self.contrast({first_key: 1.0, other: -1.0})
-        if not self.freedom:
-            return change, np.nan, np.nan
-        return change, *t_interval(change, error, self.freedom)
-
-
-def pool(samples: Mapping[Any, Floats]) -> Pooled:
-    """Return the means of ``samples``, each of one value at least, and their pooled variance.
-
-    s^2 = sum over samples of (x - mean)^2, over n - k degrees of freedom; it assumes one variance.
-    """
-    means = {key: float(values.mean()) for key, values in samples.items()}
-    sizes = {key: len(values) for key, values in samples.items()}
-    squares = sum(float(((values - means[key]) ** 2).sum()) for key, values in samples.items())
-    count = sum(sizes.values())
-    freedom = count - len(samples)
-    is_identical = freedom > 0 and squares <= count * ROUNDING**2
-    freedom = 0 if is_identical else freedom
-    variance = squares / freedom if freedom else np.nan
-    return Pooled(means, sizes, variance, freedom, is_identical)
+    every = list(samples)
+    squares = sum(float(((values - values.mean()) ** 2).sum()) for values in every)
+    count = sum(map(len, every))
+    freedom = count - len(every) if squares > count * ROUNDING**2 else 0
+    return squares / freedom if freedom else np.nan, freedom

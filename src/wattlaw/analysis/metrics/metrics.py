@@ -96,7 +96,12 @@ def run_metrics(
     training = training_windows(epochs)
     measured = measured_windows(training)
     timed = _phase(measured, energy_scope).join(_utilisation(measured))
-    timed = timed[timed["block_time_s"] > 0].join(_place(measured)).join(time_errors(measured))
+    hosts = measured[["run_id", "host"]].drop_duplicates().sort_values(["run_id", "host"])
+    place = pd.DataFrame({
+        "hosts": hosts.groupby("run_id")["host"].agg(",".join),
+        "session": measured["start_ns"].groupby(measured["run_id"]).min() // _DAY_NS,
+    })  # fmt: skip
+    timed = timed[timed["block_time_s"] > 0].join(place).join(time_errors(measured))
     evaluations = epochs[epochs["phase"] == "evaluate"]
     evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)], energy_scope)[
         ["block_time_s", "block_energy_j"]
@@ -188,12 +193,6 @@ def _phase(windows: pd.DataFrame, energy_scope: str) -> pd.DataFrame:
     # The part of an epoch next to an evaluation may be too short for a measurement.
     usable = windows[windows["duration_s"] >= _LEAST_SHARE * hosts["duration_s"].transform("sum")]
     return table.join(energies(usable, energy_scope))
-
-
-def _place(windows: pd.DataFrame) -> pd.DataFrame:
-    hosts = windows[["run_id", "host"]].drop_duplicates().sort_values(["run_id", "host"])
-    day = windows["start_ns"].groupby(windows["run_id"]).min() // _DAY_NS
-    return pd.DataFrame({"hosts": hosts.groupby("run_id")["host"].agg(",".join), "session": day})
 
 
 def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.metrics.estimates import Floats, pool
+from wattlaw.analysis.metrics.estimates import Floats, pooled_variance
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED, source_of
 
@@ -121,9 +121,9 @@ class Overheads:
         parts = parts_of_runs(rows, group)
         parts = parts[parts[["startup_s", *_OF_EPOCHS]].notna().any(axis=1)]
         times = pd.Series(beside_training(parts, 1.0)[0], parts.index, dtype=float)
-        logs = {key: np.log(own.to_numpy()) for key, own in times[times > 0].groupby(group)}
-        pooled, means = pool(logs), parts.groupby(group).mean()
-        spread = float(np.sqrt(pooled.variance)) if pooled.freedom else 0.0
+        logs = (np.log(own.to_numpy()) for _, own in times[times > 0].groupby(group))
+        variance, freedom = pooled_variance(logs)
+        spread, means = float(np.sqrt(variance)) if freedom else 0.0, parts.groupby(group).mean()
         return cls([distinct[int(at)] for at in means.index], means, spread)
 
     def beside(self, settings: Sequence[Setting], epochs: Sequence[float]) -> tuple[Floats, Floats]:

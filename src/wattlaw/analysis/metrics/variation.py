@@ -162,7 +162,9 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
     freedom_of[0, has_enough] = own_freedom[has_enough]
-    of_settings[0] = _widened(of_settings[0], rows[known], levels[-1])
+    # A run varies no less than its own steps leave its mean unknown.
+    own = rows.get("time_error", 0.0 * quantity)[known].fillna(0.0).pow(2).groupby(levels[-1])
+    of_settings[0] = np.fmax(of_settings[0], own.mean().reindex(range(size), fill_value=0.0))
     parts = np.array(shares) * of_settings
     total = parts.sum(0)
     of_mean = total**2 / (parts**2 / freedom_of).sum(0)
@@ -176,23 +178,16 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
         log=np.log(quantity[known].to_numpy(float)), setting=setting[known],
         session=group_numbers(places, ["hosts", "session"]), nodes=group_numbers(places, ["hosts"]),
     )  # fmt: skip
-    of_run = np.array([of_settings[0], freedom_of[0]])
     return Variation(
-        np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs, of_run
-    )
+        np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs,
+        of_run=np.array([of_settings[0], freedom_of[0]]),
+    )  # fmt: skip
 
 
-def _widened(variances: Floats, rows: pd.DataFrame, setting: pd.Series) -> Floats:
-    """A run varies no less than its own steps leave its mean unknown."""
-    if "time_error" not in rows:
-        return variances
-    own = rows["time_error"].fillna(0.0).pow(2).groupby(setting).mean()
-    widened: Floats = np.fmax(variances, own.reindex(range(len(variances)), fill_value=0.0))
-    return widened
-
-
-def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, Variation]]:
-    """Yield how quantities vary in each group of ``JOB``, by the index of runs.
+def variations(
+    table: pd.DataFrame, names: Sequence[str]
+) -> Iterator[tuple[Hashable, dict[str, Variation]]]:
+    """Yield how quantities vary among runs that are alike in ``JOB``, with the index of each run.
 
     Energies of a setting that count different things show nothing.
     """
@@ -201,10 +196,11 @@ def variations(table: pd.DataFrame, names: Sequence[str]) -> Iterator[dict[str, 
     for _, rows in with_slow_nodes(table).groupby(jobs, dropna=False):
         setting = group_numbers(rows, settings)
         alike = rows["energy_is"].groupby(setting).transform("nunique") <= 1
-        yield {
+        varied = {
             name: variation(rows[name].where(alike | ("energy" not in name)), setting, rows)
             for name in names
         }
+        yield from ((run, varied) for run in rows.index)
 
 
 def _absent(rows: pd.DataFrame) -> set[str]:

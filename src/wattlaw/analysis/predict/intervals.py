@@ -1,6 +1,6 @@
 """A prediction: values with intervals, the parts of a step, and what they rest on."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -53,17 +53,6 @@ class Basis(Result):
 
 
 @dataclass(frozen=True)
-class NextMeasurement(Result):
-    """The single measurement that is expected to narrow the intervals most.
-
-    ``interval_ratio`` is the expected factor by which log(high / low) of the step time shrinks.
-    """
-
-    setting: Setting
-    interval_ratio: float
-
-
-@dataclass(frozen=True)
 class Prediction(Result):
     """Time, power and energy of one setting, with 90 % intervals for a future run.
 
@@ -95,7 +84,6 @@ class Prediction(Result):
     bottleneck: str
     p_faster: float | None
     rests_on: Basis
-    next_measurement: NextMeasurement | None
     extrapolates: tuple[str, ...]
     warnings: tuple[Caution, ...]
     energy_is: str | None
@@ -106,9 +94,6 @@ class Prediction(Result):
     peak_memory_bytes_ci: tuple[float, float] | None = None
     fits: float | None = None
     out_of_memory: bool = False  # in a run
-    #: Draws of the step time of a future run, for questions that intervals do not answer.
-    step_time_draws_s: Floats | None = field(default=None, repr=False, compare=False)
-    power_draws_w: Floats | None = field(default=None, repr=False, compare=False)
 
     def to_dict(self) -> dict[str, Any]:
         values = super().to_dict()

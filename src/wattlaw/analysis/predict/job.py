@@ -315,6 +315,12 @@ def job_of(
         observations = [replace(item, network=network) for item in observations]
     pairs = zip(observations, rest_w, strict=True)
     hosts = [(item.setting, rest) for item, rest in pairs if rest > 0]
+    memory = None
+    if stored is not None:  # runs of the job, whatever their status
+        done = comparable.rows
+        alike = stored["workload"].isin(done["workload"]) & stored["options"].isin(done["options"])
+        alike &= stored["hardware"].isin(done["hardware"]) | stored["hardware"].isna()
+        memory = memory_of(stored[alike])
     return Job(
         workload=workload,
         hardware=None if pd.isna(hardware) else str(hardware),
@@ -330,15 +336,8 @@ def job_of(
         worker=comparable.worker,
         network=network,
         is_single=bool((rows["gpus"] == 1).all() and (rows["parallelism"] == "none").all()),
-        memory=None if stored is None else memory_of(_stored_of(stored, comparable.rows)),
+        memory=memory,
     )
-
-
-def _stored_of(stored: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the runs of a job in a store, whatever their status; ``rows`` are done ones."""
-    alike = stored["workload"].isin(rows["workload"]) & stored["options"].isin(rows["options"])
-    hardware = stored["hardware"].isin(rows["hardware"]) | stored["hardware"].isna()
-    return stored[alike & hardware]
 
 
 def _knows_gpus(energy_is: str | None, has_rest: bool) -> bool:

@@ -115,6 +115,7 @@ class Layout:
         nodes = array(item.nodes or 1 for item in settings)
         most = array(max(item.gpus_per_node or (1,)) for item in settings)
         infinite = float("inf")
+        places = {name: place for place, name in enumerate(reference.precisions)}
         return cls(
             reference=reference,
             gpus=gpus,
@@ -133,7 +134,8 @@ class Layout:
                 else 0.0
                 for item in settings
             ),
-            precision=np.array([_index(reference, item.precision) for item in settings]),
+            # Of a precision that no run has, the place is after all observed ones.
+            precision=np.array([places.get(item.precision, len(places)) for item in settings]),
             power_limit_w=array(item.power_limit_w or infinite for item in settings),
             clock_limit_mhz=array(item.clock_limit_mhz or infinite for item in settings),
             epoch_steps=np.full(len(settings), infinite),
@@ -157,9 +159,3 @@ class Layout:
 def _micro(settings: Sequence[Setting]) -> Floats:
     """Return the samples of micro-batches; a batch that is not known is one sample."""
     return np.array([item.samples / item.gpus / item.gradient_accumulation for item in settings])
-
-
-def _index(reference: Reference, precision: str | None) -> int:
-    """Return the place of a precision; after all observed ones if none has it."""
-    names = reference.precisions
-    return names.index(precision) if precision in names else len(names)

@@ -104,7 +104,11 @@ def layout_cells(
         status = "unlikely" if row.fits is not None and row.fits < LEAST_FIT else "predicted"
         speed = {"per_s": work / row.step_time_s, "per_s_ci": (work / high_s, work / low_s)}
         add(row.setting, status, **speed, fits=row.fits)
-    cells = _cut([_best(of, chosen) for of in found.values()])
+
+    def rank(cell: Cell) -> tuple[bool, int, float]:
+        return cell.setting == chosen, _RANKS.index(cell.status), cell.per_s or 0.0
+
+    cells = _cut([replace(max(of, key=rank), folded=len(of) - 1) for of in found.values()])
     unit = "samples" if network is None else "tokens"
     return LayoutCells(job, chosen, unit, rows, columns, cells)
 
@@ -152,13 +156,6 @@ def _variants(
         else:
             possible.append(setting)
     return possible, next(iter(faults), "")
-
-
-def _best(cells: Sequence[Cell], chosen: Setting) -> Cell:
-    best = max(cells, key=lambda item: (
-        item.setting == chosen, _RANKS.index(item.status), item.per_s or 0.0
-    ))  # fmt: skip
-    return replace(best, folded=len(cells) - 1)
 
 
 def _cut(cells: Sequence[Cell]) -> tuple[Cell, ...]:

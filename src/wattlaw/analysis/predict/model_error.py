@@ -29,8 +29,9 @@ from wattlaw.analysis.predict.observation import Floats
 TIME_ERROR, POWER_ERROR = 0.02, 0.025
 #: Standard deviation, in logs, of the power of a run around that of its setting.
 POWER_NOISE = 0.006
-#: Distances, in logs, at which the correlation is exp(-1/2).
-_GPUS, _BATCH, _LIMIT = 0.7, 0.7, 0.3
+#: Distances, in logs, at which the correlation is exp(-1/2): of GPUs, nodes, samples and number of
+#: micro-batches, power limit and clock limit.
+_DISTANCES = (0.7, 0.7, 0.7, 0.7, 0.3, 0.3)
 #: No limit counts as this times the highest limit or power.
 _FREE = 1.2
 
@@ -50,22 +51,14 @@ def features(*layouts: Layout) -> list[Floats]:
     """Return the coordinates of settings between which errors are similar, for each layout."""
     limits_w = np.concatenate([layout.power_limit_w for layout in layouts])
     highest_w = max([layouts[0].reference.power_w, *limits_w[np.isfinite(limits_w)]])
-    return [_features(layout, _FREE * float(highest_w)) for layout in layouts]
-
-
-def _features(layout: Layout, free_w: float) -> Floats:
-    clock = np.minimum(layout.clock_limit_mhz / layout.reference.clock_mhz, 1.0)
-    return np.column_stack(
-        [
-            np.log(layout.gpus) / _GPUS,
-            np.log(layout.nodes) / _GPUS,
-            np.log(layout.micro) / _BATCH,
-            np.log(layout.parts) / _BATCH,
-            np.log(np.minimum(layout.power_limit_w, free_w)) / _LIMIT,
-            np.log(clock) / _LIMIT,
-            layout.precision * 10.0,
-        ]
-    )
+    rows = []
+    for layout in layouts:
+        watts = np.minimum(layout.power_limit_w, _FREE * float(highest_w))
+        clock = np.minimum(layout.clock_limit_mhz / layout.reference.clock_mhz, 1.0)
+        amounts = layout.gpus, layout.nodes, layout.micro, layout.parts, watts, clock
+        places = [np.log(x) / far for x, far in zip(amounts, _DISTANCES, strict=True)]
+        rows.append(np.column_stack([*places, layout.precision * 10.0]))
+    return rows
 
 
 def correlation(one: Floats, other: Floats) -> Floats:

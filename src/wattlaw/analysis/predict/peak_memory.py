@@ -110,12 +110,6 @@ class MemoryModel:
         errors = self.values["error"] * dice.standard_t(_FREEDOM, peaks.shape)
         return np.asarray(peaks * np.exp(errors))
 
-    def chance(
-        self, settings: Sequence[Setting], networks: Sequence[Network], memory_gib: float
-    ) -> Floats:
-        """Return the probability that each setting fits."""
-        return np.asarray((self.peaks_gib(settings, networks) < memory_gib).mean(0))
-
 
 def learn(peaks: Sequence[Peak], seed: int = 0) -> MemoryModel:
     """Return the memory model after the peaks of runs; without any, that of the priors."""

@@ -338,17 +338,13 @@ def _log_likelihood(
     for index, name in enumerate(PARTS):
         known = ~np.isnan(data.parts[index])
         if known.any():
-            residual = (data.parts[index] - _part(steps, name, data))[:, known]
+            part: Floats = getattr(steps, name)
+            if name == "communication_s":  # with the wait for the slowest rank, if not known
+                part = part + steps.waiting_s * np.isnan(data.parts[PARTS.index("waiting_s")])
+            residual = (data.parts[index] - part)[:, known]
             tail = np.log1p((residual / data.part_errors[index, known]) ** 2 / FREEDOM)
             total = total - (FREEDOM + 1) / 2 * tail @ data.part_weights[known]
     return np.where(np.isfinite(total), total, -1e300)
-
-
-def _part(steps: Step, name: str, data: _Data) -> Floats:
-    part: Floats = getattr(steps, name)
-    if name == "communication_s":  # includes the wait for the slowest rank, if that is not known
-        part = part + steps.waiting_s * np.isnan(data.parts[PARTS.index("waiting_s")])
-    return part
 
 
 def grouped_t(

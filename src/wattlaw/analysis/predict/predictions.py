@@ -1,9 +1,8 @@
-"""Predictions from a job's posterior, and the measurement that would narrow them most."""
+"""Predictions from a job's posterior, and what they rest on."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict import model_error
 from wattlaw.analysis.predict.host_power import HostPower
-from wattlaw.analysis.predict.intervals import Basis, Components, NextMeasurement, Prediction, pair
+from wattlaw.analysis.predict.intervals import Basis, Components, Prediction, pair
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import LEARNED, Priors
 from wattlaw.analysis.predict.posterior import Fitted, fit
@@ -70,7 +69,6 @@ def predict(
         for name in ("compute_s", "communication_s", "input_s", "waiting_s")
     ]
     reference = times[:, -1] / compared[-1].samples if baseline else None
-    needed = next_measurement(posterior, settings)
     watts = None
     if powers is not None:
         watts = powers[:, : len(settings)] * [item.gpus for item in settings]
@@ -104,13 +102,10 @@ def predict(
             bottleneck=components.bottleneck,
             p_faster=None if reference is None else float((per_sample_s < reference).mean()),
             rests_on=_basis(posterior, unknown),
-            next_measurement=needed[index],
             extrapolates=measured.exceeded_by(setting),
             energy_is=None if energy_j is None else energy_is,
             warnings=_warnings(posterior, setting, unknown),
             seed=posterior.seed,
-            step_time_draws_s=step_s,
-            power_draws_w=power_w,
         )
         rows.append(row)
     return rows
@@ -178,18 +173,15 @@ class MeasuredRange:
         return tuple(outside)
 
 
-def _limits(setting: Setting) -> tuple[float | None, float | None]:
-    return setting.power_limit_w, setting.clock_limit_mhz
-
-
 def _warnings(posterior: Fitted, setting: Setting, unknown: set[str]) -> tuple[Caution, ...]:
     seen = [item.setting for item in posterior.observations]
     precisions = {item.precision for item in seen}
-    limits = {_limits(item) for item in seen}
+    limits = {(item.power_limit_w, item.clock_limit_mhz) for item in seen}
+    own = setting.power_limit_w, setting.clock_limit_mhz
     conditions = (
         ("between-nodes-assumed", "network between nodes" in unknown),
         ("inside-node-assumed", "network inside a node" in unknown),
-        ("limits-assumed", len(limits) == 1 and _limits(setting) not in limits),
+        ("limits-assumed", len(limits) == 1 and own not in limits),
         ("placement-unknown", setting.gpus_per_node is None and setting.gpus > 1),
         ("batch-unknown", setting.local_batch is None),
         ("precision-assumed", setting.precision not in precisions),
@@ -219,62 +211,3 @@ _TEXTS = {
     "runs.",
     "precision-assumed": "No run used this precision. Its speed is assumed.",
 }
-
-
-def next_measurement(
-    posterior: Fitted, settings: Sequence[Setting]
-) -> list[NextMeasurement | None]:
-    """Return, for each setting, the candidate whose measurement narrows its interval most.
-
-    The variance that remains is (1 - rho^2) of the present one, with rho the correlation of the log
-    times of future runs of both settings over the posterior's draws (linear regression). None if
-    no candidate narrows it by 5 %.
-    """
-    options = _candidates(posterior, settings)
-    if not options:
-        return [None] * len(settings)
-    targets = np.log(posterior.runs(settings)[1])
-    # Another seed: the noise of the measurement is not that of the predicted run.
-    measured = np.log(replace(posterior, seed=posterior.seed + 1).runs(options)[1])
-    targets = (targets - targets.mean(0)) / targets.std(0)
-    measured = (measured - measured.mean(0)) / measured.std(0)
-    correlation = targets.T @ measured / targets.shape[0]
-    ratios = np.sqrt(np.maximum(0.0, 1 - correlation**2))
-    measurements: list[NextMeasurement | None] = []
-    for setting, row in zip(settings, ratios, strict=True):
-        order = [index for index in np.argsort(row, kind="stable") if options[index] != setting]
-        best = int(order[0]) if order else -1
-        is_useful = best >= 0 and row[best] < 0.95
-        measurements.append(NextMeasurement(options[best], float(row[best])) if is_useful else None)
-    return measurements
-
-
-def _candidates(posterior: Fitted, settings: Sequence[Setting]) -> list[Setting]:
-    """Return settings no larger than needed: one change of a measured setting at a time."""
-    seen = dict.fromkeys(item.setting for item in posterior.observations)  # in their order
-    largest = max(seen, key=lambda item: item.gpus)
-    most = max(item.gpus for item in settings)
-    node = max((max(item.gpus_per_node or (1,)) for item in (*seen, *settings)), default=1)
-    candidates: dict[Setting, None] = {}
-
-    def add(base: Setting, gpus: int, nodes: int | None = None) -> None:
-        placement = None if base.gpus_per_node is None else (1,) * gpus
-        if placement and nodes is None:
-            placement = Setting.packed(gpus, node).gpus_per_node
-        with suppress(BadInput):  # a layout may need more GPUs
-            candidates[replace(base, gpus=gpus, nodes=None, gpus_per_node=placement)] = None
-
-    if most > 1:
-        add(largest, 2)
-        add(largest, 2, 2)
-    for factor in (2, 4):
-        if largest.gpus * factor < most:
-            add(largest, largest.gpus * factor)
-    for target in settings:  # the target's batch or limit on the largest measured placement
-        changed = replace(
-            largest, local_batch=target.local_batch, precision=target.precision,
-            power_limit_w=target.power_limit_w, clock_limit_mhz=target.clock_limit_mhz,
-            gradient_accumulation=target.gradient_accumulation,
-        )  # fmt: skip
-        candidates[changed] = None
-    return [item for item in candidates if item not in seen]

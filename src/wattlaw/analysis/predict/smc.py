@@ -69,16 +69,19 @@ def sample(
         best = np.argsort(-log_likelihood(guessed), kind="stable")[:STARTS]
         starts = np.vstack([starts, guessed[best]])
     modes = climb(log_posterior, starts)
-    path = _Path(log_posterior, _Mixture.around(log_posterior, modes))
-    state = path.state(path.mixture.draws(dice, first.shape[0]))
-    exponent = 0.0
+    mixture = _Mixture.around(log_posterior, modes)
+
+    def at_points(at: Floats) -> _State:
+        return _State(at, log_posterior(at), mixture.log_density(at))
+
+    state, exponent = at_points(mixture.draws(dice, first.shape[0])), 0.0
     for _ in track(range(_MOST_STAGES), "Fitting the prediction model"):
         gain = state.posterior - state.start
         step = _next_step(gain, 1 - exponent)
         exponent += step
         is_last = exponent >= 1 - 1e-9
-        chains = _Chains(path, state, _weights(gain * step), exponent, dice)
-        state = chains.run(LENGTH, _LAST if is_last else 1)
+        thinning = _LAST if is_last else 1
+        state = _stage(at_points, state, _weights(gain * step), exponent, thinning, dice)
         if is_last:
             break
     return state.at
@@ -144,15 +147,6 @@ class _Mixture:
             for share, mean, inverse in zip(self.shares, self.means, self.inverses, strict=True)
         ]
         return np.asarray(np.logaddexp.reduce(terms, axis=0))
-
-
-@dataclass(frozen=True)
-class _Path:
-    log_posterior: LogLikelihood
-    mixture: _Mixture
-
-    def state(self, at: Floats) -> _State:
-        return _State(at, self.log_posterior(at), self.mixture.log_density(at))
 
 
 def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
@@ -228,52 +222,37 @@ def _next_step(gain: Floats, most: float) -> float:
     return high
 
 
-class _Chains:
-    def __init__(
-        self,
-        path: _Path,
-        state: _State,
-        weights: Floats,
-        exponent: float,
-        dice: np.random.Generator,
-    ) -> None:
-        self.path, self.exponent, self.dice = path, exponent, dice
-        self.mean = weights @ state.at
-        centred = state.at - self.mean
-        size = self.mean.size
-        spread = (centred * weights[:, None]).T @ centred + 1e-6 * np.eye(size)
-        self.root = np.linalg.cholesky(spread)
-        self.inverse = np.linalg.inv(self.root).T
-        # Systematic resampling.
-        positions = (dice.random() + np.arange(CHAINS)) / CHAINS
-        chosen = np.minimum(np.searchsorted(np.cumsum(weights), positions), weights.size - 1)
-        self.state = state.take(chosen)
-        self.target = self._target(self.state)
+def _stage(
+    at_points: Callable[[Floats], _State], start: _State, weights: Floats, exponent: float,
+    thinning: int, dice: np.random.Generator,
+) -> _State:  # fmt: skip
+    """Return the particles of a stage: all of chains that start at resampled ones."""
+    mean = weights @ start.at
+    centred = start.at - mean
+    spread = (centred * weights[:, None]).T @ centred + 1e-6 * np.eye(mean.size)
+    root = np.linalg.cholesky(spread)
+    inverse = np.linalg.inv(root).T
 
-    def run(self, length: int, thinning: int) -> _State:
-        states = []
-        for turn in range(length * thinning):
-            self._move(_CORRELATIONS[turn % len(_CORRELATIONS)])
-            if turn % thinning == thinning - 1:
-                states.append(self.state)
-        return _State(
-            np.concatenate([state.at for state in states]),
-            np.concatenate([state.posterior for state in states]),
-            np.concatenate([state.start for state in states]),
-        )
-
-    def _target(self, state: _State) -> Floats:
-        """Return the log of the stage's density over the fitted normal density."""
-        scaled = (state.at - self.mean) @ self.inverse
-        between = self.exponent * state.posterior + (1 - self.exponent) * state.start
+    def heights(state: _State) -> Floats:  # log of the stage's density over the normal one
+        scaled = (state.at - mean) @ inverse
+        between = exponent * state.posterior + (1 - exponent) * state.start
         return np.asarray(between + 0.5 * (scaled**2).sum(1))
 
-    def _move(self, correlation: float) -> None:
-        at = self.state.at
-        jump = self.dice.standard_normal(at.shape) @ self.root.T
-        kept = correlation * (at - self.mean)
-        proposed = self.path.state(self.mean + kept + np.sqrt(1 - correlation**2) * jump)
-        target = self._target(proposed)
-        accepted = np.log(self.dice.random(CHAINS)) < target - self.target
-        self.state = proposed.where(accepted, self.state)
-        self.target = np.where(accepted, target, self.target)
+    # Systematic resampling.
+    positions = (dice.random() + np.arange(CHAINS)) / CHAINS
+    chosen = np.minimum(np.searchsorted(np.cumsum(weights), positions), weights.size - 1)
+    state = start.take(chosen)
+    height, kept = heights(state), list[_State]()
+    for turn in range(LENGTH * thinning):
+        correlation = _CORRELATIONS[turn % len(_CORRELATIONS)]
+        jump = dice.standard_normal(state.at.shape) @ root.T
+        near = mean + correlation * (state.at - mean)
+        proposed = at_points(near + np.sqrt(1 - correlation**2) * jump)
+        proposed_height = heights(proposed)
+        accepted = np.log(dice.random(CHAINS)) < proposed_height - height
+        state = proposed.where(accepted, state)
+        height = np.where(accepted, proposed_height, height)
+        if turn % thinning == thinning - 1:
+            kept.append(state)
+    parts = zip(*(vars(each).values() for each in kept), strict=True)
+    return _State(*map(np.concatenate, parts))

@@ -76,7 +76,10 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     unit_s = reference.compute_s * values["compute"]
     floor, sharp = values["floor"], values["sharpness"]
     kinds, which = layout.kinds
-    busy = kinds.micro / _precision(values, kinds)
+    speed: Floats = np.ones((1, 1))
+    for index in kinds.other_precisions:
+        speed = np.where(kinds.precision == index, values[f"precision_{index}"], speed)
+    busy = kinds.micro / speed
     power_limit, clock_limit = kinds.power_limit_w / reference.power_w, kinds.clock_limit_mhz
     slowed, active_w = at_limits(values, power_limit, clock_limit / reference.clock_mhz, busy)
     micro = _smooth_max(slowed, floor, sharp)
@@ -139,13 +142,6 @@ def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:
     high, low = np.maximum(one, other), np.minimum(one, other)
     ratio = np.log(np.maximum(low, 1e-300) / high)
     return high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
-
-
-def _precision(values: Parameters, layout: Layout) -> Floats:
-    speed: Floats = np.ones((1, 1))
-    for index in layout.other_precisions:
-        speed = np.where(layout.precision == index, values[f"precision_{index}"], speed)
-    return speed
 
 
 def _growth(values: Parameters, layout: Layout) -> Floats:

@@ -1,13 +1,11 @@
-"""Power caps and clocks: exponents compared, and the effect on time and energy."""
+"""Power caps and clocks: their effect on time and energy."""
 
-from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.limit_comparison import DIFFERENT, MARGIN, SAME
 from wattlaw.analysis.laws.limit_effects import Limit, other_limit
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.common import formatting as fmt
@@ -19,35 +17,6 @@ from wattlaw.study.labels import LIMIT_NAMES, LIMIT_UNITS, limit_label
 
 #: With more worker counts, lines are named "smallest count" and "largest count".
 _MAX_COUNTS = 7
-
-
-def comparisons(findings: Findings) -> tables.Table | None:
-    rows = [
-        vars(comparison)
-        | {"series": series, "kind": comparison.limit}
-        | dict(comparison.largest.drop("equivalence_p"))
-        for series, comparison in findings.comparisons
-    ]
-    return tables.build(
-        "comparisons",
-        "Does a limit change the exponent β?",
-        [
-            tables.text("series", "series"),
-            tables.text("limit", lambda row: LIMIT_NAMES[row["kind"]]),
-            tables.text("verdict", "verdict"),
-            tables.p_value("p of a difference", "difference_p"),
-            tables.p_value("p of equivalence", "equivalence_p"),
-            tables.number("largest difference of β", "beta_difference", 2),
-            tables.interval("90 % interval", "beta_difference", 2),
-            tables.text("at", lambda row: limit_label(row["kind"], row["limit"])),
-            tables.number("margin", lambda _: MARGIN),
-            tables.text("computed from", "basis"),
-        ],
-        rows,
-        note="Analysis of covariance of ln t over limits and ln N. A difference is shown where its "
-        "p is below 0.05. Only the equivalence test (two one-sided tests against the margin) shows "
-        "that β is the same; a difference that is not significant does not.",
-    )
 
 
 def effects(findings: Findings) -> tables.Table | None:
@@ -107,19 +76,6 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
 
 
 def limit_sentences(findings: Findings) -> Iterator[str]:
-    for kind, name in LIMIT_NAMES.items():
-        compared = [
-            comparison for _, comparison in findings.comparisons if comparison.limit == kind
-        ]
-        if compared:
-            counts = Counter(comparison.verdict for comparison in compared)
-            verdicts = (
-                (counts[SAME], f"the same within {MARGIN:g}"),
-                (counts[DIFFERENT], "different"),
-                (len(compared) - counts[SAME] - counts[DIFFERENT], "undecided"),
-            )
-            text = ", ".join(f"{verdict} in {count}" for count, verdict in verdicts if count)
-            yield f"Exponent β under each {name}: {text} of {len(compared)} series compared."
     rows = effects_by_workload(findings)
     per = "workload and hardware" if "hardware" in findings.varying_settings else "workload"
     for kind, label in dict.fromkeys((row["kind"], row["label"]) for row in rows):

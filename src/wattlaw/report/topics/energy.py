@@ -1,6 +1,5 @@
 """Energy against workers, speed and GPU-hours: its factor, and totals with carbon and cost."""
 
-import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -30,12 +29,6 @@ from wattlaw.study.labels import setting_label
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
-_LEVEL = re.compile(r"C\((\w+)\)\[T\.(.*)\]", re.DOTALL)
-_TERMS = {
-    "Intercept": "constant",
-    "log_samples": "elasticity of samples per GPU-hour",
-    "log_steps": "elasticity of steps per GPU-hour",
-}
 _FACTOR = ("factor_w", "factor_w_low", "factor_w_high")
 _WIDTH, _HEIGHT = 400, 290
 #: With more settings, only every nth is drawn.
@@ -81,32 +74,6 @@ def factors(findings: Findings) -> tables.Table | None:
         "counted) while training. Proportional: yes if the 95 % interval of the exponent is within "
         f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell)."
         f"{suspect_note(findings)}",
-    )
-
-
-def factor_terms(findings: Findings) -> tables.Table | None:
-    model = findings.factor_model
-    if model is None:
-        return None
-
-    def term(row: dict[str, Any]) -> str:
-        level = _LEVEL.fullmatch(row["term"])
-        return f"{level[1]} {level[2]}" if level else _TERMS.get(row["term"], row["term"])
-
-    return tables.build(
-        "factor_terms",
-        "What the energy factor depends on (ln factor as a sum of terms)",
-        [
-            tables.text("term", term),
-            tables.number("estimate", "estimate"),
-            tables.number("SE", "se", 2),
-            tables.interval("95 % interval", "", ends=("low", "high")),
-            tables.p_value("p", "p_value"),
-        ],
-        model.terms.to_dict("records"),
-        note=f"{model.energy_is}; {model.n} runs of {model.settings} settings, R² "
-        f"{fmt.number(model.r2)}. An elasticity of 0.1 means that twice the rate uses 2^0.1 = 1.07 "
-        "times the energy per GPU-hour. Standard errors account for what repeats share.",
     )
 
 
@@ -251,8 +218,6 @@ def factor(findings: Findings) -> Spec | None:
     table = _with_sd(facets.rows, "energy_per_gpu_hour_j", HOUR_S)
     styles, noun = charts.line_styles(facets.lines, 2 * _WIDTH), worker_noun(findings)
     notes = ["Each point is a setting.", charts.SD_BARS, counted_note(findings)]
-    model = findings.factor_model
-    terms = {} if model is None else {row["term"]: row for row in model.terms.to_dict("records")}
     panels = []
     for rate in ("samples", "steps"):
         rows = table.rename(columns={f"{rate}_per_gpu_hour": "at"})
@@ -261,9 +226,6 @@ def factor(findings: Findings) -> Spec | None:
             x = charts.x_axis("at", f"{rate} per {noun}-hour (1/h)", rows["at"], log=True)
             y = charts.y_axis("mean", f"mean power per {noun} (W)", charts.y_values(rows))
             panels.append(charts.panel(_points(rows, x, y, styles), "", _WIDTH, _HEIGHT))
-        if term := terms.get(f"log_{rate}"):
-            text = fmt.with_interval(term["estimate"], term["low"], term["high"], 2)
-            notes.append(f"Elasticity with {rate}: {text}.")
     if not panels:
         return None
     return charts.figure(panels, 2, [*notes, facets.omitted], 2 * _WIDTH)

@@ -127,7 +127,7 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
     named = partial(label, worker=worker, among_others=predictions.has_layouts)
     for hardware, baseline in predictions.baselines:
         rows = [row for row in predictions.rows if row.hardware == hardware]
-        basis, needed = rows[0].rests_on, rows[-1].next_measurement
+        basis = rows[0].rests_on
         where = f"{hardware}: " if len(predictions.baselines) > 1 else ""
         on = f"on {_listed(basis.gpus)} {worker}{'s' * (basis.gpus != (1,))}"
         if basis.nodes:
@@ -136,11 +136,6 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         counted = fmt.plural(basis.observations, "observation")
         texts.append(f"{where}Rests on {counted} {on}{energy}.")
         texts.append(f"{where}P(faster) is relative to {named(baseline)}.")
-        if needed is not None:
-            texts.append(
-                f"{where}A measurement of {named(needed.setting)} is expected to "
-                f"narrow the intervals by {fmt.percent(1 - needed.interval_ratio, 2)}."
-            )
     return tuple(texts)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
-from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits, varying_only
+from wattlaw.analysis.laws.limit_effects import Limit, at_limit, distinct_limits
 from wattlaw.analysis.laws.observations import MIN_DISTINCT, POOLING_LEVEL
 from wattlaw.analysis.laws.power_law import power_law_design
 from wattlaw.analysis.metrics.estimates import ERROR, LEVEL, ROUNDING, LeastSquares, f_test_p
@@ -21,6 +21,7 @@ from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.study.labels import limit_label
+from wattlaw_papers.claims.effects import varying_only
 
 TIME = "time_s"
 #: Exponents that differ by less are equal: a factor of 1.2 in time over one of 40 in GPUs.
@@ -109,7 +110,9 @@ def compare_limits(series_rows: pd.DataFrame, limit: Limit = "power_limit_w") ->
     }
     difference_p = None  # of exact data, whose residuals are rounding
     if np.sqrt(model.variance) > _ROUNDING * float(logs["y"].std()):
-        difference_p = model.joint_p(slopes)
+        values, gram = model.params[slopes], model.gram[slopes, slopes]
+        explained = float(values @ np.linalg.pinv(gram) @ values)
+        difference_p = f_test_p(explained, len(values), model.squares, model.freedom)
     frame = pd.DataFrame(columns)
     equivalence_p, verdict = float(frame["equivalence_p"].max()), UNKNOWN
     if equivalence_p < ERROR:

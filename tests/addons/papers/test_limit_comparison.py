@@ -6,8 +6,8 @@ import pytest
 import statsmodels.formula.api as smf
 from statsmodels.stats.anova import anova_lm
 
-from wattlaw.analysis.laws.limit_comparison import BLOCKS, RUNS, compare_limits
 from wattlaw.common.errors import Refused
+from wattlaw_papers.claims.limit_comparison import BLOCKS, RUNS, compare_limits
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
 
