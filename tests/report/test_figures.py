@@ -221,22 +221,12 @@ def test_energies_that_count_different_things_are_different_lines():
     assert "cpu, estimated" in text
 
 
-def points_of(findings: Findings) -> Counter[str]:
-    chart = verdict.pareto(findings)
-    layers = [
-        layer
-        for panel in chart["concat"]
-        for layer in panel["layer"]
-        if layer["mark"]["type"] == "point"
-    ]
-    tables = [layer["data"]["values"] for layer in layers]
-    return Counter(row["line"] for table in tables for row in table)
-
-
 def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommendation():
     known = analyse(*study())
     (found,) = known.advice
-    drawn = points_of(known)
+    points = [layer for panel in verdict.pareto(known)["concat"] for layer in panel["layer"]
+              if layer["mark"]["type"] == "point"]  # fmt: skip
+    drawn = Counter(row["line"] for layer in points for row in layer["data"]["values"])
     assert (found.baseline, found.baseline_is) == (found.recommended, "fastest")
     assert (drawn["recommended"], drawn["baseline"]) == (1, 0)
     assert drawn["tie"] == len(found.ties)

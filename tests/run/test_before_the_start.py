@@ -191,23 +191,17 @@ def write_one(folder: Path, workload: str = "digits-cnn", **launch: Any) -> Path
     return write(folder, workloads=[{"name": workload} | command], sweeps=sweeps, launch=launch)
 
 
-def torch_of_v100(folder: Path, architectures: tuple[str, ...], uuid: str = "x") -> Path:
-    """Write a torch, and return the folder for PYTHONPATH."""
-    packages = folder / "packages"
-    (packages / "torch").mkdir(parents=True)
-    text = TORCH.format(architectures=[*architectures], uuid=uuid, memory=34_089_730_048)
-    (packages / "torch" / "__init__.py").write_text(text)
-    (packages / "torch-2.11.0.dist-info").mkdir()
-    (packages / "torch-2.11.0.dist-info" / "METADATA").write_text(METADATA)
-    return packages
-
-
 @pytest.mark.parametrize("architectures", [CU128, CU126])
 def test_boards_of_this_machine_need_kernels_and_memory(
     tmp_path, monkeypatch, fake_gpus, architectures
 ):
     uuid = fake_gpus(1).ids[0].removeprefix("GPU-")
-    packages = torch_of_v100(tmp_path, architectures, uuid)
+    packages, info = tmp_path / "packages", tmp_path / "packages" / "torch-2.11.0.dist-info"
+    (packages / "torch").mkdir(parents=True)
+    text = TORCH.format(architectures=[*architectures], uuid=uuid, memory=34_089_730_048)
+    (packages / "torch" / "__init__.py").write_text(text)
+    info.mkdir()
+    (info / "METADATA").write_text(METADATA)
     monkeypatch.setenv("PYTHONPATH", str(packages))
     missing = load_study(write_one(tmp_path)).forecast().missing
     assert any("no kernels for Tesla V100" in text for text in missing) == (architectures is CU128)

@@ -32,10 +32,6 @@ def statuses(store):
     return [record.status for record in records(store).values()]
 
 
-def no_orphans(store):
-    wait_for(lambda: not processes_of(store), "every process of the run to be gone", 15)
-
-
 def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(tmp_path, write_study):
     study = write_study(sweeps=TWO_WORKERS, measure=LONG)
     store = tmp_path / "store"
@@ -43,7 +39,7 @@ def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(tmp_
         wait_for(lambda: in_training(store), "training")
         campaign.kill()
         campaign.wait()
-        no_orphans(store)
+        wait_for(lambda: not processes_of(store), "every process of the run to be gone", 15)
     assert statuses(store) == ["running"]
     assert "1 interrupted" in wattlaw("status", store).stdout
     assert Store(store).arrow("epochs").num_rows == 0

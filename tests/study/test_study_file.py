@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -253,12 +252,8 @@ def test_a_valid_study_with_any_value_in_any_place_is_a_study_or_one_line(
     for part in path[:-1]:
         place = place[part]
     place[path[-1]] = value
-    read_or_one_line(tmp_path_factory, yaml.safe_dump(data, allow_unicode=True).encode())
-
-
-def read_or_one_line(tmp_path_factory, content: bytes) -> None:
-    path: Path = tmp_path_factory.mktemp("any") / "study.yaml"
-    path.write_bytes(content)
+    path = tmp_path_factory.mktemp("any") / "study.yaml"
+    path.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8")
     try:
         study = read_study(path)
     except BadInput as error:
