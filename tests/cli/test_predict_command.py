@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import wattlaw
-from conftest import wattlaw as command
 from made_stores import write_store
 from made_studies import MIT, mit
 from made_tables import study
@@ -40,10 +39,9 @@ def import_table(folder: Path, gpus: tuple[int, ...], columns: tuple[str, ...]) 
         writer.writeheader()
         writer.writerows(rows)
     mapping = ",".join(f"{name}={name}" for name in rows[0])
-    done = command("import", table, "--store", folder / "store", "--hardware", "T4",
-                   "--workload", "net", "--map", mapping)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder / "store"
+    store = folder / "store"
+    wattlaw.import_files(table, store, map=mapping, hardware="T4", workload="net")
+    return store
 
 
 @pytest.fixture(scope="module")
