@@ -166,12 +166,8 @@ def store(tmp_path_factory):
     return run_here(study, tmp_path_factory.mktemp("steps") / "store")
 
 
-@pytest.fixture(scope="module")
-def windows(store):
-    return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
-
-
-def test_a_run_by_steps_has_windows_of_steps_only(windows):
+def test_a_run_by_steps_has_windows_of_steps_only(store):
+    windows = store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
     assert set(windows["phase"]) == {"steps"}
     assert windows["epoch"].isna().all()
     for _, run in windows.sort_values("start_ns").groupby("gpus"):
