@@ -77,7 +77,6 @@ def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
     boards[0].uuid = "GPU-ffffffff-1111-4222-8333-000000000000"
     assert meter.read(last=True) == []
     assert "GPU-ffffffff" in meter.problems()[0]
-    meter.close()
 
 
 def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tmp_path):
