@@ -41,7 +41,8 @@ MIT = {
 KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality", "growing_data"}
 
 
-def made(kind: str) -> Findings:
+@cache
+def findings(kind: str) -> Findings:
     """Return the findings of a synthetic store: small, large, or like one of the two studies."""
     if kind == "small":
         return analyse(*study(counts=(1, 2), source="none"), decisions=[decision("small", 3)])
@@ -97,11 +98,6 @@ def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 KINDS = ("small", "hostile", "crowded", "layouts", "mit", "kit")
-
-
-@cache
-def findings(kind: str) -> Findings:
-    return made(kind)
 
 
 @cache
