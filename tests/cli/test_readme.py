@@ -45,13 +45,13 @@ def test_the_readme_has_the_commands_of_the_tutorial():
     assert COMMAND.findall(README) == COMMAND.findall(TUTORIAL)
 
 
-def test_the_tutorial_shows_the_script_that_it_copies_the_study_and_the_parts_of_the_answer(
-    answers,
-):
-    folder, outputs = answers
+def test_the_tutorial_shows_the_script_that_it_copies(answers):
+    folder, _ = answers
     assert (folder / "train.py").read_text(encoding="utf-8") == blocks("python", TUTORIAL)[0]
-    part = re.compile(r"^(Time of 100 epochs|Saving|Sure|What changes|Rests on)", re.MULTILINE)
-    assert part.findall(outputs["advise"]) == part.findall(blocks("text", TUTORIAL)[1])
+
+
+def test_init_writes_the_study_that_the_tutorial_shows(answers):
+    folder, outputs = answers
     shown, written = (
         yaml.safe_load(text)
         for text in (blocks("yaml", TUTORIAL)[0], (folder / "study.yaml").read_text())
@@ -68,6 +68,12 @@ def test_the_tutorial_shows_the_script_that_it_copies_the_study_and_the_parts_of
     )
     assert seen.findall(output) == seen.findall(expected) == [("1 worker, global batch 32", "fp32")]
     assert output.split("Next:")[1] == expected.split("Next:")[1]
+
+
+def test_the_answer_has_the_parts_that_the_tutorial_shows(answers):
+    _, outputs = answers
+    part = re.compile(r"^(Time of 100 epochs|Saving|Sure|What changes|Rests on)", re.MULTILINE)
+    assert part.findall(outputs["advise"]) == part.findall(blocks("text", TUTORIAL)[1])
 
 
 def test_python_gives_the_same_answer(answers, monkeypatch):

@@ -45,7 +45,7 @@ def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(
         wait_for(lambda: not processes_of(store), "every process of the run to be gone", 15)
     assert statuses(store) == ["running"]
     assert main(["status", str(store)]) == 0
-    assert "1 interrupted" in capsys.readouterr().out
+    assert "1 interrupted" in " ".join(capsys.readouterr().out.split())
     assert Store(store).arrow("epochs").num_rows == 0
     again = wattlaw("run", study, "--store", store)
     assert again.returncode == 0, again.stderr
