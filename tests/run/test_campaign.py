@@ -144,7 +144,7 @@ def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path
     assert "0 failed, 0 skipped, 2 left (stopped by SIGTERM" in output
     found = {(record.state, record.reason) for record in records(store).values()}
     assert found == {("interrupted", "interrupted by SIGTERM")}
-
+    assert "2 interrupted" in wattlaw("status", store).stdout
     assert not processes_of(store, "")
 
 
