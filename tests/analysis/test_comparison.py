@@ -248,14 +248,10 @@ def test_a_limit_that_cannot_be_read_is_bad_input(limit):
     assert str(error.value).isprintable()
 
 
-@pytest.fixture
-def stores(tmp_path):
-    for name, times in (("before", A), ("after", B)):
-        write_store(tmp_path / name, *made(times))
-    return tmp_path / "before", tmp_path / "after"
-
-
-def test_the_command_fails_beyond_a_limit_only(stores, capsys):
+def test_the_command_fails_beyond_a_limit_only(tmp_path, capsys):
+    stores = tmp_path / "before", tmp_path / "after"
+    for path, times in zip(stores, (A, B), strict=True):
+        write_store(path, *made(times))
     line = ["compare", *map(str, stores)]
     for limits, code in (
         (["time > +5%", "metric > +1%"], 0),

@@ -6,6 +6,7 @@ import pytest
 
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with, statuses
+from launchers import ScriptedAttempt
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.running.launcher import Ended
@@ -22,21 +23,7 @@ class OutOfMemory(ReplayLauncher):
         setting = record.spec.setting
         if setting.local_batch < 32 or setting.gpus < self.gpus:
             return super().start(record, folder, allocation)
-        allocation.release()
-        return FailedAttempt(self.reason)
-
-
-class FailedAttempt:
-    """An attempt that fails at once."""
-
-    def __init__(self, reason):
-        self._reason = reason
-
-    def poll(self):
-        return Ended(self._reason)
-
-    def stop(self):
-        pass
+        return ScriptedAttempt(lambda: Ended(self.reason), allocation)
 
 
 @pytest.mark.parametrize("reason", ["out of memory: does not fit", "RuntimeError: broken"])

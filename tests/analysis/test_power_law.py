@@ -15,17 +15,13 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import Refused
 
 
-def random_table(seed: int) -> pd.DataFrame:
+@pytest.mark.parametrize("seed", range(8))
+def test_it_agrees_with_statsmodels_called_directly(seed):
     dice = np.random.default_rng(seed)
     x = dice.choice([1, 2, 4, 8, 16, 64, 424], size=dice.integers(6, 60)).astype(float)
     x[:3] = 1, 2, 4
     y = dice.uniform(1, 1e4) * x ** -dice.uniform(-0.2, 1.1) * np.exp(dice.normal(0, 0.1, x.size))
-    return pd.DataFrame({"n": x, "t": y})
-
-
-@pytest.mark.parametrize("seed", range(8))
-def test_it_agrees_with_statsmodels_called_directly(seed):
-    table = random_table(seed)
+    table = pd.DataFrame({"n": x, "t": y})
     law = fit_power_law(table["n"], table["t"])
     direct = smf.ols("np.log(t) ~ np.log(n)", table).fit()
     low, high = direct.conf_int().loc["np.log(n)"]

@@ -253,12 +253,6 @@ def store(tmp_path_factory):
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 
 
-@pytest.fixture(scope="module")
-def two(tmp_path_factory):
-    made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
-    return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
-
-
 ASKED: tuple[dict[str, object], ...] = (
     {"baseline": "gpus=8,clock_limit_mhz=735", "max_slowdown": "50%", "grid": "400"},
     {"any_batch": True, "deadline": "1s", "max_gpus": 2},
@@ -294,7 +288,9 @@ def test_the_command_prints_json_that_is_the_advice(store, capsys):
     assert all(row["code"] for row in plain["warnings"])
 
 
-def test_several_workloads_have_a_line_each(two, capsys, monkeypatch):
+def test_several_workloads_have_a_line_each(tmp_path, capsys, monkeypatch):
+    made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
+    two = write_store(tmp_path / "store", made.runs, made.epochs).path
     monkeypatch.setenv("COLUMNS", "500")
     assert advise_command([two], any_batch=True) == 0
     lines = capsys.readouterr().out.splitlines()

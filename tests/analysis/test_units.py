@@ -8,7 +8,7 @@ import pytest
 from asking import advise
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.result import Caution
@@ -85,12 +85,9 @@ def test_advice_on_processes_is_of_one_run_and_says_that_start_up_is_in_it():
         "run", "run", None, None,
     )  # fmt: skip
     assert best["train_time_s"] == best["time_s"] == pytest.approx(20.05)
-
-
-@pytest.mark.parametrize("wanted", [{"epochs": 90}, {"target": 0.9}])
-def test_epochs_of_a_process_are_refused_with_the_reason(wanted):
-    with pytest.raises(Refused, match=r"a run, not an epoch: .*\{epochs\}"):
-        advice_of(processes(), **wanted)
+    for wanted in ({"epochs": 90}, {"target": 0.9}):
+        with pytest.raises(Refused, match=r"a run, not an epoch: .*\{epochs\}"):
+            advice_of(processes(), **wanted)
 
 
 def test_a_process_that_takes_epochs_is_divided_by_them():
@@ -192,9 +189,6 @@ def test_copies_that_do_not_cooperate_have_no_speedup_and_are_warned_about():
     assert "DistributedDataParallel" in warning.text
     assert "gpus: [1]" in warning.text
     assert {option.gpus for option in found.pareto} == {1}
-
-
-def test_advice_on_nothing_but_copies_is_refused():
     with pytest.raises(Refused, match="DistributedDataParallel"):
         advice_of(processes((2, 4), workers_cooperate=False))
 
@@ -228,17 +222,13 @@ def test_emulated_runs_are_in_no_law_and_labelled():
     assert {option.gpus for option in found.pareto if not option.is_predicted} <= {1, 2}
 
 
-def nodes_of(layout: dict[str, tuple[int, int]]) -> Findings:
+def test_a_count_on_several_numbers_of_nodes_is_several_settings():
+    layout = {"a": (2, 1), "b": (4, 1), "c": (2, 2), "d": (4, 2), "e": (8, 2)}
     runs = [
         run_row(name, gpus=gpus, nodes=nodes, local_batch=64 // gpus)
         for name, (gpus, nodes) in layout.items()
     ]
-    return analyse(*frames(runs, [window_row(name, 1) for name in layout]))
-
-
-def test_a_count_on_several_numbers_of_nodes_is_several_settings():
-    layout = {"a": (2, 1), "b": (4, 1), "c": (2, 2), "d": (4, 2), "e": (8, 2)}
-    findings = nodes_of(layout)
+    findings = analyse(*frames(runs, [window_row(name, 1) for name in layout]))
     assert len(findings.settings) == 5
     assert "nodes" in findings.varying_settings
     of_global = findings.series[findings.series["rule"] == "global_batch"]

@@ -125,32 +125,24 @@ def test_the_tables_of_a_store_are_frames(results):
     assert results.to_dict()["runs"][0]["runs"] == 18
 
 
-class _Display:
-    """Stands for the display of a notebook: keeps what its one line shows."""
-
-    def __init__(self) -> None:
-        self.shown: list[str] = []
-
-    def __call__(self, output, *, raw, display_id):
-        self.update(output, raw=raw)
-        return self
-
-    def update(self, output, *, raw):
-        self.shown.append(output["text/plain"])
-
-
 def test_a_notebook_shows_the_progress_of_long_calls(folder, tmp_path, monkeypatch):
-    display = _Display()
+    shown: list[str] = []
+    cell = SimpleNamespace(update=lambda output, *, raw: shown.append(output["text/plain"]))
+
+    def display(output, *, raw, display_id):
+        cell.update(output, raw=raw)
+        return cell
+
     shell = SimpleNamespace(kernel=True)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
     monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
     wattlaw.run(folder / "study.yaml", tmp_path)
-    assert sum(line.startswith("done: resnet50 on ") for line in display.shown) == 18
-    display.shown.clear()
+    assert sum(line.startswith("done: resnet50 on ") for line in shown) == 18
+    shown.clear()
     assert list(progress.track("ab", "Reading", 2)) == ["a", "b"]
-    assert display.shown[0] == "Reading: 0 of 2"
-    assert display.shown[-1] == ""  # the line is removed
+    assert shown[0] == "Reading: 0 of 2"
+    assert shown[-1] == ""  # the line is removed
 
 
 def test_several_stores_are_one_set_of_results(folder, measured):

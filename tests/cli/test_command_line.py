@@ -8,32 +8,12 @@ import sys
 import pytest
 import typer
 
-import made_tables
 from conftest import wattlaw
 from made_stores import write_store
+from made_tables import frames, run_row, study
 from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue
-
-
-@pytest.fixture(scope="module")
-def study(tmp_path_factory):
-    path = tmp_path_factory.mktemp("cli") / "study.yaml"
-    path.write_text(
-        "name: cli\nworkloads: [{name: digits-cnn}]\n"
-        "sweeps: [{gpus: [1], global_batch: [256]}, {gpus: [99], local_batch: [1]}]\n"
-        "measure: {epochs: 2, warmup_epochs: 1}\nlaunch: {gpus_per_node: 2}\n"
-    )
-    return path
-
-
-@pytest.fixture(scope="module")
-def store(study):
-    path = study.parent / "st#re [b]:c"  # neither a pattern, nor a URL, nor markup
-    found = wattlaw("run", study, "--store", path)
-    assert found.returncode == 0, found.stderr
-    assert "1 done, 0 failed, 1 skipped" in found.stdout
-    return path
 
 
 def loaded_by(code: str) -> set[str]:
@@ -62,7 +42,7 @@ def test_help_names_every_command_and_imports_neither_torch_nor_pandas():
 def test_advice_imports_no_package_that_only_other_commands_need(tmp_path):
     """The store has series, batches with a quality, and repeats, so that every part has work."""
     store = tmp_path / "store"
-    write_store(store, *made_tables.study((1, 2)))
+    write_store(store, *study((1, 2)))
     modules = loaded_by(f"from wattlaw.cli.main import main; main(['advise', {str(store)!r}])")
     assert "wattlaw.analysis.laws.batch_effects" in modules
     assert not {"scipy.stats", "scipy.optimize", "statsmodels", "altair"} & modules
@@ -86,11 +66,14 @@ def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     assert shown.err.startswith("wattlaw: ")
 
 
-def test_status_has_counts_and_reasons(store, capsys):
-    assert main(["status", str(store), "--json"]) == 0
+def test_status_has_counts_and_reasons(tmp_path, capsys):
+    path = tmp_path / "st#re [b]:c"  # neither a pattern, nor a URL, nor markup
+    skipped = run_row("b", status="skipped", reason="needs 99 workers")
+    write_store(path, *frames([run_row("a"), skipped], []))
+    assert main(["status", str(path), "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"done": 1, "skipped": 1}
-    assert "needs 99 workers" in told["not_done"][0]["reason"]
+    assert told["not_done"][0]["reason"] == "needs 99 workers"
 
 
 def test_a_workload_is_shown_with_every_option_its_default_and_what_is_allowed(capsys):

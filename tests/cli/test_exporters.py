@@ -16,7 +16,7 @@ from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.main import main
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.exporting import GROUP, Exported
+from wattlaw.exporting import GROUP
 
 COUNTS = (1, 2, 4, 8, 16)
 EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")
@@ -27,10 +27,6 @@ FORMATS = (".txt", ".jsonl")
 def results(tmp_path_factory):
     store = write_store(tmp_path_factory.mktemp("made"), *study(COUNTS, "counter"), samples=3)
     return wattlaw.open(store.path)
-
-
-def read_all(written: Exported) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
-    return {key: values for file in written.files for key, values in read(file).items()}
 
 
 def read(path: Path) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
@@ -83,7 +79,7 @@ def test_an_exporter_writes_its_endings_atomically_and_counts_what_it_writes(
 @pytest.mark.parametrize("kind", FORMATS)
 def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, results, tmp_path):
     written = results.export("extrap", tmp_path / f"x{kind}")
-    series = read_all(written)
+    series = {key: values for file in written.files for key, values in read(file).items()}
     assert written.rows == sum(len(v) for s in series.values() for v in s.values())
     fits = {tuple(row.group.items())[1] for row in results.fit().rows if row.law}
     assert {path for path, _ in series} >= {

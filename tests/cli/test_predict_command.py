@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import wattlaw
-from conftest import wattlaw as command
 from made_stores import write_store
 from made_studies import MIT, mit
 from made_tables import study
@@ -40,10 +39,9 @@ def import_table(folder: Path, gpus: tuple[int, ...], columns: tuple[str, ...]) 
         writer.writeheader()
         writer.writerows(rows)
     mapping = ",".join(f"{name}={name}" for name in rows[0])
-    done = command("import", table, "--store", folder / "store", "--hardware", "T4",
-                   "--workload", "net", "--map", mapping)  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return folder / "store"
+    store = folder / "store"
+    wattlaw.import_files(table, store, map=mapping, hardware="T4", workload="net")
+    return store
 
 
 @pytest.fixture(scope="module")
@@ -57,11 +55,14 @@ def bare(tmp_path_factory):
     return import_table(tmp_path_factory.mktemp("bare"), (1, 2, 4), ())
 
 
-def test_the_json_has_each_quantity_with_its_interval(placed, capsys):
-    code = predict_command(
-        [placed], gpus="16,32", epochs=10, baseline="gpus=4,local_batch=16", as_json=True
-    )
+def test_the_json_has_each_quantity_with_its_interval_and_python_the_same_rows(placed, capsys):
+    asked = {"baseline": "gpus=4,local_batch=16", "seed": 3}
+    code = predict_command([placed], gpus="16,32", epochs=10, as_json=True, **asked)
     rows = json.loads(capsys.readouterr().out)
+    predictions = wattlaw.open(placed).predict(gpus=[16, 32], epochs=10, **asked)
+    assert predictions.to_dict()["rows"] == rows
+    assert "predicted" in str(predictions).lower()
+    assert "<table" in predictions._repr_html_()
     assert code == 0
     assert [(row["gpus"], row["nodes"], row["global_batch"]) for row in rows] == [
         (16, 4, 256),
@@ -78,16 +79,6 @@ def test_the_json_has_each_quantity_with_its_interval(placed, capsys):
         assert 0 <= row["p_faster"] <= 1
         assert row["rests_on"]["gpus"] == [1, 2, 4, 8]
         assert "gpus" in row["extrapolates"]
-
-
-def test_python_gives_the_rows_of_the_command_again(placed, capsys):
-    predict_command([placed], gpus="16", seed=3, as_json=True)
-    printed = json.loads(capsys.readouterr().out)
-    predictions = wattlaw.open(placed).predict(gpus=[16], seed=3)
-    assert predictions.to_dict()["rows"] == printed
-    assert predictions.to_frame()["gpus"].tolist() == [16]
-    assert "predicted" in str(predictions).lower()
-    assert "<table" in predictions._repr_html_()
 
 
 def test_a_script_on_one_worker_is_predicted_there_with_what_is_recommended(tmp_path):

@@ -6,18 +6,13 @@ from pathlib import Path
 import pytest
 
 import import_samples as samples
+from imported import a_file
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.store.store import Store
 
 MAP = "gpus=n,epoch_time_s=t"
-
-
-def a_file(path: Path, content: bytes | str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return path
 
 
 def a_tree(folder: Path) -> Path:

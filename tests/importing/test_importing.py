@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from imported import made
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api.imports import read_import
 from wattlaw.cli.commands.import_files import import_files
@@ -28,11 +29,6 @@ def bring(
     hardware: str | None = None, study: str | None = None,
 ) -> int:  # fmt: skip
     return import_files([table], mapping, store, workload=workload, hardware=hardware, study=study)
-
-
-def a_csv(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return path
 
 
 def metrics(store: Path) -> pd.DataFrame:
@@ -59,8 +55,9 @@ def files(store: Path) -> dict[str, bytes]:
 
 
 def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys):
-    table = a_csv(
-        tmp_path / "t.csv",
+    table = made(
+        tmp_path,
+        "t.csv",
         "n,t,b,cap,mhz,gpu_j,cpu_j,sm,acc,loss,ev",
         "2,10.5,32,250,1380,6300,400,87.5,0.71,1.2,3",
         "4,6,32,,,5000,,,,,",
@@ -93,8 +90,9 @@ def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys)
 
 
 def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsys):
-    table = a_csv(
-        tmp_path / "t.csv",
+    table = made(
+        tmp_path,
+        "t.csv",
         "n,t,b,g,note",
         "1,10,64,64,good",
         "2,abc,32,64,",
@@ -130,11 +128,11 @@ def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsy
 
 
 def test_a_table_without_a_good_row_makes_no_store(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", "n,t", "1,0", "x,1")
+    table = made(tmp_path, "t.csv", "n,t", "1,0", "x,1")
     with pytest.raises(BadInput, match="none of its 2 rows"):
         bring(table, MAP, home)
     with pytest.raises(BadInput, match="none of its 0 rows"):
-        bring(a_csv(tmp_path / "e.csv", "n,t"), MAP, home)
+        bring(made(tmp_path, "e.csv", "n,t"), MAP, home)
     assert not home.exists()
 
 
@@ -154,7 +152,7 @@ WRONG = {
 
 @pytest.mark.parametrize("mapping", WRONG)
 def test_an_invalid_mapping_gives_a_one_line_error(tmp_path, home, mapping):
-    table = a_csv(tmp_path / "t.csv", "n,t", "1,10")
+    table = made(tmp_path, "t.csv", "n,t", "1,10")
     with pytest.raises(BadInput) as error:
         bring(table, mapping, home)
     assert WRONG[mapping] in str(error.value)
@@ -163,7 +161,7 @@ def test_an_invalid_mapping_gives_a_one_line_error(tmp_path, home, mapping):
 
 
 def test_options_are_constants_of_the_mapping(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", "n,t,w", "1,10,vgg16")
+    table = made(tmp_path, "t.csv", "n,t,w", "1,10,vgg16")
     with pytest.raises(BadInput, match="workload is given twice"):
         bring(table, MAP + ",workload=w", home, workload="resnet50")
     for study in ("a b", "", "../x", "x" * 101):
@@ -177,14 +175,14 @@ def test_json_lines_are_checked_one_by_one(tmp_path, home):
     lines = ['{"n": 1, "t": 10}', "nonsense", "[1, 2]", '{"n": true, "t": 5}', '{"n": 2, "t": "5"}',
              '{"n": 4, "t": null}', '{"n": 4, "t": NaN}', '{"n": 4, "t": {"s": 1}}',
              '{"n": 1e400, "t": 1}', "", '{"n": 4, "t": 2.5, "o": [1]}', "[" * 10**5]  # fmt: skip
-    table = a_csv(tmp_path / "t.jsonl", *lines)
+    table = made(tmp_path, "t.jsonl", *lines)
     assert bring(table, MAP, home) == 1
     assert sorted(rejected(table, MAP)) == [2, 3, 4, 6, 7, 8, 9, 12]
     assert sorted(metrics(home)["gpus"]) == [1, 2, 4]
 
 
 def test_importing_again_changes_nothing_and_more_rows_add(tmp_path, home, capsys):
-    table = a_csv(tmp_path / "t.csv", "n,t,loss", "1,10,nan", "1,11,2", "2,6,3")
+    table = made(tmp_path, "t.csv", "n,t,loss", "1,10,nan", "1,11,2", "2,6,3")
     assert bring(table, MAP + ",loss=loss", home) == 0
     before = files(home)
     assert bring(table, MAP + ",loss=loss", home) == 0
@@ -202,9 +200,9 @@ def test_importing_again_changes_nothing_and_more_rows_add(tmp_path, home, capsy
 
 def test_a_changed_value_is_rejected_and_nothing_is_counted_twice(tmp_path, home, capsys):
     """A row put right in the middle would number those after it anew."""
-    table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "1,11", "2,6")
+    table = made(tmp_path, "t.csv", "n,t", "1,10", "1,11", "2,6")
     bring(table, MAP, home)
-    a_csv(table, "n,t", "1,10", "1,10.5", "1,11", "2,6", "2,7")
+    made(tmp_path, "t.csv", "n,t", "1,10", "1,10.5", "1,11", "2,6", "2,7")
     before = files(home)
     assert bring(table, MAP, home) == 1
     told = capsys.readouterr()
@@ -215,15 +213,15 @@ def test_a_changed_value_is_rejected_and_nothing_is_counted_twice(tmp_path, home
 
 
 def test_a_bad_row_keeps_its_number_among_the_repeats(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "1,oops", "1,12")
+    table = made(tmp_path, "t.csv", "n,t", "1,10", "1,oops", "1,12")
     assert bring(table, MAP, home) == 1
     assert metrics(home)["repeat"].tolist() == [0, 2]
-    assert bring(a_csv(table, "n,t", "1,10", "1,11", "1,12"), MAP, home) == 0
+    assert bring(made(tmp_path, "t.csv", "n,t", "1,10", "1,11", "1,12"), MAP, home) == 0
     assert metrics(home)["epoch_time_s"].tolist() == [10, 11, 12]
 
 
 def test_repeats_that_a_column_numbers_keep_their_numbers(tmp_path, home, capsys):
-    table = a_csv(tmp_path / "t.csv", "n,t,r", "1,10,7", "1,11,3", "1,12,7", "1,13,", "1,14,-1")
+    table = made(tmp_path, "t.csv", "n,t,r", "1,10,7", "1,11,3", "1,12,7", "1,13,", "1,14,-1")
     assert bring(table, MAP + ",repeat=r", home) == 1
     found = bad_lines(capsys.readouterr().err)
     assert "line 2" in found[4]
@@ -232,14 +230,14 @@ def test_repeats_that_a_column_numbers_keep_their_numbers(tmp_path, home, capsys
 
 
 def test_a_mapping_that_makes_other_settings_of_the_same_rows_is_warned_of(tmp_path, home, capsys):
-    table = a_csv(tmp_path / "t.csv", "n,t,b", "1,10,32")
+    table = made(tmp_path, "t.csv", "n,t,b", "1,10,32")
     bring(table, MAP, home)
     assert bring(table, MAP + ",local_batch=b", home) == 0
     assert "has 1 other runs from a file of this name" in capsys.readouterr().err
 
 
 def test_an_import_that_was_killed_is_completed_by_the_next(tmp_path, home):
-    table = a_csv(tmp_path / "t.csv", "n,t", "1,10", "2,6", "4,4")
+    table = made(tmp_path, "t.csv", "n,t", "1,10", "2,6", "4,4")
     bring(table, MAP, home)
     whole = files(home)
     (folder,) = (home / "imports").glob("*/")
@@ -308,7 +306,7 @@ LAYOUT_MAP = (
 
 
 def test_layouts_of_a_table_are_settings_and_out_of_memory_is_a_failed_run(tmp_path, home):
-    table = a_csv(tmp_path / "layouts.csv", *LAYOUTS)
+    table = made(tmp_path, "layouts.csv", *LAYOUTS)
     read = read_import(table, map=LAYOUT_MAP)
     one, two, three, *failed = (run.record for run in read.runs)
     setting = one.spec.setting
@@ -339,8 +337,9 @@ def test_layouts_of_a_table_are_settings_and_out_of_memory_is_a_failed_run(tmp_p
 
 
 def test_columns_named_as_fields_or_as_known_measurements_need_no_map(tmp_path, home):
-    table = a_csv(
-        tmp_path / "known.csv",
+    table = made(
+        tmp_path,
+        "known.csv",
         "model,hardware,gpus,tp,zero_or_fsdp,micro_batch,grad_acc,global_batch,seq_len,tokens_per_s_per_gpu,"
         "step_time_s,memory_gib,mfu_pct",
         "3B,H100,8,2,zero1,4,2,32,1024,512,8,40.5,42",
@@ -351,11 +350,11 @@ def test_columns_named_as_fields_or_as_known_measurements_need_no_map(tmp_path, 
     assert (facts.tokens_per_sample, facts.peak_memory_bytes) == (1024, 40.5 * 2**30)
     assert run.windows[0]["duration_s"] == 32 * 1024 / (512 * 8)
     with pytest.raises(BadInput, match=r"docs/formats.md.*columns a, b: gpus is missing"):
-        read_import(a_csv(tmp_path / "other.csv", "a,b", "1,2"))
+        read_import(made(tmp_path, "other.csv", "a,b", "1,2"))
 
 
 def test_gradient_accumulation_alone_is_of_the_training_not_a_layout(tmp_path):
-    table = a_csv(tmp_path / "t.csv", "n,b,t,a", "2,16,1.5,4", "4,16,1,2")
+    table = made(tmp_path, "t.csv", "n,b,t,a", "2,16,1.5,4", "4,16,1,2")
     first, second = read_import(
         table, map="gpus=n,global_batch=b,step_time_s=t,gradient_accumulation=a"
     ).runs
@@ -448,7 +447,7 @@ def test_a_number_is_read_where_it_can_mean_one_thing_only(tmp_path, field, cell
 def test_a_row_with_a_line_break_is_rejected_with_the_line_on_which_it_ends(tmp_path):
     cell = ("n,t,w", '1,10,"a', "", 'b, c"', "2,5,d")
     stray = ('2,5,"c', '8,2,"', "16,1,x", '4,3,"e', "8,2,e")
-    read = read_import(a_csv(tmp_path / "t.csv", *cell, *stray), map=MAP)
+    read = read_import(made(tmp_path, "t.csv", *cell, *stray), map=MAP)
     assert [run.record.spec.setting.gpus for run in read.runs] == [2, 16]
     why = "has a line break in a cell, or an unclosed quote; it ends on line"
     lines = ((2, 4), (6, 7), (9, 10))

@@ -15,14 +15,10 @@ def ticks(seconds: float, hz: float, phase_s: float = 0.0) -> np.ndarray:
     return T0 + (np.arange(0, seconds * hz + 1) / hz * S + phase_s * S).astype(np.int64)
 
 
-def refreshed(t_ns: np.ndarray, watts: float, refresh_s: float) -> np.ndarray:
-    """Return what a counter that refreshes every ``refresh_s`` shows at these moments."""
-    return watts * np.floor((t_ns - T0) * 1e-9 / refresh_s + 1e-9) * refresh_s
-
-
 def test_a_counter_read_more_often_than_it_refreshes_has_no_steps():
     t_ns = ticks(10, 100)
-    counter = Counter(t_ns, refreshed(t_ns, 100.0, 0.1))
+    # What a counter of 100 W shows that refreshes every 0.1 s.
+    counter = Counter(t_ns, 100.0 * np.floor((t_ns - T0) * 1e-9 / 0.1 + 1e-9) * 0.1)
     assert counter.refresh_s == pytest.approx(0.1)
     for offset_s in (0.03, 0.05, 0.07):  # between refreshes, a raw reading is up to 10 J old
         start = T0 + int((2 + offset_s) * S)
@@ -96,18 +92,15 @@ def stepped(t_ns: np.ndarray) -> np.ndarray:
     return 100.0 * t_s + 300.0 * np.clip(t_s - STEP_S, 0.0, None)
 
 
-def step_power(hz: float = 10, seconds: float = 10) -> Power:
-    t_ns = ticks(seconds, hz)
-    return Power(t_ns, np.where((t_ns - T0) * 1e-9 < STEP_S, 100.0, 400.0))
-
-
 @pytest.mark.parametrize(("start_s", "end_s"), [(2.0, 5.2), (5.1, 5.4), (5.3, 8.7), (1.4, 5.9)])
 def test_at_the_edges_of_a_window_a_counters_energy_is_divided_as_the_power_was(start_s, end_s):
     t_ns = ticks(10, 1)
     counter = Counter(t_ns, stepped(t_ns))
     start_ns, end_ns = (T0 + round(s * S) for s in (start_s, end_s))
     exact_j = np.diff(stepped(np.array([start_ns, end_ns])))[0]
-    shaped = counter.estimate(start_ns, end_ns, shape=step_power())
+    at_ns = ticks(10, 10)
+    power = Power(at_ns, np.where((at_ns - T0) * 1e-9 < STEP_S, 100.0, 400.0))
+    shaped = counter.estimate(start_ns, end_ns, shape=power)
     assert shaped.energy_j == pytest.approx(exact_j, abs=300 * 0.1 / 2 + 1e-6)  # half a period
     evenly = counter.estimate(start_ns, end_ns)
     assert abs(shaped.energy_j - exact_j) < abs(evenly.energy_j - exact_j)

@@ -147,19 +147,18 @@ def test_a_kept_limit_outlives_its_process_until_limits_restore(start):
     assert place.is_clean()
 
 
-@pytest.mark.parametrize("recover", [restore_stale_or_raise, lambda _: hold_and_apply()])
-def test_saved_states_of_an_earlier_boot_are_removed(start, recover):
+@pytest.mark.parametrize("is_held", [False, True])
+def test_saved_states_of_an_earlier_boot_are_removed(start, is_held):
     place = start()
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], boot_id="of last week", kept=True))
-    recover(place.folder)
+    if is_held:
+        with acquire(place.devices) as held:
+            held.apply(CAP)
+    else:
+        restore_stale_or_raise(place.folder)
     assert place.limits_w == [217.5]
     assert place.is_clean()
-
-
-def hold_and_apply() -> None:
-    with acquire([f"GPU-fa4e0000-1111-4222-8333-{0:012d}"]) as held:
-        held.apply(CAP)
 
 
 def test_a_limit_that_its_owner_restores_is_not_restored_twice(start):

@@ -4,7 +4,6 @@ import itertools
 import re
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from test_nvidia_meter import LOST, opened
 
 from fake_nvml import SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
+from imported import made
 from recording import HOST, record
 from wattlaw.api.imports import read_import
 from wattlaw.measure.devices.meter import Sample
@@ -77,7 +77,6 @@ def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
     boards[0].uuid = "GPU-ffffffff-1111-4222-8333-000000000000"
     assert meter.read(last=True) == []
     assert "GPU-ffffffff" in meter.problems()[0]
-    meter.close()
 
 
 def test_a_board_that_never_answers_after_it_was_opened_makes_the_sum_partial(tmp_path):
@@ -301,11 +300,6 @@ def test_an_ineffective_clock_lock_gives_a_note(mhz, count):
     assert [*_not_enforced([limit], windows_of(), samples)] == []
 
 
-def a_file(path: Path, *lines: str) -> Path:
-    path.write_text("\n".join(lines) + "\n")
-    return path
-
-
 @pytest.mark.parametrize(
     ("field", "right", "wrong"),
     [
@@ -318,12 +312,9 @@ def a_file(path: Path, *lines: str) -> Path:
 )
 def test_a_row_in_another_unit_is_left_out_with_the_reason(field, right, wrong, tmp_path):
     lines = [f"4,10,{right}", f"4,10.5,{wrong}", f"4,11,{right}"]
-    path = a_file(tmp_path / "t.csv", "gpus,t,x", *lines)
-    (file,), runs = (
-        (read := read_import(path, map=f"gpus=gpus,epoch_time_s=t,{field}=x")).files,
-        read.runs,
-    )
-    assert [run.windows[0]["duration_s"] for run in runs] == [10.0, 11.0]
-    (reason,) = file.rejected
+    path = made(tmp_path, "t.csv", "gpus,t,x", *lines)
+    read = read_import(path, map=f"gpus=gpus,epoch_time_s=t,{field}=x")
+    assert [run.windows[0]["duration_s"] for run in read.runs] == [10.0, 11.0]
+    (reason,) = read.files[0].rejected
     expected = "gpu_energy_j" if field == "power_w" else field
     assert re.match(f"line 3: {expected}.* mW", reason)

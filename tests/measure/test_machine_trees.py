@@ -6,9 +6,9 @@ import os
 import pytest
 
 from conftest import setenv, wattlaw
-from fake_nvml import FakeGpus
 from trees import MACHINES
 from wattlaw.cli.commands.devices import devices
+from wattlaw.cli.main import main
 
 #: Per machine: the devices that have energy or power, by meter, and the reasons of other meters.
 EXPECTED = {
@@ -83,54 +83,50 @@ def test_a_machine_lists_what_it_measures_and_why_it_does_not_measure_the_rest(
 
 
 @pytest.fixture
-def boards(tmp_path, monkeypatch):
-    """Give two boards, one of which stands at an odd limit, to every process started from here."""
-    found = FakeGpus.create(
-        tmp_path / "boards", 2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000
-    )
-    setenv(monkeypatch, found.environment())
-    monkeypatch.setenv("WATTLAW_LIMITS_DIR", str(tmp_path / "limits"))
+def boards(fake_gpus, tmp_path, monkeypatch):
+    """Give two boards, one at an odd limit, to this process and every one started from here."""
+    found = fake_gpus(2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000)
+    setenv(monkeypatch, {**found.environment(), "WATTLAW_LIMITS_DIR": str(tmp_path / "limits")})
     return found
 
 
-def told(*arguments: object) -> object:
-    done = wattlaw(*arguments, "--json")
-    assert (done.returncode, done.stderr) == (0, "")
-    return json.loads(done.stdout)
-
-
-def test_a_root_of_the_kernels_files_that_is_not_a_folder_is_bad_input(tmp_path, monkeypatch):
+def test_a_root_of_the_kernels_files_that_is_not_a_folder_is_bad_input(
+    tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
     for root in (tmp_path / "missing", tmp_path / "file"):
-        (tmp_path / "file").touch()
         monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(root))
-        done = wattlaw("measure", "--", "true")
-        assert (done.returncode, done.stdout) == (2, "")
-        (line,) = done.stderr.splitlines()
+        assert main(["measure", "--", "true"]) == 2
+        shown = capsys.readouterr()
+        (line,) = shown.err.splitlines()
         assert f"WATTLAW_SYSFS_ROOT: {root} is not a folder" in line
+        assert shown.out == ""
         assert [path.name for path in tmp_path.iterdir()] == ["file"]  # nothing was written
 
 
-def test_limits_set_show_and_restore_work_together(boards):
+def test_limits_set_show_and_restore_work_together(boards, capsys):
     assert wattlaw("limits", "set", "--power-limit", 150).returncode == 0
     assert [boards[i].limit_mw for i in range(2)] == [150_000, 150_000]
-    shown = {row["device"]: row for row in told("limits", "show")}
+    assert main(["limits", "show", "--json"]) == 0
+    shown = {row["device"]: row for row in json.loads(capsys.readouterr().out)}
     mine = shown[boards[0].uuid.decode()]
     assert (mine["power_limit_w"], mine["to_restore"]["power_limit_w"]) == (150.0, 217.5)
-    refused = wattlaw("measure", "--power-limit", 130, "--", "true")
-    assert (refused.returncode, "limits restore" in refused.stderr) == (3, True)
-    restored = wattlaw("limits", "restore")
-    assert restored.returncode == 0
-    assert restored.stdout.count("restored") == 2
+    assert main(["measure", "--power-limit", "130", "--", "true"]) == 3
+    assert "limits restore" in capsys.readouterr().err
+    assert main(["limits", "restore"]) == 0
+    assert capsys.readouterr().out.count("restored") == 2
     assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
-    assert wattlaw("limits", "restore").stdout == "There are no limits to restore.\n"
+    assert main(["limits", "restore"]) == 0
+    assert capsys.readouterr().out == "There are no limits to restore.\n"
 
 
-def test_limits_set_locks_a_clock_only_if_clocks_are_stated_unlocked(boards):
-    refused = wattlaw("limits", "set", "--clock-limit", 900)
-    assert (refused.returncode, "prior_clocks" in refused.stderr) == (3, True)
-    done = wattlaw("limits", "set", "--clock-limit", 900, "--prior-clocks", "default")
-    assert "clock locked at 900 MHz" in done.stdout
+def test_limits_set_locks_a_clock_only_if_clocks_are_stated_unlocked(boards, capsys):
+    line = ["limits", "set", "--clock-limit", "900"]
+    assert main(line) == 3
+    assert "prior_clocks" in capsys.readouterr().err
+    assert main([*line, "--prior-clocks", "default"]) == 0
+    assert "clock locked at 900 MHz" in capsys.readouterr().out
     assert boards[0].locked_max_mhz == 900
-    wattlaw("limits", "restore")
+    assert main(["limits", "restore"]) == 0
     assert boards[0].locked_max_mhz == 0

@@ -48,7 +48,6 @@ def test_the_refresh_period_of_each_counter_is_exact_to_a_fifth(fake_gpus):
     assert found[:3] == [pytest.approx(s, rel=0.2) for s in (0.02, 0.1, 0.05)]
     assert found[3] is None
     assert [facts["energy_counter"] for facts in facts_of(meter)] == [*["field"] * 3, None]
-    meter.close()
 
 
 def test_a_driver_without_field_values_is_read_by_single_calls(fake_gpus):
@@ -62,7 +61,6 @@ def test_a_driver_without_field_values_is_read_by_single_calls(fake_gpus):
     assert told(samples, "power_w") == [250.0, 250.0]
     assert told(samples, "energy_j") == [pytest.approx(25_000, abs=500)] * 2  # 100 s of 250 W
     assert told(samples, "power_throttle_s") == [0.0, 0.0]
-    meter.close()
 
 
 def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
@@ -89,7 +87,6 @@ def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
     samples = meter.read(last=True)
     for place in range(6):
         assert {*told(of(boards, place, samples), "power_w")} == {250.0}
-    meter.close()
 
 
 def test_boards_are_read_as_rarely_as_their_driver_buffers_and_counts(fake_gpus):
@@ -167,7 +164,6 @@ def test_throttle_seconds_grow_only_while_the_power_limit_binds(fake_gpus, by_fi
     begun_s = told(of(boards, 0, meter.read(last=True)), "power_throttle_s")[0]
     time.sleep(0.1)
     assert told(of(boards, 0, meter.read(last=True)), "power_throttle_s")[0] == begun_s
-    meter.close()
 
 
 # What may fail.
@@ -188,7 +184,6 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_
     assert of(boards, 0, samples) == []
     assert of(boards, 1, samples)
     assert boards.calls("nvmlDeviceGetFieldValues") == asked + 1
-    meter.close()
 
 
 def test_a_board_that_cannot_be_opened_has_a_reason_and_others_are_measured(fake_gpus):
@@ -202,7 +197,6 @@ def test_a_board_that_cannot_be_opened_has_a_reason_and_others_are_measured(fake
     (problem,) = meter.problems()
     assert problem.startswith(f"{boards[1].uuid.decode()}: cannot be read: ")
     assert {sample.device for sample in meter.read()} == {*ids}
-    meter.close()
 
 
 @pytest.mark.parametrize(
@@ -221,7 +215,6 @@ def test_a_failing_optional_call_loses_only_its_own_value(fake_gpus, function):
     assert told(samples, "power_w") == [250.0] * 12
     assert told(samples, "mem_used_bytes") == [2 << 30] * 12
     assert meter.problems() == []
-    meter.close()
 
 
 @pytest.mark.parametrize(
@@ -368,7 +361,6 @@ def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
     assert any(sample.power_w == 250.0 for sample in found)
     assert any("has no new samples" in problem for problem in meter.problems())
     assert meter.period_s == 0.1  # from now on it is polled
-    meter.close()
 
 
 # Virtual GPUs, parts of GPUs, modules, and sensors.
@@ -386,7 +378,6 @@ def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buf
     samples = meter.read(last=True)
     assert {round(share, 9) for share in told(samples, "sm_util")} == {0.95}
     assert told(samples, "power_w") == told(samples, "energy_j") == []
-    meter.close()
 
 
 @pytest.mark.parametrize(
@@ -406,13 +397,11 @@ def test_a_gpu_with_several_users_says_that_its_energy_is_that_of_all(
     assert (facts["is_shared"], facts["virtualization"]) == (is_shared, virtualization)
     assert facts["scope"].startswith("all ") == is_shared
     assert {*told(meter.read(last=True), "power_w")} == {250.0}
-    meter.close()
 
 
 def test_gpus_whose_power_sensor_is_on_for_a_quarter_of_the_time_say_so(fake_gpus):
     meter = opened(fake_gpus(5, capability=[70, 80, 86, 90, 100]))
     assert [facts["power_duty"] for facts in facts_of(meter)] == [None, 0.25, None, 0.25, None]
-    meter.close()
 
 
 @pytest.mark.parametrize("counts_module", [0, 1])
@@ -437,7 +426,6 @@ def test_the_counter_of_a_grace_hopper_board_belongs_to_what_it_counts(fake_gpus
     mean_w = (energies[-1][1] - energies[0][1]) / (energies[-1][0] - energies[0][0]) * S
     assert mean_w == pytest.approx(400.0 if counts_module else 250.0, rel=1e-3)
     assert told(by_id[gpu.id if counts_module else module.id], "energy_j") == []
-    meter.close()
 
 
 @pytest.mark.parametrize(
@@ -457,4 +445,3 @@ def test_a_module_that_only_repeats_its_gpu_is_none(fake_gpus, capability, power
     assert {sample.kind for sample in samples} == {"gpu"}
     assert told(samples, "energy_j")
     assert {sample.device for sample in samples} == set(boards.ids)
-    meter.close()

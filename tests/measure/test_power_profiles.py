@@ -7,7 +7,7 @@ import sys
 import pynvml
 import pytest
 
-from conftest import records, study_of, wait_for, wattlaw
+from conftest import records, wait_for, wattlaw
 from limiting import child, kill_group, places
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable, NotPermitted
@@ -21,7 +21,6 @@ UNNAMED = 1 << 40  # newer than this program
 OFFERS = {"profiles": MAX_Q | NETWORK | TRAINING | UNNAMED, "requested_profiles": NETWORK | UNNAMED}
 UNLIMITED = {"limit_max_mw": 400_000, "limit_default_mw": 400_000, "limit_mw": 400_000}
 PROFILE = Limits(power_profile="max-q")
-SWEEP = {"gpus": [1], "global_batch": [32]}
 #: A run of two epochs that imports no torch.
 TRAINS = """
 import time, wattlaw
@@ -48,14 +47,6 @@ def start(tmp_path, fake_gpus, monkeypatch):
 @pytest.fixture
 def offering(start):
     return lambda count=1, **changes: start(count, **(UNLIMITED | OFFERS | changes))
-
-
-def study_with(*profiles: str | None, code: str = TRAINS, **changes: object) -> dict[str, object]:
-    command = {"name": "command", "command": [sys.executable, "-c", code]}
-    sweep = {**SWEEP, "power_profile": list(profiles)}
-    return study_of(
-        **{"workloads": [command], "sweeps": [sweep], "launch": {"gpus_per_node": 1}} | changes
-    )
 
 
 def test_names_are_those_of_nvml_in_the_order_of_its_ids():
@@ -123,7 +114,12 @@ def test_a_profile_that_cannot_be_set_changes_nothing(offering, changes, error, 
 def test_runs_with_profiles_are_measured_and_advised(offering, write_study, tmp_path, capsys):
     place = offering(1)
     store = tmp_path / "store"
-    done = wattlaw("run", write_study(**study_with(None, "max-q", "compute")), "--store", store)
+    study = write_study(
+        workloads=[{"name": "command", "command": [sys.executable, "-c", TRAINS]}],
+        sweeps=[{"gpus": [1], "global_batch": [32], "power_profile": [None, "max-q", "compute"]}],
+        launch={"gpus_per_node": 1},
+    )
+    done = wattlaw("run", study, "--store", store)
     assert done.returncode == 0, done.stderr
     by_profile = {r.spec.setting.power_profile: r for r in records(store).values()}
     assert by_profile["compute"].status == "skipped"

@@ -169,7 +169,6 @@ def test_a_mig_part_is_measured_as_its_board_and_marked_shared(fake_gpus, monkey
     assert device.id == boards[1].uuid.decode()
     assert device.facts["is_shared"] is True
     assert {sample.power_w for sample in meter.read()} - {None} == {200.0}
-    meter.close()
 
 
 def test_boards_named_by_the_run_override_the_environment(fake_gpus, monkeypatch):
@@ -183,28 +182,6 @@ def test_boards_named_by_the_run_override_the_environment(fake_gpus, monkeypatch
         NvidiaMeter.open(Target(1, gpus=("GPU-none",)))
 
 
-INSTANCES = {"mig_mode": [1, 0, 1], "mig_count": [2, 0, 1]}
-
-
-@pytest.fixture
-def mig_launcher(fake_gpus, monkeypatch, tmp_path):
-    """Return a function that opens the launcher local on a machine with MIG instances.
-
-    The tests' torch has no CUDA: without torch the launcher gives a command all visible devices.
-    """
-    monkeypatch.setenv("WATTLAW_LOCKS", str(tmp_path))
-    monkeypatch.setattr(local.importlib.util, "find_spec", lambda _: None)
-    boards = fake_gpus(3, **INSTANCES)
-    mig = [[part.value.decode() for part in board.mig_uuid] for board in boards]
-
-    def launcher(*visible: str, **launch: object) -> LocalLauncher:
-        if visible:
-            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(visible))
-        return LocalLauncher.open(Launch(**launch), tmp_path)
-
-    return launcher, mig, boards.ids
-
-
 def spec_of(gpus: int, **setting: object) -> RunSpec:
     sweeps = [{"gpus": [gpus], "local_batch": [8], **setting}]
     workload = {"name": "command", "command": ["true"]}
@@ -213,8 +190,19 @@ def spec_of(gpus: int, **setting: object) -> RunSpec:
     return run.spec
 
 
-def test_an_instance_counts_as_one_gpu_of_the_local_launcher(mig_launcher):
-    launcher, mig, ids = mig_launcher
+def test_an_instance_counts_as_one_gpu_of_the_local_launcher(fake_gpus, monkeypatch, tmp_path):
+    """The tests' torch has no CUDA: without torch a command is given all visible devices."""
+    monkeypatch.setenv("WATTLAW_LOCKS", str(tmp_path))
+    monkeypatch.setattr(local.importlib.util, "find_spec", lambda _: None)
+    boards = fake_gpus(3, mig_mode=[1, 0, 1], mig_count=[2, 0, 1])
+    mig = [[part.value.decode() for part in board.mig_uuid] for board in boards]
+    ids = boards.ids
+
+    def launcher(*visible: str) -> LocalLauncher:
+        if visible:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", ",".join(visible))
+        return LocalLauncher.open(Launch(), tmp_path)
+
     assert launcher().capacity == 4  # with the GPU that is not in MIG mode
     assert launcher(ids[0]).allocate(spec_of(2)).workers == mig[0][:2]
     own = launcher(mig[0][0], mig[0][1][:12], mig[2][0])

@@ -24,13 +24,6 @@ def energies(rows: Sequence[Row], *edges_s: tuple[float, float], **facts: object
     return energy_of_windows(windows, samples, {("a", "GPU-0"): facts}).to_pylist()
 
 
-def at_ten_watts(first_s: int, last_s: int, **more: object) -> list[Row]:
-    return [
-        {"t_ns": s * S, "energy_j": 10.0 * s, "power_source": "estimated", "cpu_cores": 1.0, **more}
-        for s in range(first_s, last_s + 1)
-    ]
-
-
 def boards(count: int, **more: object) -> list[Row]:
     return [
         {"device": f"GPU-{board}", "kind": "gpu", "t_ns": tick * S // 10,
@@ -68,7 +61,9 @@ def test_boards_are_each_counted_once_and_add_up_both_ways():
 
 
 def test_a_row_that_has_an_estimate_or_a_simulation_in_it_says_so():
-    row = one_window(boards(1) + at_ten_watts(0, 10))
+    host = [{"t_ns": s * S, "energy_j": 10.0 * s, "power_source": "estimated", "cpu_cores": 1.0}
+            for s in range(11)]  # fmt: skip
+    row = one_window(boards(1) + host)
     assert (row["gpu_energy_j"], row["cpu_energy_j"]) == pytest.approx((200.0, 20.0))
     assert row["energy_source"] == "estimated"
     row = one_window(boards(2, power_source="simulated"))

@@ -257,7 +257,7 @@ def energies_by_source(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_dashboard_adds_no_energy_or_gpu_hours_of_different_sources(tmp_path):
+def test_dashboard_and_report_add_no_energy_or_gpu_hours_of_different_sources(tmp_path):
     path = energies_by_source(tmp_path)
     state, reading = read_overview([path], StatusPoller()), read_results([path])
     of_sources = _used(totals(state.rows), reading)
@@ -274,16 +274,9 @@ def test_the_dashboard_adds_no_energy_or_gpu_hours_of_different_sources(tmp_path
         "1 replayed": {"time of GPUs or workers": "1 GPU-seconds", "energy of GPUs": "32 kJ"},
     }  # fmt: skip
     assert [total.group for total in totals(state.rows, ("workload",))] == [("digits-cnn",)] * 4
-
-
-def test_the_report_totals_add_no_sources(tmp_path):
-    path = energies_by_source(tmp_path)
     opened = results.open(path)
-    totals = analyse(opened.runs, opened.epochs).totals
-    energies = {
-        (row["source"], row["energy_is"]): row["energy_j"]
-        for row in totals.dropna(subset="energy_j").to_dict("records")
-    }
+    rows = analyse(opened.runs, opened.epochs).totals.dropna(subset="energy_j")
+    energies = rows.set_index(["source", "energy_is"])["energy_j"].to_dict()
     assert sorted(energies.values()) == [1000.0 * 2**power for power in range(6)]
     assert {source for source, _ in energies} == {"measured", "imported", "simulated", "replayed"}
 

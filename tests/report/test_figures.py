@@ -41,7 +41,8 @@ MIT = {
 KIT = {"gpu_hours", "factor", "strong_scaling", "constant_local_batch", "quality", "growing_data"}
 
 
-def made(kind: str) -> Findings:
+@cache
+def findings(kind: str) -> Findings:
     """Return the findings of a synthetic store: small, large, or like one of the two studies."""
     if kind == "small":
         return analyse(*study(counts=(1, 2), source="none"), decisions=[decision("small", 3)])
@@ -97,11 +98,6 @@ def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 KINDS = ("small", "hostile", "crowded", "layouts", "mit", "kit")
-
-
-@cache
-def findings(kind: str) -> Findings:
-    return made(kind)
 
 
 @cache
@@ -221,22 +217,12 @@ def test_energies_that_count_different_things_are_different_lines():
     assert "cpu, estimated" in text
 
 
-def points_of(findings: Findings) -> Counter[str]:
-    chart = verdict.pareto(findings)
-    layers = [
-        layer
-        for panel in chart["concat"]
-        for layer in panel["layer"]
-        if layer["mark"]["type"] == "point"
-    ]
-    tables = [layer["data"]["values"] for layer in layers]
-    return Counter(row["line"] for table in tables for row in table)
-
-
 def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommendation():
     known = analyse(*study())
     (found,) = known.advice
-    drawn = points_of(known)
+    points = [layer for panel in verdict.pareto(known)["concat"] for layer in panel["layer"]
+              if layer["mark"]["type"] == "point"]  # fmt: skip
+    drawn = Counter(row["line"] for layer in points for row in layer["data"]["values"])
     assert (found.baseline, found.baseline_is) == (found.recommended, "fastest")
     assert (drawn["recommended"], drawn["baseline"]) == (1, 0)
     assert drawn["tie"] == len(found.ties)

@@ -1,5 +1,6 @@
 """The sections of the page: their sentences, the most important first, and their tables."""
 
+import itertools
 import re
 import sys
 from dataclasses import replace
@@ -47,15 +48,6 @@ def kit_findings() -> Findings:
 @cache
 def small_findings() -> Findings:
     return analyse(*study())
-
-
-def text_of(findings: Findings, name: str) -> str:
-    texts: list[str] = []
-    for section in sections(Content(findings, (), Layout((name,)))):
-        texts += section.sentences
-        for block in section.blocks:
-            texts += block.items if isinstance(block, BulletList) else ()
-    return " ".join(texts)
 
 
 def column(table: Table | None, heading: str) -> list[str]:
@@ -217,7 +209,9 @@ def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
 
 def test_a_law_has_its_interval_range_runs_and_speedup():
     findings = mit_findings()
-    text = text_of(findings, "scaling")
+    (section,) = sections(Content(findings, (), Layout(("scaling",))))
+    lists = [block.items for block in section.blocks if isinstance(block, BulletList)]
+    text = " ".join(itertools.chain(section.sentences, *lists))
     found = re.search(
         r"resnet50, local batch 256: doubling the GPUs multiplies the time per epoch by 0\.56 "
         r"\(β = (0\.\d+), 95 % interval (0\.\d+) to (0\.\d+); 2 to 128 GPUs, 14 runs\)",

@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from agents import record_of
-from conftest import processes_of, records, started, wait_for, wattlaw
+from conftest import PLUGIN, processes_of, records, started, wait_for, wattlaw
 from ranks import spec_of
 from wattlaw.cli.main import main
+from wattlaw.common import registry
 from wattlaw.running.campaign import CANCELLED
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
@@ -43,8 +44,10 @@ def test_cancel_without_active_runs_changes_nothing(tmp_path, capsys):
 
 
 @pytest.fixture
-def given(tmp_path):
+def given(tmp_path, monkeypatch):
     """Give a store with a run that waits in the queue of another package's launcher."""
+    monkeypatch.syspath_prepend(PLUGIN)
+    registry._points.cache_clear()
     store = Store(tmp_path / "store")
     store.create()
     folder = RunFolder(store.path / "runs" / "0123456789abcdef")
@@ -53,30 +56,31 @@ def given(tmp_path):
     (folder.path / "given").touch()
     (store.path / "jobs").mkdir()
     (store.path / "jobs" / folder.run_id).write_text("WAITS")
-    return store
+    yield store
+    registry._points.cache_clear()
 
 
-def test_jobs_of_another_packages_scheduler_are_shown_and_ended(given):
+def test_jobs_of_another_packages_scheduler_are_shown_and_ended(given, capsys):
     (job,) = (given.path / "jobs").iterdir()
-    told = json.loads(wattlaw("status", given.path, "--json").stdout)
+    assert main(["status", str(given.path), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
     assert told["counts"] == {"queued": 1}
     assert told["not_done"][0]["reason"] == f"job {job}: WAITS (Nights)"
-    ended = wattlaw("cancel", given.path)
-    assert ended.returncode == 0, ended.stderr
-    assert "1 job(s) cancelled; 1 run(s) marked as interrupted" in ended.stdout
+    assert main(["cancel", str(given.path)]) == 0
+    assert "1 job(s) cancelled; 1 run(s) marked as interrupted" in capsys.readouterr().out
     assert not job.exists()
     (record,) = given.records()
     assert (record.status, record.interrupted) == ("failed", True)
 
 
-def test_an_unreachable_scheduler_is_reported_and_its_runs_are_unchanged(given):
+def test_an_unreachable_scheduler_is_reported_and_its_runs_are_unchanged(given, capsys):
     (given.path / "taken-down").touch()
-    told = json.loads(wattlaw("status", given.path, "--json").stdout)
-    assert told["scheduler"] == "the board was taken down"
-    ended = wattlaw("cancel", given.path)
-    assert ended.returncode == 3
-    assert "no job was cancelled" in ended.stdout
-    assert "cannot cancel the jobs of a queue: the board was taken down" in ended.stderr
+    assert main(["status", str(given.path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["scheduler"] == "the board was taken down"
+    assert main(["cancel", str(given.path)]) == 3
+    shown = capsys.readouterr()
+    assert "no job was cancelled" in shown.out
+    assert "cannot cancel the jobs of a queue: the board was taken down" in shown.err
     assert [record.status for record in given.records()] == ["running"]
     assert given.cancelled_at() is not None  # whoever submits for it stops all the same
 

@@ -164,21 +164,3 @@ def test_a_launcher_or_script_that_is_missing_is_named_before_a_run_starts(
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("warning: workloads[1].command")
     assert "no-such.py" in line
-
-
-@pytest.mark.parametrize(
-    ("keys", "place"),
-    [
-        ({"instrument": "none"}, "workloads[0].instrument"),
-        ({"progress": {"pattern": r"epoch (?P<epoch>\d+)"}}, "workloads[0].progress.pattern"),
-    ],
-)
-def test_steps_that_nobody_counts_cannot_be_measured(keys, place, tmp_path, capsys):
-    path = write(
-        tmp_path / "study.yaml",
-        [command("plain", "plain.py", **keys)],
-        [{"gpus": [1], "local_batch": [10]}],
-        measure={"steps": 5},
-    )
-    assert main(["check", str(path)]) == 2
-    assert place in capsys.readouterr().err

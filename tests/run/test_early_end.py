@@ -4,6 +4,7 @@ import pytest
 
 from conftest import decide_table, records
 from decide_studies import QUESTION, run_with
+from launchers import ScriptedAttempt
 from made_runs import made_record
 from wattlaw.api import results
 from wattlaw.api.deciding import StoreDecider, step_time_so_far
@@ -24,24 +25,13 @@ class Surprising(ReplayLauncher):
     def start(self, record, folder, allocation):
         if record.spec.setting.local_batch != 64:
             return super().start(record, folder, allocation)
-        allocation.release()
         row = {"start_ns": 1, "samples": 64 * 20, "steps": 20, "loss": 1.0}
         with open_windows(folder.live(record.attempts), "here") as windows:
             for begin, warmup in ((0, True), (20, False)):
                 own = {"warmup": warmup, "duration_s": 20.0, "from_step": begin}
                 write_window(windows, "here", phase="steps", epoch=None, **row, **own)
-        self.attempts.append(EndlessAttempt())
+        self.attempts.append(ScriptedAttempt(lambda: None, allocation))
         return self.attempts[-1]
-
-
-class EndlessAttempt:
-    is_stopped = False
-
-    def poll(self):
-        return None
-
-    def stop(self):
-        self.is_stopped = True
 
 
 @pytest.mark.timeout(60)
@@ -59,7 +49,7 @@ def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write_decide
     assert (outcome.failed, outcome.left) == (0, 0)
     stopped = [item for item in records(store).values() if item.spec.setting.local_batch == 64
                and item.status == "done"]  # fmt: skip
-    assert [attempt.is_stopped for attempt in launcher.attempts] == [True] * len(stopped)
+    assert [attempt.stopped for attempt in launcher.attempts] == [True] * len(stopped)
     assert len(stopped) >= 1
     assert all(any(STOPPED_EARLY in note for note in record.notes) for record in stopped)
     frame = results.open(store).metrics

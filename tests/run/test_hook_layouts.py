@@ -33,32 +33,28 @@ def sizes(rank: int = 0, world: int = 8) -> tuple[int | None, ...]:
     return tuple(found.get(name) for name in ("tp", "pp", "cp", "dp", "data_rank"))
 
 
-def test_nothing_is_known_of_ranks_that_show_nothing():
-    assert sizes() == (None,) * 5
-    assert sizes(world=1) == (1, 1, 1, 1, 0)
-
-
-def test_sizes_are_those_of_the_names_of_a_mesh():
-    layouts.add_mesh(mesh(13, pp=2, dp=2, cp=2, tp=2))
-    layouts.add_mesh(mesh(1, tp=2))  # a part of it
-    assert sizes(rank=13, world=16) == (2, 2, 2, 2, 1)
-
-
-def test_ranks_that_all_share_gradients_share_no_layer():
-    layouts.add_mesh(mesh(3, dp=4, tp=2))  # that the script does not use
-    layouts.add_data_parallel(8, 3)
-    assert sizes(rank=3) == (1, 1, 1, 8, 3)
-
-
-def test_ranks_of_a_sequence_share_gradients_and_are_one_copy():
-    layouts.add_mesh(mesh(5, dp=4, cp=2))
-    layouts.add_data_parallel(8, 5)
-    assert sizes(rank=5) == (1, 1, 2, 4, 2)
-
-
-def test_ranks_that_the_sizes_do_not_explain_are_unknown():
-    layouts.add_data_parallel(4, 0)  # and what do the others share?
-    assert sizes() == (None,) * 5
+@pytest.mark.parametrize(
+    ("meshes", "shared", "rank", "world", "expected"),
+    [
+        ([], None, 0, 8, (None,) * 5),  # nothing is shown
+        ([], None, 0, 1, (1, 1, 1, 1, 0)),
+        # by the names of a mesh, and a part of it
+        ([mesh(13, pp=2, dp=2, cp=2, tp=2), mesh(1, tp=2)], None, 13, 16, (2, 2, 2, 2, 1)),
+        # all share gradients, and no layer by the mesh that the script does not use
+        ([mesh(3, dp=4, tp=2)], (8, 3), 3, 8, (1, 1, 1, 8, 3)),
+        # the ranks of a sequence share gradients and are one copy
+        ([mesh(5, dp=4, cp=2)], (8, 5), 5, 8, (1, 1, 2, 4, 2)),
+        ([], (4, 0), 0, 8, (None,) * 5),  # and what do the others share?
+    ],
+)
+def test_sizes_are_those_of_meshes_and_of_the_ranks_that_share_gradients(
+    meshes, shared, rank, world, expected
+):
+    for one in meshes:
+        layouts.add_mesh(one)
+    if shared:
+        layouts.add_data_parallel(*shared)
+    assert sizes(rank, world) == expected
 
 
 def test_a_pipeline_has_its_stages_and_micro_batches():

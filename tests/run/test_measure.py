@@ -17,6 +17,7 @@ from fake_nvml import FakeGpus
 from trees import AcpiMeters
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
+from wattlaw.cli.main import main
 from wattlaw.store.store import Store
 from wattlaw.study.network import Network
 
@@ -52,16 +53,16 @@ def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     [("/no/such/command", 127), ("no-such-command", 127), ("train", 126), ("/etc", 126)],
 )
 def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(
-    tmp_path, monkeypatch, command, code
+    tmp_path, monkeypatch, capsys, command, code
 ):
     (tmp_path / "train").write_text("#!/bin/sh\n")  # not executable
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}:{tmp_path}")
-    done = measured(tmp_path / "store", "--", command)
-    assert done.returncode == code
-    assert done.returncode == subprocess.run(["/bin/bash", "-c", command], check=False).returncode
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"wattlaw: '{command}': ")  # of init, too
-    assert measured(tmp_path / "store", "--").returncode == 2  # no command
+    line = ["measure", "-o", str(tmp_path / "store"), "--"]
+    assert main([*line, command]) == code
+    (told,) = capsys.readouterr().err.splitlines()
+    assert told.startswith(f"wattlaw: '{command}': ")  # of init, too
+    assert code == subprocess.run(["/bin/bash", "-c", command], check=False).returncode
+    assert main(line) == 2  # no command
     assert not (tmp_path / "store").exists()
 
 
@@ -266,10 +267,10 @@ def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
         ("--progress", "step"),
     ],
 )
-def test_options_that_cannot_work_start_nothing(tmp_path, options):
-    done = wattlaw("measure", "-o", tmp_path / "s", *options, "--", "touch", tmp_path / "started")
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+def test_options_that_cannot_work_start_nothing(tmp_path, options, capsys):
+    store, started = str(tmp_path / "s"), str(tmp_path / "started")
+    assert main(["measure", "-o", store, *options, "--", "touch", started]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
     assert not (tmp_path / "started").exists()
     assert not (tmp_path / "s").exists()
 

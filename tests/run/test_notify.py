@@ -10,11 +10,14 @@ import pytest
 
 from conftest import records, wait_for
 from conftest import wattlaw as command
+from made_runs import made_record, made_spec
+from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.measure.limits.guard import RESTORE_HINT
 from wattlaw.running import notify
 from wattlaw.running.campaign import Outcome
 from wattlaw.running.notify import Notifications, command_words
+from wattlaw.study.setting import Setting
 
 STUDY = {
     "name": "events",
@@ -52,20 +55,19 @@ def test_a_failed_run_and_the_end_of_a_study_are_events(write_study, tmp_path):
 
 @pytest.mark.parametrize("text", ["  ", "'unclosed", "no-such-program --option"])
 def test_a_command_that_cannot_be_run_is_refused_before_anything_is_written(
-    text, write_study, tmp_path
+    text, write_study, tmp_path, capsys
 ):
     with pytest.raises(BadInput, match="--notify"):
         command_words(text)
-    ran = command("run", write_study(**STUDY), "--store", tmp_path / "store", "--notify", text)
-    assert (ran.returncode, "notify" in ran.stderr) == (2, True)
+    study, store = str(write_study(**STUDY)), str(tmp_path / "store")
+    assert main(["run", study, "--store", store, "--notify", text]) == 2
+    assert "notify" in capsys.readouterr().err
     assert not (tmp_path / "store").exists()
 
 
-def test_limits_that_were_not_restored_and_a_decision_are_events(write_study, tmp_path):
+def test_limits_that_were_not_restored_and_a_decision_are_events(tmp_path):
     store, file = tmp_path / "store", tmp_path / "events"
-    calm = STUDY | {"launch": {"kind": "simulated", "simulation": {"hardware": "mit-v100"}}}
-    assert command("run", write_study(**calm), "--store", store).returncode == 0
-    record = next(iter(records(store).values()))
+    record = made_record("0" * 16, made_spec(Setting(gpus=1, local_batch=8)), status="done")
     note = f"GPU-1: does not answer; {RESTORE_HINT}"
     with Notifications(command_words(appending(file)), store) as notifications:
         notifications.ended(record, is_new=True)

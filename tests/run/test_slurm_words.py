@@ -147,27 +147,6 @@ def test_an_option_is_refused_or_becomes_one_argument_of_sbatch(tmp_path_factory
 
 
 @pytest.mark.parametrize(
-    ("slurm", "expected"),
-    [
-        ({"options": {"nodes": 3}}, "options.nodes: cannot be set here; allowed: account"),
-        ({"options": {"time": 5}}, "options.time: cannot be set here (set launch.slurm.time"),
-        ({"time": "\u0660\u0662:\u0660\u0660:\u0660\u0660"}, "time"),
-        ({"setup": ["echo \x1b[31m"]}, "setup[0]: given"),
-        ({"python": "python\nid"}, "python: given"),
-        ({"time": "00:02:00"}, "time: given 00:02:00, 120 s; allowed: at least 180 s"),
-        ({"gres": "gpu:a100:4"}, 'gres: given "gpu:a100:4"; allowed: "gpu:a100", without'),
-    ],
-)
-def test_a_mistake_in_the_study_is_reported_in_one_line_with_its_key(
-    write_study, slurm, expected, capsys
-):
-    path = write_study(launch={"kind": "slurm", "gpus_per_node": 1, "slurm": slurm})
-    assert main(["check", str(path)]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert f"launch.slurm.{expected}" in line
-
-
-@pytest.mark.parametrize(
     ("time", "expected_s"),
     [
         *(("30", 1800), ("90:30", 5430), ("02:00:00", 7200), ("1-12", 129600)),

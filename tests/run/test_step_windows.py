@@ -16,7 +16,6 @@ from test_training import run_here
 from conftest import study_of
 from made_runs import made_record
 from ranks import spec_of, trained, windows_of
-from wattlaw.cli.main import main
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.running.finish import finish, merged_windows, missing_windows
 from wattlaw.running.steps import MOST_FACTOR, StepPlan, steadiness_notes
@@ -31,28 +30,6 @@ STEPS_OF_EPOCH = 15  # of 1437 samples: 14 x 96 + 93
 
 def parsed(**changes: object) -> Study:
     return Study.model_validate_json(json.dumps(study_of(**changes)))
-
-
-# What a study may ask for.
-
-
-@pytest.mark.parametrize(
-    ("measure", "key"),
-    [
-        ({"steps": 100, "seconds": 60}, "measure"),
-        ({"steps": 100, "warmup_epochs": 1}, "measure.warmup_epochs"),
-        ({"epochs": 3, "warmup_steps": 5}, "measure.warmup_steps"),
-        ({"epochs": None}, "measure"),
-        ({"steps": 9}, "sweeps[0].epochs"),
-    ],
-)
-def test_a_contradiction_is_one_line_with_the_key(measure, key, write_study, capsys):
-    more = {"epochs": 4} if key.startswith("sweeps") else {}
-    sweeps = [{"gpus": [1], "global_batch": [8], **more}]
-    assert main(["check", str(write_study(measure=measure, sweeps=sweeps))]) == 2
-    error = capsys.readouterr().err
-    assert f": {key}: " in error
-    assert error.count("\n") == 1
 
 
 # When the steps end.
@@ -166,12 +143,8 @@ def store(tmp_path_factory):
     return run_here(study, tmp_path_factory.mktemp("steps") / "store")
 
 
-@pytest.fixture(scope="module")
-def windows(store):
-    return store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
-
-
-def test_a_run_by_steps_has_windows_of_steps_only(windows):
+def test_a_run_by_steps_has_windows_of_steps_only(store):
+    windows = store.pandas("epochs").merge(store.pandas("runs")[["run_id", "gpus"]], on="run_id")
     assert set(windows["phase"]) == {"steps"}
     assert windows["epoch"].isna().all()
     for _, run in windows.sort_values("start_ns").groupby("gpus"):

@@ -56,7 +56,12 @@ class Cluster:
             write(self.folder, self.settings, ports)
             for name in self.names:
                 self._boards[name] = write_boards(self.folder, self.settings, name)
-            self._start_munge()
+            munge = self.folder / "munge"
+            (munge / "key").write_bytes(secrets.token_bytes(128))
+            (munge / "key").chmod(0o400)
+            files = [f"--{name}-file={munge}/{name}" for name in ("key", "pid", "log", "seed")]
+            self._start("munged", ["munged", "--foreground", f"--socket={munge}/socket", *files])
+            self.wait_for((munge / "socket").exists, "munged")
             hosts = (CONTROLLER, *self.names, *LOGINS)
             for name in hosts:
                 self._start_host(name)
@@ -232,7 +237,10 @@ class Cluster:
         for name in (CONTROLLER, *self.names):
             if name not in self._processes:
                 self.start_node(name)
-            elif not self._daemon_runs(name):
+                continue
+            # The daemon is the child of a host's first process that is not a job.
+            program = "slurmctld" if name == CONTROLLER else "slurmd"
+            if not any(child.name() == program for child in self._init(name).children()):
                 self._tell(name, "start")
         self.wait_for(self.answers, "the controller")
         self.run("scancel", f"--user={USER}", check=False)
@@ -242,19 +250,7 @@ class Cluster:
         for name in self.names:
             self._boards[name] = write_boards(self.folder, self.settings, name)
 
-    def _daemon_runs(self, name: str) -> bool:
-        """Say whether a host's daemon runs: the child of its first process that is not a job."""
-        program = "slurmctld" if name == CONTROLLER else "slurmd"
-        return any(child.name() == program for child in self._init(name).children())
-
     # ---- making ----
-    def _start_munge(self) -> None:
-        folder = self.folder / "munge"
-        (folder / "key").write_bytes(secrets.token_bytes(128))
-        (folder / "key").chmod(0o400)
-        files = [f"--{name}-file={folder}/{name}" for name in ("key", "pid", "log", "seed")]
-        self._start("munged", ["munged", "--foreground", f"--socket={folder}/socket", *files])
-        self.wait_for((folder / "socket").exists, "munged")
 
     def _start_host(self, name: str) -> None:
         folder, etc = self.folder / name, self.conf.parent
@@ -286,16 +282,14 @@ class Cluster:
         self._start(name, [*enter, sys.executable, "-I", "-S", str(own), str(folder / "spec")])
 
     def _start(self, name: str, line: Sequence[str]) -> None:
+        path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         with (self.folder / f"{name}.printed").open("a") as printed:
             self._processes[name] = subprocess.Popen(
                 [shutil.which("setpriv"), "--pdeathsig=KILL", *line],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=printed, text=True,
-                start_new_session=True, cwd="/", env=self._bare(),
+                start_new_session=True, cwd="/",
+                env={"PATH": path, "LANG": "C.UTF-8", "SLURM_CONF": str(self.conf)},
             )  # fmt: skip
-
-    def _bare(self) -> dict[str, str]:
-        path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        return {"PATH": path, "LANG": "C.UTF-8", "SLURM_CONF": str(self.conf)}
 
     def _tell(self, name: str, order: str) -> None:
         stdin = self._processes[name].stdin

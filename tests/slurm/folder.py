@@ -29,7 +29,11 @@ def new_folder() -> tuple[Path, int]:
     BASE.mkdir(mode=0o755, exist_ok=True)
     one_at_a_time = os.open(BASE, os.O_RDONLY)
     fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
-    _sweep()
+    for old in BASE.iterdir():
+        with contextlib.suppress(BlockingIOError, FileNotFoundError):
+            descriptor = _locked(old)
+            remove(old)
+            os.close(descriptor)
     folder = Path(tempfile.mkdtemp(dir=BASE))
     folder.chmod(0o755)
     lock = _locked(folder)
@@ -59,8 +63,19 @@ def write(folder: Path, settings: Settings, ports: Sequence[int]) -> None:
         device = folder / "devices" / f"nvidia{i}"
         os.mknod(device, 0o020666, os.makedev(1, 3))  # as /dev/null
         device.chmod(0o666)
-    _write_driver(folder / "driver", etc)
-    _write_wrappers(folder / "bin", folder / "calls")
+    driver, calls = folder / "driver", folder / "calls"
+    driver.mkdir()
+    shutil.copy(library() / SONAME, driver / SONAME)
+    (etc / "ld.so.conf").write_text(f"{driver}\ninclude /etc/ld.so.conf\n")
+    line = ["ldconfig", "-X", "-C", str(etc / "ld.so.cache"), "-f", str(etc / "ld.so.conf")]
+    subprocess.run(line, check=True)
+    (folder / "bin").mkdir()
+    calls.touch()
+    calls.chmod(0o666)
+    for name in COUNTED:
+        wrapper = folder / "bin" / name
+        wrapper.write_text(WRAPPER.format(name=name, log=calls, real=shutil.which(name)))
+        wrapper.chmod(0o755)
 
 
 def remove(folder: Path) -> None:
@@ -79,24 +94,6 @@ def write_boards(folder: Path, settings: Settings, name: str) -> FakeGpus:
     return boards
 
 
-def _write_driver(driver: Path, etc: Path) -> None:
-    driver.mkdir()
-    shutil.copy(library() / SONAME, driver / SONAME)
-    (etc / "ld.so.conf").write_text(f"{driver}\ninclude /etc/ld.so.conf\n")
-    line = ["ldconfig", "-X", "-C", str(etc / "ld.so.cache"), "-f", str(etc / "ld.so.conf")]
-    subprocess.run(line, check=True)
-
-
-def _write_wrappers(folder: Path, calls: Path) -> None:
-    folder.mkdir()
-    calls.touch()
-    calls.chmod(0o666)
-    for name in COUNTED:
-        wrapper = folder / name
-        wrapper.write_text(WRAPPER.format(name=name, log=calls, real=shutil.which(name)))
-        wrapper.chmod(0o755)
-
-
 def _locked(folder: Path) -> int:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
@@ -105,11 +102,3 @@ def _locked(folder: Path) -> int:
         os.close(descriptor)
         raise
     return descriptor
-
-
-def _sweep() -> None:
-    for folder in BASE.iterdir():
-        with contextlib.suppress(BlockingIOError, FileNotFoundError):
-            descriptor = _locked(folder)
-            remove(folder)
-            os.close(descriptor)

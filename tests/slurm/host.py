@@ -22,16 +22,14 @@ def mount(*arguments: str) -> None:
     subprocess.run(["/bin/mount", *arguments], check=True)
 
 
-def closed_folder(path: Path) -> Path | None:
-    """Return the first folder on the way to a path that only its owner may enter."""
-    ways = [*reversed(path.parents), path]
-    return next((way for way in ways if not way.stat().st_mode & 0o001), None)
-
-
 def reach(paths: list[str], aside: Path) -> None:
     """Let every user of this host reach paths, also those in somebody's home (/root/.pyenv)."""
-    wanted = {Path(path): closed_folder(Path(path)) for path in paths}
-    wanted = {path: closed for path, closed in wanted.items() if closed is not None}
+    wanted = {}
+    for path in map(Path, paths):
+        for way in [*reversed(path.parents), path]:
+            if not way.stat().st_mode & 0o001:  # the first that only its owner may enter
+                wanted[path] = way
+                break
     for i, path in enumerate(wanted):
         (aside / str(i)).mkdir(parents=True, exist_ok=True)
         mount("--bind", str(path), str(aside / str(i)))

@@ -45,7 +45,9 @@ class DiskRound:
         kib = self.dice.choice([16, 48, 100, 300])
         _system("mount", "-t", "tmpfs", "-o", f"size={kib}k", "tmpfs", str(self.disk))
         try:
-            self._fill(self.dice.randrange(1 + kib // 4))
+            about, free = os.statvfs(self.disk), self.dice.randrange(1 + kib // 4) * 1024
+            size = max(0, about.f_bavail * about.f_frsize - free)
+            (self.disk / "filler").write_bytes(bytes(size))
             self.killer.note(f"{self.command} with {kib} KiB")
             code, said = self._wattlaw()
             if code not in (0, 1, 2, 3):
@@ -62,11 +64,6 @@ class DiskRound:
         finally:
             self.own.end_all()
             _system("umount", "-l", str(self.disk))
-
-    def _fill(self, free_kib: int) -> None:
-        about = os.statvfs(self.disk)
-        size = max(0, about.f_bavail * about.f_frsize - free_kib * 1024)
-        (self.disk / "filler").write_bytes(bytes(size))
 
     def _wattlaw(self) -> tuple[int, str]:
         store, work = self.disk / "store", self.own.work

@@ -117,7 +117,12 @@ class Worker:
 
 def fuzz(seed: int, end_s: float, templates: Path, told: Outcome) -> None:
     """Damage inputs of every reader, until a moment of the monotonic clock."""
-    _import_all()
+    # What commands import when they are called; nothing of it may start a thread.
+    skipped = ("training", "callbacks", "workloads", "examples", "__main__")
+    for module in pkgutil.walk_packages(wattlaw.__path__, "wattlaw."):
+        if not any(part in module.name for part in skipped):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module.name)
     count = max(2, len(os.sched_getaffinity(0)) // 2)
 
     def worker(own: Sandbox, first: int) -> Worker:
@@ -151,12 +156,3 @@ def replay(seed: str, templates: Path) -> list[Problem]:
             return worker.problems(is_ready=worker.pipe.poll(MOST_WALL_S)) or []
         finally:
             worker.end()
-
-
-def _import_all() -> None:
-    """Import what commands import when they are called; nothing of it may start a thread."""
-    skipped = ("training", "callbacks", "workloads", "examples", "__main__")
-    for module in pkgutil.walk_packages(wattlaw.__path__, "wattlaw."):
-        if not any(part in module.name for part in skipped):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module.name)

@@ -62,22 +62,23 @@ class CampaignRound:
             self._start()
         for _ in range(self.dice.randrange(3, 9)):
             time.sleep(self.dice.uniform(0.2, 6.0))
-            self._note_done()
+            for path in self.store.path.glob("runs/*"):
+                record = RunFolder(path).read()
+                if record is not None and record.status == "done":
+                    self.done.setdefault(record.run_id, (record.attempts, record.finished_at))
             if all(owner.poll() is not None for owner in self.owners):
                 self._start()
                 continue
             if self.dice.random() < 0.1:
                 self.killer.kill_all()
             else:
-                self.killer.kill_one(self._roles())
+                roles = [None, None, {"owner"}, {"agent", "owner"}, {"rank"}, {"sampler"}]
+                self.killer.kill_one(self.dice.choice(roles))
         self.killer.note("the last run")
         for owner in self.owners:
             self.killer.note(f"owner {owner.pid}: exit code {owner.poll()}")
         self._finish()
         self._look()
-
-    def _roles(self) -> set[str] | None:
-        return self.dice.choice([None, None, {"owner"}, {"agent", "owner"}, {"rank"}, {"sampler"}])
 
     def _start(self) -> None:
         log = self.own.work / f"owner{len(self.owners)}.log"
@@ -92,23 +93,14 @@ class CampaignRound:
             try:
                 owner.wait(max(1.0, end_s - time.monotonic()))
             except subprocess.TimeoutExpired:
-                raise Fault("a 'wattlaw run' does not end", self._said()) from None
+                logs = [log.read_text("utf-8", "replace") for log in self.own.work.glob("*.log")]
+                said = "\n".join(log[-500:] for log in logs)
+                raise Fault("a 'wattlaw run' does not end", said) from None
         code, said = run(
             self.own, self.environment, _LAST_S, "run", "study.yaml", "--store", "store"
         )
         if code:
             raise Fault("the last 'wattlaw run' fails", f"exit code {code}: {said[-1500:]}")
-
-    def _said(self) -> str:
-        return "\n".join(
-            log.read_text("utf-8", "replace")[-500:] for log in self.own.work.glob("*.log")
-        )
-
-    def _note_done(self) -> None:
-        for path in self.store.path.glob("runs/*"):
-            record = RunFolder(path).read()
-            if record is not None and record.status == "done":
-                self.done.setdefault(record.run_id, (record.attempts, record.finished_at))
 
     def _look(self) -> None:
         left = self.own.wait_until_empty(_ORPHANS_S)
@@ -127,7 +119,15 @@ class CampaignRound:
             if now != before:
                 raise Fault("a run that was done is done again", f"{run_id}: {before}, then {now}")
         self._count_windows(planned)
-        self._look_for_files()
+        left = [str(p) for p in self.store.path.rglob(".*")]
+        left += [str(p) for p in self.store.path.glob("runs/*/live")]
+        left += [str(p) for p in self.store.path.rglob("*.tmp")]
+        left += [str(p) for p in self.store.path.glob("runs/*/checkpoint*")]
+        ours = [path for path in self.own.tmp.iterdir() if not path.name.startswith(_NOT_OURS)]
+        left += [str(path) for path in ours if not path.name.startswith("wattlaw-")]
+        if left:
+            shown = ", ".join(path.removeprefix(str(self.own.root)) for path in left[:6])
+            raise Fault("a file is left behind", shown)
 
     def _count_windows(self, planned: dict[str, Any]) -> None:
         epochs = self.store.pandas("epochs")
@@ -146,15 +146,3 @@ class CampaignRound:
             samples = rows[rows.phase == "train"].groupby("epoch").samples.sum()
             if samples.nunique() != 1:
                 raise Fault("epochs have different samples", f"{run_id}: {samples.to_dict()}")
-
-    def _look_for_files(self) -> None:
-        left = [str(p) for p in self.store.path.rglob(".*")]
-        left += [str(p) for p in self.store.path.glob("runs/*/live")]
-        left += [str(p) for p in self.store.path.rglob("*.tmp")]
-        left += [str(p) for p in self.store.path.glob("runs/*/checkpoint*")]
-        for path in self.own.tmp.iterdir():
-            if not path.name.startswith(_NOT_OURS) and not path.name.startswith("wattlaw-"):
-                left.append(str(path))
-        if left:
-            shown = ", ".join(path.removeprefix(str(self.own.root)) for path in left[:6])
-            raise Fault("a file is left behind", shown)

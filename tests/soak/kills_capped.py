@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import random
 import sys
 import time
 from pathlib import Path
@@ -19,6 +18,11 @@ WHAT = "SIGKILLs of capped runs"
 WHAT_AMD = "SIGKILLs of capped runs on AMD GPUs"
 CAP_W = 150
 _KINDS = ("measure", "measure", "run", "set")
+#: Roles, of which one is killed; None for any.
+_VICTIMS = (
+    None, None, {"owner"}, {"owner"}, {"watchdog"}, {"watchdog", "owner"}, {"sampler", "agent"},
+    {"sudo", "nvidia-smi", "owner"}, {"rank", "command", "agent", "owner"},
+)  # fmt: skip
 
 
 class CappedRound:
@@ -96,17 +100,22 @@ class CappedRound:
         if self.dice.random() < 0.25:
             return self.killer.kill_all()
         for _ in range(self.dice.choice([1, 1, 2, 3])):
-            killed.add(self.killer.kill_one(_victims(self.dice)) or "")
+            killed.add(self.killer.kill_one(self.dice.choice(_VICTIMS)) or "")
             time.sleep(self.dice.choice([0, 0, 0.05, 0.5]) * self.dice.random())
         return killed
 
     def _look(self, killed: set[str]) -> None:
-        self._end_commands()
+        time.sleep(0.05)
+        for process in self.killer.living().get("command", []):  # it may outlive 'measure'
+            with contextlib.suppress(Exception):
+                if process.cmdline()[:1] == ["sleep"] and self.kind == "measure":
+                    process.kill()
         left = self.own.wait_until_empty(ENDS_S)
         if left:
             raise Fault("a process is left", "; ".join(left))
         self.killer.note(f"all processes have ended; limits: {self.limits_mw} mW")
-        if self.limits_mw != self.before_mw and not self._may_wait_for_restore(killed):
+        may_wait = self.kind == "set" or bool(killed & {"watchdog", "nvidia-smi", "sudo"})
+        if self.limits_mw != self.before_mw and not may_wait:
             raise Fault(
                 "a limit is not given back though the watchdog lives",
                 f"{self.before_mw} mW before, {self.limits_mw} mW after; killed: {sorted(killed)}",
@@ -125,17 +134,6 @@ class CappedRound:
             if code:
                 raise Fault("the store cannot be read", said[-500:])
 
-    def _may_wait_for_restore(self, killed: set[str]) -> bool:
-        return self.kind == "set" or bool(killed & {"watchdog", "nvidia-smi", "sudo"})
-
-    def _end_commands(self) -> None:
-        """End the user's own command, which may outlive 'measure'."""
-        time.sleep(0.05)
-        for process in self.killer.living().get("command", []):
-            with contextlib.suppress(Exception):
-                if process.cmdline()[:1] == ["sleep"] and self.kind == "measure":
-                    process.kill()
-
 
 class AmdRound(CappedRound):
     """The same on AMD GPUs, with and without the library of AMD SMI."""
@@ -151,12 +149,3 @@ class AmdRound(CappedRound):
             gpu.set(power1_cap_max=300_000_000, power1_cap=limit_mw * 1000)
         path = os.pathsep.join([str(Path(sys.executable).parent), "/usr/bin", "/bin"])
         return machine, self.own.environment(path=path) | {VARIABLE: ""} | machine.environment()
-
-
-def _victims(dice: random.Random) -> set[str] | None:
-    """Return roles, of which one is killed; None for any."""
-    return dice.choice(
-        [None, None, {"owner"}, {"owner"}, {"watchdog"}, {"watchdog", "owner"}, {"sampler",
-        "agent"},
-         {"sudo", "nvidia-smi", "owner"}, {"rank", "command", "agent", "owner"}]
-    )  # fmt: skip

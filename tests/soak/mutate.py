@@ -64,7 +64,11 @@ def data(dice: random.Random, tree: Any, times: int = 1) -> Any:
         elif how < 0.9 and isinstance(holder, list):
             holder.extend([_copy(holder[key])] * dice.choice([1, 2, 1000]))
         elif isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
-            holder[key] = _scaled(holder[key], dice.choice([-1, 0, 1e-9, 1000, 1e9, 1e18]))
+            factor = dice.choice([-1, 0, 1e-9, 1000, 1e9, 1e18])
+            try:
+                holder[key] = type(holder[key])(holder[key] * factor)
+            except (OverflowError, ValueError):
+                holder[key] = factor
         else:
             holder[key] = _copy(tree if dice.random() < 0.2 else holder[key])
     return tree
@@ -118,13 +122,6 @@ def raw(dice: random.Random, given: bytes) -> bytes:  # noqa: PLR0911 - a kind o
     if how < 0.9:
         return given[:at] + given[at : at + size] * 2 + given[at + size :]
     return given[:at] + dice.randbytes(size) + given[at + size :]
-
-
-def _scaled(number: float, factor: float) -> float:
-    try:
-        return type(number)(number * factor)
-    except (OverflowError, ValueError):
-        return factor
 
 
 def _copy(tree: Any) -> Any:

@@ -120,12 +120,6 @@ def remove_tree(path: Path) -> None:
         time.sleep(0.2)
 
 
-def memory_folder() -> str | None:
-    """Return a folder that is no disk, where the machine has one."""
-    shared = "/dev/shm"  # noqa: S108 - only folders of random names are made there
-    return shared if os.access(shared, os.W_OK) else None
-
-
 #: Where the sandboxes of this soak lie.
 _BASES: dict[str, Path] = {}
 
@@ -134,7 +128,9 @@ _BASES: dict[str, Path] = {}
 def bases() -> Iterator[Path]:
     """Make the folders of this soak; in the end its processes are ended and all is removed."""
     name = f"wattlaw-soak-{os.getpid()}-{secrets.token_hex(4)}"
-    for kind, parent in (("disk", None), ("memory", memory_folder())):
+    shared = "/dev/shm"  # noqa: S108 - only folders of random names are made there
+    memory = shared if os.access(shared, os.W_OK) else None  # no disk, where the machine has one
+    for kind, parent in (("disk", None), ("memory", memory)):
         _BASES[kind] = Path(parent or tempfile.gettempdir()) / name
         _BASES[kind].mkdir(mode=0o755, exist_ok=True)
     try:

@@ -35,18 +35,13 @@ def _replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
     return lambda path: (path.unlink(missing_ok=True), make(path))
 
 
-def _sparse(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(9 * 10**9)
-
-
 DAMAGES: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "another type": lambda path: path.write_bytes(b'{"host": 3, "samples": NaN}\n'),
     "null values": lambda path: path.write_bytes(b'[{"host": null, "at": null}]\n'),
     "deep": lambda path: path.write_bytes(b"[" * 200_000 + b"\n"),
-    "huge": _replaced(_sparse),
+    "huge": _replaced(lambda path: (path.touch(), os.truncate(path, 9 * 10**9))),
     "a pipe": _replaced(os.mkfifo),
     "endless": _replaced(lambda path: path.symlink_to("/dev/zero")),
 }
@@ -159,12 +154,10 @@ def test_a_value_that_no_run_writes_names_its_file(
     assert_one_line(capsys, path)
 
 
-SIMULATED = {"kind": "simulated", "simulation": {"hardware": "dgx-h100"}}
-
-
-def simulated(write_study: Callable[..., Path], **changes: object) -> Path:
-    sweeps = [{"gpus": [1, 2], "local_batch": [32]}]
-    return write_study(sweeps=sweeps, launch=SIMULATED, **changes)
+@pytest.fixture
+def study(write_decide):
+    """Return a study of two runs, replayed in this process."""
+    return write_decide(None, sweeps=[{"gpus": [1, 2], "local_batch": [32]}], repeats=1)
 
 
 @pytest.mark.parametrize(
@@ -172,10 +165,8 @@ def simulated(write_study: Callable[..., Path], **changes: object) -> Path:
     [("run.json", Path.unlink), ("run.json", DAMAGES["deep"]), ("epochs.parquet", DAMAGES["cut"]),
      ("telemetry.parquet", DAMAGES["another type"])],
 )  # fmt: skip
-def test_a_run_with_a_damaged_file_is_left_out_and_repeated(
-    tmp_path, write_study, name, damage, capsys
-):
-    study, store = simulated(write_study), Store(tmp_path / "store")
+def test_a_run_with_a_damaged_file_is_left_out_and_repeated(tmp_path, study, name, damage, capsys):
+    store = Store(tmp_path / "store")
     assert main(["run", str(study), "--store", str(store.path)]) == 0
     run_ids = {folder.run_id for folder in store.folders()}
     folder = next(store.folders())
@@ -239,10 +230,8 @@ def test_temporary_files_of_killed_writers_are_removed_and_others_stay(store):
             writer.communicate()
 
 
-def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied(
-    tmp_path, write_study
-):
-    study, store = simulated(write_study), Store(tmp_path / "store")
+def test_a_done_run_that_was_killed_before_its_live_files_were_dropped_is_tidied(tmp_path, study):
+    store = Store(tmp_path / "store")
     assert main(["run", str(study), "--store", str(store.path)]) == 0
     first, second = store.folders()
     for folder in (first, second):

@@ -30,13 +30,6 @@ def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:
     return made_record(run.run_id, run.spec, status=status, started_at=BEGUN, finished_at=ended)
 
 
-def write_done(store: Store, done: RunRecord) -> None:
-    folder = store.folder(done.run_id)
-    folder.write(done)
-    pq.write_table(EPOCHS.empty_table(), folder.epochs_path)
-    pq.write_table(TELEMETRY.empty_table(), folder.telemetry_path)
-
-
 def test_a_run_takes_as_long_as_its_repeats_did_times_its_gpus():
     runs = plan(sweeps=[{"gpus": [4], "local_batch": [8]}], repeats=5)
     done = [record(runs[0], hours=1), record(runs[1], hours=2)]
@@ -67,7 +60,10 @@ def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, c
     store.create()
     (run,) = plan(workloads=[narrow], sweeps=[{"gpus": [2], "local_batch": [8]}])
     known = record(run, hours=0.5)
-    write_done(store, known)
+    folder = store.folder(known.run_id)
+    folder.write(known)
+    pq.write_table(EPOCHS.empty_table(), folder.epochs_path)
+    pq.write_table(TELEMETRY.empty_table(), folder.telemetry_path)
     line = ["run", str(path), "--store", str(store.path), "--dry-run"]
     assert main(line) == 0
     told = re.findall(r"GPU-hours left: (\S+) for (\d) runs?", capsys.readouterr().out)

@@ -44,17 +44,13 @@ def written(name: str, store: Path, output: Path) -> int:
     return main([places.get(word, word) for word in COMMANDS[name]])
 
 
-def link_of_nobody(path: Path, target: Path) -> None:
-    path.symlink_to(target)
-    os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
-
-
 @root_only
 @pytest.mark.parametrize("name", FAST)
 def test_a_command_does_not_follow_a_link_of_another_user(name, store, shared, tmp_path, capsys):
     ours = tmp_path / "ours"
     ours.write_text("ours")
-    link_of_nobody(shared / name, ours)
+    (shared / name).symlink_to(ours)
+    os.chown(shared / name, NOBODY, NOBODY, follow_symlinks=False)
     assert written(name, store, shared / name) in (2, 3)
     assert f"uid {NOBODY}" in (said := capsys.readouterr().err)
     assert str(shared / name) in said

@@ -186,12 +186,9 @@ def test_the_table_of_another_run_is_rejected(store):
         Store(store.path, strict=True).arrow("epochs")
 
 
-def test_a_folder_without_runs_is_not_a_store(tmp_path):
+def test_a_folder_without_runs_is_not_a_store_and_a_store_cannot_replace_a_file(tmp_path):
     with pytest.raises(BadInput, match="not a store"):
         Store.existing(tmp_path)
-
-
-def test_a_store_cannot_replace_a_file(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "file", tmp_path / "file" / "store"):
         with pytest.raises(BadInput, match="cannot be a store"):
@@ -207,16 +204,11 @@ SITE = Site(
 CUT = Interruption(attempt=1, at=START, reason="node failure")
 
 
-def row_of_run(path, **changes):
-    store = write_store(path, *frames([run_row("a", launcher="slurm")], [window_row("a", 1)]))
-    record = store.folder("a").read()
-    store.folder("a").write(record.model_copy(update=changes), durable=False)
-    (row,) = store.arrow("runs").to_pylist()
-    return row
-
-
 def test_the_table_of_runs_has_what_the_scheduler_says(tmp_path):
-    row = row_of_run(tmp_path, site=SITE, interruptions=(CUT, CUT), attempts=3)
+    store = write_store(tmp_path, *frames([run_row("a", launcher="slurm")], [window_row("a", 1)]))
+    changes = {"site": SITE, "interruptions": (CUT, CUT), "attempts": 3}
+    store.folder("a").write(store.folder("a").read().model_copy(update=changes), durable=False)
+    (row,) = store.arrow("runs").to_pylist()
     assert (row["job_id"], row["partition"]) == ("17", "gpu")
     assert row["node_names"] == ["n1", "n2"]
     assert row["interruptions"] == 2

@@ -57,11 +57,6 @@ def tables(path: Path) -> dict[str, str]:
     }
 
 
-def without_cache(path: Path) -> dict[str, str]:
-    shutil.rmtree(path / cache.FOLDER, ignore_errors=True)
-    return tables(path)
-
-
 def cached(path: Path, name: str = "runs") -> pa.Table:
     return pq.read_table(path / cache.FOLDER / f"{name}.parquet")
 
@@ -189,6 +184,8 @@ def test_tables_are_the_same_with_and_without_cache_after_a_change(store, change
     folder = next(store.folders())
     shutil.copytree(folder.path, tmp_path / "kept")
     change(folder)
-    assert before != tables(store.path) == without_cache(store.path)
+    after = tables(store.path)
+    shutil.rmtree(store.path / cache.FOLDER, ignore_errors=True)
+    assert before != after == tables(store.path)
     shutil.copytree(tmp_path / "kept", folder.path, dirs_exist_ok=True)
     assert tables(store.path) == before

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-from test_damaged_stores import DAMAGES, SOME, in_time, simulated  # noqa: F401 - a fixture
 from test_store import a_store
 
 from wattlaw import __version__
@@ -57,7 +56,7 @@ def test_a_store_with_runs_and_without_the_file_says_that_it_is_missing(store, c
 
 
 def test_nothing_is_written_into_a_store_of_another_version(tmp_path, write_study, store, capsys):
-    study = simulated(write_study)
+    study = write_study()
     version_path(store).write_text('{"schema_version": 99}')
     before = sorted(store.rglob("*"))
     for words in (

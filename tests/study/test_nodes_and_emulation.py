@@ -2,11 +2,8 @@
 
 import json
 
-import pytest
-
 from conftest import study_of
 from wattlaw.api.studies import load_study
-from wattlaw.cli.main import main
 from wattlaw.running.local import LocalLauncher
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Study
@@ -59,41 +56,3 @@ def test_few_workers_train_the_local_batch_of_many():
     assert all(s.global_batch == s.gpus * s.local_batch for s in settings)
     plain = planned({"gpus": [1], "global_batch": [32]})
     assert {run.run_id for run in plain}.isdisjoint(run.run_id for run in planned(sweep))
-
-
-@pytest.mark.parametrize(
-    ("sweep", "key"),
-    [
-        ({"gpus": [1], "local_batch": [8], "emulate": {"gpus": [4]}}, "sweeps[0].emulate: "),
-        ({"gpus": [4], "global_batch": [64], "emulate": {"gpus": [4]}}, "emulate.gpus[0]: "),
-        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": [7]}}, "sweeps[0]: "),
-        ({"gpus": [1], "global_batch": [64], "emulate": {"gpus": []}}, "emulate.gpus: "),
-        ({"gpus": [2], "local_batch": [8], "nodes": [4]}, "nodes"),
-    ],
-)
-def test_nodes_and_emulations_that_are_not_possible_are_one_line(sweep, key, write_study, capsys):
-    assert main(["check", str(write_study(sweeps=[sweep]))]) == 2
-    error = capsys.readouterr().err
-    assert key in error
-    assert error.count("\n") == 1
-
-
-# Keys of a workload.
-
-
-@pytest.mark.parametrize(
-    ("workload", "key"),
-    [
-        ({"name": "digits-cnn", "instrument": "none"}, "workloads[0].instrument: "),
-        ({"name": "digits-cnn", "launch_with": "mpirun"}, "workloads[0].launch_with: "),
-        ({"name": "digits-cnn", "progress": {"pattern": "(?P<step>1)"}}, "workloads[0].progress: "),
-        ({"command": ["x"], "progress": {"pattern": "(?P<step>1"}}, "progress.pattern: "),
-        ({"command": ["x"], "progress": {"pattern": "(?P<loss>1)"}}, "progress.pattern: "),
-        ({"command": ["x"], "dataset_samples": 0}, "workloads[0].dataset_samples: "),
-    ],
-)
-def test_a_key_of_a_workload_that_does_not_fit_is_one_line(workload, key, write_study, capsys):
-    assert main(["check", str(write_study(workloads=[workload]))]) == 2
-    error = capsys.readouterr().err
-    assert key in error
-    assert error.count("\n") == 1

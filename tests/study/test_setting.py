@@ -12,12 +12,9 @@ from wattlaw.study.model import RunSpec
 from wattlaw.study.setting import RECORDED, Setting
 
 
-def test_packed_uses_the_fewest_nodes():
+def test_packed_uses_the_fewest_nodes_and_nodes_alone_place_evenly_in_any_order():
     assert Setting.packed(10, 4).gpus_per_node == (4, 4, 2)
     assert Setting(10, local_batch=2).on_nodes_of(4) == Setting.packed(10, 4, local_batch=2)
-
-
-def test_nodes_alone_place_evenly_and_order_does_not_matter():
     assert Setting(7, nodes=3).gpus_per_node == (3, 2, 2)
     assert Setting(4, gpus_per_node=(1, 3)) == Setting(4, 2, (3, 1))
 

@@ -2,7 +2,6 @@
 
 import json
 import re
-from pathlib import Path
 
 import pytest
 import yaml
@@ -172,9 +171,57 @@ def test_the_first_of_several_errors_is_printed_and_others_counted(tmp_path):
         read_study(path)
 
 
+STEPS = {"measure": {"steps": 5}}
+
+
+def of_sweep(batch: str = "global_batch", **sweep: object) -> dict[str, object]:
+    return {"sweeps": [{"gpus": [1], batch: [64], **sweep}]}
+
+
+def of_workload(**workload: object) -> dict[str, object]:
+    return {"workloads": [workload if "command" in workload else {"name": "digits-cnn"} | workload]}
+
+
+def of_slurm(**slurm: object) -> dict[str, object]:
+    return {"launch": {"kind": "slurm", "gpus_per_node": 1, "slurm": slurm}}
+
+
 @pytest.mark.parametrize(
     ("change", "expected"),
     [
+        # steps, or epochs
+        ({"measure": {"steps": 100, "seconds": 60}}, ": measure: "),
+        ({"measure": {"steps": 100, "warmup_epochs": 1}}, ": measure.warmup_epochs: "),
+        ({"measure": {"epochs": 3, "warmup_steps": 5}}, ": measure.warmup_steps: "),
+        ({"measure": {"epochs": None}}, ": measure: "),
+        ({"measure": {"steps": 9}} | of_sweep(epochs=4), ": sweeps[0].epochs: "),
+        # steps that nobody counts
+        (of_workload(command=["true"], instrument="none") | STEPS, "workloads[0].instrument"),
+        (
+            of_workload(command=["true"], progress={"pattern": r"e (?P<epoch>\d+)"}) | STEPS,
+            "workloads[0].progress.pattern",
+        ),
+        # nodes and emulation
+        (of_sweep("local_batch", emulate={"gpus": [4]}), "sweeps[0].emulate: "),
+        (of_sweep(gpus=[4], emulate={"gpus": [4]}), "emulate.gpus[0]: "),
+        (of_sweep(emulate={"gpus": [7]}), "sweeps[0]: "),
+        (of_sweep(emulate={"gpus": []}), "emulate.gpus: "),
+        (of_sweep("local_batch", gpus=[2], nodes=[4]), "nodes"),
+        # keys of a workload
+        (of_workload(instrument="none"), "workloads[0].instrument: "),
+        (of_workload(launch_with="mpirun"), "workloads[0].launch_with: "),
+        (of_workload(progress={"pattern": "(?P<step>1)"}), "workloads[0].progress: "),
+        (of_workload(command=["x"], progress={"pattern": "(?P<step>1"}), "progress.pattern: "),
+        (of_workload(command=["x"], progress={"pattern": "(?P<loss>1)"}), "progress.pattern: "),
+        (of_workload(command=["x"], dataset_samples=0), "workloads[0].dataset_samples: "),
+        # Slurm
+        (of_slurm(options={"nodes": 3}), "options.nodes: cannot be set here; allowed: account"),
+        (of_slurm(options={"time": 5}), "options.time: cannot be set here (set launch.slurm.time"),
+        (of_slurm(time="\u0660\u0662:\u0660\u0660:\u0660\u0660"), "launch.slurm.time"),
+        (of_slurm(setup=["echo \x1b[31m"]), "launch.slurm.setup[0]: given"),
+        (of_slurm(python="python\nid"), "launch.slurm.python: given"),
+        (of_slurm(time="00:02:00"), "time: given 00:02:00, 120 s; allowed: at least 180 s"),
+        (of_slurm(gres="gpu:a100:4"), 'gres: given "gpu:a100:4"; allowed: "gpu:a100", without'),
         ({"workloads": [{"name": "no-such-model"}]}, "'no-such-model'; allowed: "),
         ({"workloads": [{"name": "digits-cnn", "options": {"rate": 1}}]}, "options.rate: unknown"),
         ({"workloads": [{"name": "digits-cnn", "options": {"lr": True}}]}, "a number > 0"),
@@ -197,7 +244,7 @@ def test_an_unrunnable_study_is_rejected_before_it_starts(change, expected, writ
     path = write_study(**change)
     assert main(["check", str(path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"wattlaw: {path}: ")
+    assert re.match(rf"wattlaw: {re.escape(str(path))}:(\d+:)? ", line)
     assert expected in line
 
 
@@ -253,12 +300,8 @@ def test_a_valid_study_with_any_value_in_any_place_is_a_study_or_one_line(
     for part in path[:-1]:
         place = place[part]
     place[path[-1]] = value
-    read_or_one_line(tmp_path_factory, yaml.safe_dump(data, allow_unicode=True).encode())
-
-
-def read_or_one_line(tmp_path_factory, content: bytes) -> None:
-    path: Path = tmp_path_factory.mktemp("any") / "study.yaml"
-    path.write_bytes(content)
+    path = tmp_path_factory.mktemp("any") / "study.yaml"
+    path.write_text(yaml.safe_dump(data, allow_unicode=True), encoding="utf-8")
     try:
         study = read_study(path)
     except BadInput as error:

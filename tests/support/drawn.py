@@ -53,31 +53,20 @@ def texts(svg: str) -> list[Text]:
 def _texts(node: ElementTree.Element, place: np.ndarray) -> Iterator[Text]:
     place = place @ _matrix(node.attrib.get("transform", ""))
     if node.tag == f"{_SVG}text":
-        if float(node.attrib.get("opacity", 1)) > 0:
-            below = 0.0
-            for line in node.findall(f"{_SVG}tspan") or [node]:
-                below += float(line.attrib.get("dy", 0))
-                if words := (line.text or "").strip():
-                    yield _box(node, words, place, below)
+        high, below = float(node.attrib["font-size"].removesuffix("px")), 0.0
+        bold = 1.1 if node.attrib.get("font-weight") in ("bold", "700") else 1.0
+        anchor = {"start": 0.0, "middle": 0.5, "end": 1.0}[node.attrib.get("text-anchor", "start")]
+        is_seen = float(node.attrib.get("opacity", 1)) > 0
+        for line in node.findall(f"{_SVG}tspan") or [node] if is_seen else ():
+            below += float(line.attrib.get("dy", 0))
+            if words := (line.text or "").strip():
+                wide = high * bold * sum(_EMS.get(letter, 0.7) for letter in words)
+                sides, ends = (-anchor * wide, (1 - anchor) * wide), (-0.75 * high, 0.2 * high)
+                corners = np.array([[x, below + y, 1] for x in sides for y in ends]) @ place.T
+                yield Text(words, *corners[:, :2].min(axis=0), *corners[:, :2].max(axis=0))
         return
     for child in node:
         yield from _texts(child, place)
-
-
-def _box(node: ElementTree.Element, words: str, place: np.ndarray, below: float) -> Text:
-    high = float(node.attrib["font-size"].removesuffix("px"))
-    bold = node.attrib.get("font-weight") in ("bold", "700")
-    wide = high * sum(_EMS.get(letter, 0.7) for letter in words) * (1.1 if bold else 1.0)
-    before = {"start": 0.0, "middle": 0.5, "end": 1.0}[node.attrib.get("text-anchor", "start")]
-    corners = np.array(
-        [
-            [x, y, 1]
-            for x in (-before * wide, (1 - before) * wide)
-            for y in (below - 0.75 * high, below + 0.2 * high)
-        ]
-    )
-    found = corners @ place.T
-    return Text(words, *found[:, :2].min(axis=0), *found[:, :2].max(axis=0))
 
 
 def _matrix(transform: str) -> np.ndarray:

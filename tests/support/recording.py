@@ -44,7 +44,6 @@ class Recording:
     boards: FakeGpus
     samples: pa.Table
     report: SamplerReport
-    calls: int  # of the driver, while it was sampled
 
     def of(self, board: int) -> pa.Table:
         return self.samples.filter(pc.field("device") == self.boards[board].uuid.decode())
@@ -80,10 +79,6 @@ def report_of(folder: Path) -> SamplerReport:
     return SamplerReport.model_validate_json(sampler.report_path(folder, HOST).read_text())
 
 
-def calls_of(boards: FakeGpus) -> int:
-    return sum(count.calls for count in boards.header.counts)
-
-
 def errors(rows: list[Row], column: str) -> list[float]:
     return [abs(row[column] - row["true_j"]) / row["true_j"] for row in rows]
 
@@ -104,9 +99,7 @@ def record(
                 raise RuntimeError("a sampler did not start")
             time.sleep(0.05)
         begun()
-        before = [calls_of(boards) for boards in folders.values()]
         time.sleep(seconds)
-        after = [calls_of(boards) for boards in folders.values()]
     finally:
         for process in processes.values():
             process.send_signal(signal.SIGTERM)
@@ -114,6 +107,6 @@ def record(
     if any(codes):
         raise RuntimeError(f"samplers ended with {codes}")
     return [
-        Recording(boards, samples_of(folder), report_of(folder), calls=after[place] - before[place])
-        for place, (folder, boards) in enumerate(folders.items())
+        Recording(boards, samples_of(folder), report_of(folder))
+        for folder, boards in folders.items()
     ]

@@ -79,33 +79,20 @@ def total(profile: WorkloadProfile, name: str, *phases: str) -> float:
     return sum(row.count * getattr(row, name) for row in rows)
 
 
-@pytest.fixture(scope="module")
-def digits():
-    return measure_profile(WorkloadSpec(name="digits-cnn"))
-
-
-@pytest.fixture(scope="module")
-def small_resnet():
-    return measure_profile(WorkloadSpec(name="resnet50", options=SMALL_RESNET))
-
-
-def counted_by_torch(spec: WorkloadSpec, samples: int) -> float:
-    """Return operations per sample on the CPU, by torch's own counter and nothing of ours."""
-    workload = catalogue.build(spec)
-    model, numbers = workload.model().train(), np.arange(samples)
+def test_operations_of_a_small_resnet_are_those_of_torchs_counter():
+    spec = WorkloadSpec(name="resnet50", options=SMALL_RESNET)
+    workload, numbers = catalogue.build(spec), np.arange(4)
+    model = workload.model().train()
     data = workload.training_data().batch(numbers, numbers.astype(np.uint64))
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter:  # on the CPU, and nothing of ours
         workload.loss(model, data).backward()
-    return counter.get_total_flops() / samples
+    expected, profile = counter.get_total_flops() / 4, measure_profile(spec)
+    assert profile.flops_per_sample == pytest.approx(expected, rel=1e-6)
+    assert total(profile, "flops_per_sample") == pytest.approx(expected, rel=1e-5)
 
 
-def test_operations_of_a_small_resnet_are_those_of_torchs_counter(small_resnet):
-    expected = counted_by_torch(WorkloadSpec(name="resnet50", options=SMALL_RESNET), 4)
-    assert small_resnet.flops_per_sample == pytest.approx(expected, rel=1e-6)
-    assert total(small_resnet, "flops_per_sample") == pytest.approx(expected, rel=1e-5)
-
-
-def test_counting_digits_anew_gives_the_stored_file(digits):
+def test_counting_digits_anew_gives_the_stored_file():
+    digits = measure_profile(WorkloadSpec(name="digits-cnn"))
     (path,) = [path for path in STORED if path.stem == "digits-cnn"]
     measured = {"counted", "input_cpu_s_per_sample"}
     assert digits.model_dump(exclude=measured) == read_profile(path).model_dump(exclude=measured)

@@ -150,8 +150,10 @@ def site(tmp_path_factory):
 def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_path):
     store, file = tmp_path / "store", tmp_path / "study.yaml"
     write_study(**study(tmp_path))
-    with started("run", file, "--store", store), served_when_ready(store) as url:
-        view.goto(url)
+    with contextlib.ExitStack() as end:
+        end.enter_context(started("run", file, "--store", store))
+        wait_for(lambda: (store / "runs").is_dir() and any((store / "runs").iterdir()), "runs")
+        view.goto(end.enter_context(served(store)))
         expect(view.locator("#part-runs")).to_contain_text("waits", timeout=SLOW_MS)
         chart = view.locator("#part-live svg.timeline path.line").first
         expect(chart).to_be_attached(timeout=SLOW_MS)
@@ -173,13 +175,6 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
         expect(view.locator("#part-facts")).to_contain_text("done")
         expect(view.locator("#part-log")).to_contain_text("waiting for the file")
         expect(view.locator("#part-windows tbody tr").first).to_be_attached()
-
-
-@contextlib.contextmanager
-def served_when_ready(store: Path) -> Iterator[str]:
-    wait_for(lambda: (store / "runs").is_dir() and any((store / "runs").iterdir()), "runs")
-    with served(store) as url:
-        yield url
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])

@@ -111,15 +111,9 @@ def test_a_run_that_cannot_be_read_is_refused_with_the_reason(tmp_path, capsys):
     folder = mlflow_folder(tmp_path)
     assert "gpu_number" in refusal(folder, capsys, "--map", "gpus=gpu_number")
     assert "name the folder" in refusal(folder / "metrics" / "train" / "loss", capsys)
-    assert "deleted" in refusal(a_deleted(folder), capsys, "--map", "gpus=@2")
+    meta = (folder / "meta.yaml").read_text().replace("stage: active", "stage: deleted")
+    a_file(folder / "meta.yaml", meta)
+    assert "deleted" in refusal(folder, capsys, "--map", "gpus=@2")
     log = a_file(tmp_path / "run-1.wandb", real_runs.wandb_log())
     assert "batch_size" in refusal(log, capsys, "--map", "gpus=batch")
     assert "--map gpus=@N" in refusal(log, capsys)
-
-
-def a_deleted(folder: Path) -> Path:
-    meta = (folder / "meta.yaml").read_text()
-    a_file(
-        folder / "meta.yaml", meta.replace("lifecycle_stage: active", "lifecycle_stage: deleted")
-    )
-    return folder

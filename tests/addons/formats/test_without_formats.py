@@ -15,7 +15,7 @@ def test_the_formats_of_the_core_are_imported_and_exported(tmp_path):
     assert (tmp_path / "bundle.zip").stat().st_size > 0
 
 
-def test_the_formats_of_the_addon_are_unknown_files(tmp_path):
+def test_the_formats_of_the_addon_are_unknown_files_and_no_help_names_them(tmp_path):
     path = BY_FORMAT["mlperf"].write(tmp_path)
     done = wattlaw_without("wattlaw_formats", "import", str(path), "--store", str(tmp_path / "s"))
     assert done.returncode == 2
@@ -23,9 +23,6 @@ def test_the_formats_of_the_addon_are_unknown_files(tmp_path):
     assert path.name in line
     assert "no known format" in line
     assert not {"mlperf", "perun"} & {*line.partition("allowed:")[2].replace(",", " ").split()}
-
-
-def test_no_help_names_what_is_not_there():
     told = wattlaw_without("wattlaw_formats", "import", "--help").stdout
     assert "nvidia-smi" in told
     assert not {"perun", "tensorboard", "extrap"} & {*told.replace(",", " ").split()}

@@ -51,14 +51,11 @@ def batch_of(data: MaskedBlocks, *samples: int, seed: int = 0) -> dict[str, torc
     )
 
 
-def unmasked(batch: dict[str, torch.Tensor]) -> list[tuple[int, ...]]:
+def blocks_of(data: MaskedBlocks) -> list[tuple[int, ...]]:
     """Return the sequences with what was there put back."""
+    batch = batch_of(data, *range(len(data)))
     whole = batch["input_ids"].scatter(1, batch["positions"], batch["labels"])
     return [tuple(row) for row in whole.tolist()]
-
-
-def blocks_of(data: MaskedBlocks) -> list[tuple[int, ...]]:
-    return unmasked(batch_of(data, *range(len(data))))
 
 
 def test_the_entry_is_registered_and_its_parameters_are_those_of_the_full_model():

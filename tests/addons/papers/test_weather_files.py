@@ -152,14 +152,10 @@ def test_folders_and_files_that_are_not_there_are_named(folder):
     assert complaint(folder).startswith(f"{folder / 'train'}: has no *.h5 file")
 
 
-def _cut(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 @pytest.mark.parametrize(
     ("spoil", "words"),
     [
-        (_cut, "cannot be read as an HDF5 file: .*truncated"),
+        (lambda p: p.write_bytes(p.read_bytes()[:9999]), "cannot be read .*HDF5 file: .*truncated"),
         (lambda p: rewrite(p, np.zeros(3), "data"), "has no dataset 'fields'; it has data"),
         (lambda p: rewrite(p, fields_of(p)[0]), "is 20x33x64 of float32; allowed: .*time, channel"),
         (lambda p: rewrite(p, fields_of(p)[:, :19]), "has 19 channels; allowed: at least 20"),

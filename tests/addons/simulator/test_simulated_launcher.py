@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from conftest import records, started, study_of, wait_for, wattlaw
+from conftest import records, started, study_of, wait_for
 from made_runs import made_record
+from wattlaw.api import studies
 from wattlaw.cli.main import main
 from wattlaw.hardware import library
 from wattlaw.running.planning import plan_study
@@ -173,9 +174,8 @@ def store(tmp_path_factory):
     measure = {"epochs": 3, "sample_hz": 10}
     study = study_of(sweeps=sweeps, measure=measure, repeats=2, launch=MIT)
     (folder / "study.yaml").write_text(yaml.safe_dump(study))
-    ended = wattlaw("run", folder / "study.yaml", "--store", folder / "store")
-    assert ended.returncode == 0, ended.stderr
-    assert "16 done, 0 failed, 8 skipped" in ended.stdout
+    outcome = studies.run(folder / "study.yaml", folder / "store")
+    assert (outcome.done, outcome.failed, outcome.skipped) == (16, 0, 8)
     return folder / "store"
 
 
@@ -238,8 +238,7 @@ def test_limits_are_in_the_record_as_enforced_and_those_out_of_range_skip_the_ru
 
 def test_the_command_line_reports_and_repeats_failures(write_study, tmp_path):
     study, store = write_study(launch=MIT, sweeps=SWEEPS, repeats=2), tmp_path / "store"
-    ended = wattlaw("run", study, "--store", store, "--fail-share", "0.5")
-    assert ended.returncode == 1
+    assert main(["run", str(study), "--store", str(store), "--fail-share", "0.5"]) == 1
     failed = [one for one in records(store).values() if one.status == "failed"]
     assert 0 < len(failed) < 12
     assert {one.reason for one in failed} == {FAILURE}

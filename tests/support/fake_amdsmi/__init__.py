@@ -9,20 +9,18 @@ of the PCI ID database; limits are the boards' published ones (MI210 300 W, MI25
 """
 
 import ctypes
-import hashlib
 import importlib.util
 import os
 import re
 import shutil
-import subprocess
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from compiled import compiled
 
 VARIABLE = "WATTLAW_FAKE_AMDSMI"
 SOURCE = Path(__file__).with_name("amdsmi.c")
 SONAME = "libamd_smi.so"
-FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}"]
 #: Joules of one unit of the energy counter, as the fake library states them.
 UNIT_J = ctypes.c_float(15.3).value * 1e-6
 BUSES = ("c1", "c6", "c9", "ce", "d1", "d6", "d9", "de")
@@ -137,15 +135,12 @@ class AmdMachine:
         (self.sys / "class/drm").mkdir(parents=True)
         (self.sys / "class/drm/version").write_text("drm 1.1.0 20060810\n")
         (root / "smi").mkdir()
-        self._add_console()
+        # card0, the graphics of a server's management processor, which is no GPU.
+        console = self.sys / "devices/pci0000:00/0000:03:00.0"
+        (console / "drm/card0").mkdir(parents=True)
+        write(console, "vendor", "0x1a03")
+        self._link(console, "card0")
         self.gpus = [self._add(place) for place in range(count)]
-
-    def _add_console(self) -> None:
-        """Add card0, the graphics of a server's management processor, which is no GPU."""
-        folder = self.sys / "devices/pci0000:00/0000:03:00.0"
-        (folder / "drm/card0").mkdir(parents=True)
-        write(folder, "vendor", "0x1a03")
-        self._link(folder, "card0")
 
     def _link(self, folder: Path, name: str) -> None:
         (folder / "drm" / name / "device").symlink_to("../..")
@@ -170,15 +165,12 @@ class AmdMachine:
         gpu.set(**files, **(_SENSORS | sensors))
         if self.model == "MI250X" and place % 2:
             gpu.set(**SECONDARY)
-        self._add_node(place)
-        gpu.set_smi(energy_accumulator=5_000_000_000)
-        return gpu
-
-    def _add_node(self, place: int) -> None:
         nodes = self.sys / "class/kfd/kfd/topology/nodes"
         for node, minor in ((0, 0), (place + 1, 128 + place)):
             (nodes / str(node)).mkdir(parents=True, exist_ok=True)
             write(nodes / str(node), "properties", f"cpu_cores_count 0\ndrm_render_minor {minor}")
+        gpu.set_smi(energy_accumulator=5_000_000_000)
+        return gpu
 
     @property
     def ids(self) -> list[str]:
@@ -199,7 +191,7 @@ class AmdMachine:
 
 
 def library_folder() -> Path:
-    """Build the library, once per content of its sources; return the folder that has it.
+    """Return the folder that has the library.
 
     It has every function of the installed binding, which looks up all of them when it is imported.
     """
@@ -214,19 +206,4 @@ def library_folder() -> Path:
         for name in sorted(functions)
         if not re.search(rf"\b{name}\(", own)
     )
-    source = own + stubs
-    digest = hashlib.sha256((source + " ".join(FLAGS)).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"wattlaw-fake-amdsmi-{os.getuid()}" / digest / "lib"
-    if (folder / SONAME).exists():
-        return folder
-    if shutil.which("gcc") is None:
-        raise RuntimeError(f"the fake library {SOURCE} has to be compiled: install gcc")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=folder) as made:
-        (Path(made) / "amdsmi.c").write_text(source)
-        line = ["gcc", *FLAGS, str(Path(made) / "amdsmi.c"), "-o", str(Path(made) / SONAME)]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"gcc could not build the fake library:\n{done.stderr}")
-        (Path(made) / SONAME).replace(folder / SONAME)
-    return folder
+    return compiled(own + stubs, SONAME, "lib")

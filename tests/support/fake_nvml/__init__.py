@@ -6,12 +6,8 @@ it, and `boards[0].high_w = 300.0` changes the running board. nvml.c says how bo
 
 import ctypes
 import fcntl
-import hashlib
 import mmap
 import os
-import shutil
-import subprocess
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -20,10 +16,11 @@ from ctypes import c_char, c_double, c_int32, c_int64, c_uint64
 from pathlib import Path
 from typing import Self
 
+from compiled import compiled
+
 VARIABLE = "WATTLAW_FAKE_NVML"
 SOURCE = Path(__file__).with_name("nvml.c")
 SONAME = "libnvidia-ml.so.1"
-FLAGS = ["-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{SONAME}"]
 MAGIC = 0x4C4D564E454B4146
 MAX_BOARDS, MAX_MIG, MAX_SEGMENTS, MAX_FAULTS, MAX_COUNTED = 8, 4, 256, 16, 64
 CODE, HANG = 1, 2
@@ -178,24 +175,8 @@ DEFAULTS: dict[str, object] = {
 
 
 def library() -> Path:
-    """Build the library, once per content of its source; return the folder that holds it."""
-    digest = hashlib.sha256(SOURCE.read_bytes() + " ".join(FLAGS).encode()).hexdigest()[:16]
-    folder = Path(tempfile.gettempdir()) / f"wattlaw-fake-nvml-{os.getuid()}" / digest
-    target = folder / SONAME
-    if target.exists():
-        return folder
-    gcc = shutil.which("gcc")
-    if gcc is None:
-        raise RuntimeError(f"the fake NVML driver {SOURCE} has to be compiled: install gcc")
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    with tempfile.TemporaryDirectory(dir=folder) as own:
-        built = Path(own) / SONAME
-        line = [gcc, *FLAGS, str(SOURCE), "-o", str(built), "-lm", "-pthread"]
-        done = subprocess.run(line, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise RuntimeError(f"gcc could not build the fake NVML driver:\n{done.stderr}")
-        built.replace(target)
-    return folder
+    """Return the folder that holds the library."""
+    return compiled(SOURCE.read_text(), SONAME)
 
 
 class FakeGpus:
