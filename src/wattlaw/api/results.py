@@ -343,17 +343,17 @@ class Results(StoreReports):
             path = path_of("reference", reference)
             known, unread = read_known(path, map)
             placed = place(self.metrics, self.runs[[*OBSERVED]], known)
-            return Placements(tuple(
-                replace(row, left_out={**row.left_out, **unread}) for row in placed
-            ))  # fmt: skip
+            return Placements(
+                tuple(replace(row, left_out={**row.left_out, **unread}) for row in placed)
+            )
         if map is not None:
             raise BadInput("map: given without reference; allowed: with it")
         of_a = self._metrics_in(energy_scope)
         if other is not None and not isinstance(other, Results):
             other = Results((path_of("other", other),), self.strict)
         if other is not None and by is None:
-            names = (", ".join(map(str, self.paths)), ", ".join(map(str, other.paths)))
-            return compare(of_a, other._metrics_in(energy_scope), names)
+            a, b = (", ".join(str(path) for path in side.paths) for side in (self, other))
+            return compare(of_a, other._metrics_in(energy_scope), (a, b))
         if other is not None or by != "git_commit":
             given = "two stores" if other is not None else f"by {quote(by)}"
             raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")

@@ -193,8 +193,8 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
             is_of_setting = name in SETTING_FIELDS or name.startswith((OPTIONS, MODEL))
             if is_of_setting == of_setting:
                 read, cell = readers.get(name), row.cells.get(target.column or "")
-                pattern = _DETAILS.get(name) if isinstance(cell, str) else None
-                if pattern and (parts := pattern.fullmatch(cell.strip().lower())):
+                pattern = _DETAILS.get(name)
+                if pattern and (parts := pattern.fullmatch(str(cell).strip().lower())):
                     details[name], cell = parts[1] or parts[3], parts[2]
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
