@@ -41,11 +41,12 @@ def read_known(path: Path, mapping: str | None = None) -> tuple[pd.DataFrame, Co
     reasons = (text.partition(": ")[2].partition(";")[0] for text in file.rejected)
     left_out.update(f"not read ({reason})" for reason in reasons)
     done = {run.line: _known(run) for run in read.runs if run.record.status == "done"}
-    left_out["out of memory or crashed"] = len(read.runs) - len(done)
+    if failed := len(read.runs) - len(done):
+        left_out["out of memory or crashed"] = failed
     if not done:
         counts = "; ".join(f"{count:,} {reason}" for reason, count in left_out.most_common(3))
         raise BadInput(f"{path}: no row is a measurement: {counts}")
-    return pd.DataFrame.from_dict(done, orient="index"), +left_out
+    return pd.DataFrame.from_dict(done, orient="index"), left_out
 
 
 def _known(run: ImportedRun) -> dict[str, Any]:
