@@ -333,7 +333,8 @@ def test_public_measurements_place_one_of_their_own_and_name_its_micro_batch():
     rate = float(table.loc[row, "tokens_per_s_per_gpu"].iloc[0])
     item = placed(rate, table[~row], 8, 1)
     _, left_out = read(table[~row])
-    assert (item.board, item.gpus_compared, item.comparable) == ("H100", (8,), 610)
+    # 3 of its 610 rows state a batch that is not that of their micro-batches.
+    assert (item.board, item.gpus_compared, item.comparable) == ("H100", (8,), 607)
     assert left_out["out of memory or crashed"] == 249
     counts = [item.comparable, *item.left_out.values(), *left_out.values()]
     assert sum(counts) == (~row).sum()

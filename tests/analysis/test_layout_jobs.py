@@ -1,6 +1,7 @@
 """Layouts of runs in a store: groups of their own, and predictions where the network is known."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -71,6 +71,10 @@ def layout_cells(
         chosen = job.fastest
     if chosen.local_batch is None or (job.samples_per_unit is None and job.unit != "step"):
         return None
+    has_nodes = any(item.setting.nodes for item in job.observations)  # imported runs have none
+    chosen, *out_of_memory = (
+        item if has_nodes else without_nodes(item) for item in (chosen, *out_of_memory)
+    )
     steps_s: dict[Setting, list[float]] = {}
     for item in job.observations:
         if _is_alike(item.setting, chosen):
@@ -112,6 +116,10 @@ def layout_cells(
     cells = _cut([_best(of, chosen) for of in found.values()])
     unit = "samples" if network is None else "tokens"
     return LayoutCells(job, chosen, unit, rows, columns, cells, source)
+
+
+def without_nodes(setting: Setting) -> Setting:
+    return replace(setting, nodes=None, gpus_per_node=None)
 
 
 def _is_alike(setting: Setting, chosen: Setting) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from wattlaw.analysis.predict.layout_cells import without_nodes
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.charts import COLOURS, INK
@@ -124,6 +125,7 @@ def _frame(findings: Findings, table: LayoutCells) -> pd.DataFrame:
         if advice.workload == table.job.workload:
             for option, kind in roles(advice):
                 key = replace(option.setting, power_profile=None, dataset_fraction=1.0)
+                key = key if table.chosen.nodes else without_nodes(key)
                 named.setdefault(key, (option, kind))
     fastest = max((cell.per_s or 0.0 for cell in table.cells), default=0.0) or 1.0
     rows: list[dict[str, Any]] = []
