@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from prediction_data import FOLDER
-from wattlaw.analysis.advise.known_runs import comparable_rows, setting_of
+from wattlaw.analysis.advise.known_runs import comparable_rows
 from wattlaw.analysis.advise.known_throughput import nearest_runs, values_of
 from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -26,6 +26,7 @@ from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.api.known_measurements import read_known
 from wattlaw.store.store import Store
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
@@ -134,6 +135,8 @@ def explained(table: pd.DataFrame, jobs: int, seeds: int, *, chosen: bool) -> No
     Held out are the job with all rows that differ in one setting only (``pairs``), or all of its
     model and number of GPUs (``series``).
     """
+    known, _ = read_known(FOLDER / "parallel_layouts.csv")
+    known.index -= 2  # the first row is on line 2
     for source in ("nanotron-ultrascale-playbook", "vtrain_single"):
         rows = table[(table["source"] == source) & (table["tokens_per_s_per_gpu"] > 0)]
         models = sorted(rows["model"].unique())
@@ -161,7 +164,13 @@ def explained(table: pd.DataFrame, jobs: int, seeds: int, *, chosen: bool) -> No
                         axis=1
                     )
                     out = rows.index[differing <= 1 if held_out == "pairs" else same]
-                    found.append(_answer(table.loc[index], table.drop(index=out), gains.loc[index]))
+                    found.append(
+                        _answer(
+                            known.loc[index],
+                            known.drop(index=out, errors="ignore"),
+                            gains.loc[index],
+                        )
+                    )
             found = [item for item in found if item.right is not None]
             right = np.array([bool(item.right) for item in found])
             named = np.array([item.named for item in found])
@@ -183,7 +192,7 @@ def _answer(row: Any, table: pd.DataFrame, gains: pd.Series) -> Answer:
         network = Network(layers=layers, hidden=hidden, heads=heads, vocabulary=51200,
                           sequence=1024, gated=False, tied=True)  # fmt: skip
     rate = row["tokens_per_s_per_gpu"] * network.flops_per_token
-    setting = setting_of(row)
+    setting = row["setting"]
     job = Measured(setting, network, network.parameters, rate, "")
     known, _ = comparable_rows(job, row["hardware"], table)
     learned = nearest_runs(known, setting.gpus)

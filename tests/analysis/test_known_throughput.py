@@ -1,6 +1,8 @@
 """A job among known measurements: which rows compare, how far from the best, and why."""
 
 import json
+import re
+import tempfile
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from public_data import layouts_file
-from wattlaw.analysis.advise.known_runs import NUMBERS, REQUIRED, TEXTS, board_of, setting_of
+from wattlaw.analysis.advise.known_runs import board_of
 from wattlaw.analysis.advise.known_throughput import (
     BEYOND,
     NORMAL,
@@ -22,9 +24,9 @@ from wattlaw.analysis.advise.known_throughput import (
     place,
 )
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.api.known_measurements import read_known
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.store.measurements import read_table
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
@@ -65,7 +67,13 @@ def known(**changes: object) -> pd.DataFrame:
         | changes
         for (tp, micro), rate in RATES.items()
     ]
-    return pd.DataFrame(rows).reindex(columns=[*NUMBERS, *TEXTS])
+    return pd.DataFrame(rows)
+
+
+def read(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
+    with tempfile.TemporaryDirectory() as folder:
+        table.to_csv(Path(folder) / "known.csv", index=False)
+        return read_known(Path(folder) / "known.csv")
 
 
 def tables(
@@ -94,7 +102,7 @@ def placed(
     rate: float, table: pd.DataFrame, tp: int = 1, micro: int = 4, /, **changes: object
 ) -> Placement:
     runs, windows = tables(rate, tp, micro, **changes)
-    (placement,) = place(run_metrics(runs, windows), runs[[*OBSERVED]], table)
+    (placement,) = place(run_metrics(runs, windows), runs[[*OBSERVED]], read(table)[0])
     return placement
 
 
@@ -105,7 +113,7 @@ def test_a_job_has_its_rate_its_distance_from_the_best_and_its_percentile():
     assert item.tflops_per_gpu == pytest.approx(8000 * NETWORK.flops_per_token / 1e12)
     assert item.mfu == pytest.approx(item.tflops_per_gpu / 1070)  # of the library's H100
     assert item.best is not None
-    assert (item.best.tokens_per_s_per_gpu, item.at_gpus) == (best, 16)
+    assert (item.best.tokens_per_s_per_gpu, item.at_gpus) == (pytest.approx(best), 16)
     assert item.below_best == pytest.approx(1 - 8000 / best)
     slower = sum(rate < 8000 for rate in RATES.values())
     assert item.percentile == slower / 16
@@ -138,16 +146,30 @@ def test_a_count_with_or_without_the_outputs_matrix_is_of_the_same_network(tied)
         ({"params_b": None}, "without a model size"),
         ({"seq_len": 32768}, "of sequences beyond a factor of 4"),
         ({"precision": "fp8"}, "of another precision"),
-        ({"status": "oom"}, "out of memory or crashed"),
-        ({"tokens_per_s_per_gpu": np.nan}, "without a throughput"),
         ({"tokens_per_s_per_gpu": 90000.0}, "above the board's peak"),
-        ({"ep": 8}, "with experts"),
+        ({"ep": 8, "gpus": 64, "global_batch": 2048}, "with experts"),
         ({"model": "3B LoRA"}, "that train adapters only"),
     ],
 )
 def test_rows_that_do_not_compare_are_counted_by_reason(changes, reason):
     item = placed(8000.0, pd.concat([known(), known(**changes)], ignore_index=True))
     assert (item.comparable, item.left_out) == (16, {reason: 16})
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"status": "oom"}, "out of memory or crashed"),
+        ({"tokens_per_s_per_gpu": np.nan}, "not read (the throughput is missing)"),
+        ({"precision": "NVFP4"}, 'not read (precision is "NVFP4")'),
+        ({"source": "mean"}, "not read (a row of totals or means)"),
+    ],
+)
+def test_rows_that_are_no_measurements_are_counted_by_reason(changes, reason):
+    rows, left_out = read(pd.concat([known(), known(**changes)], ignore_index=True))
+    assert (len(rows), left_out) == (16, {reason: 16})
+    with pytest.raises(BadInput, match=re.escape(reason)):
+        read(known(**changes))
 
 
 def test_a_throughput_that_is_not_stated_follows_from_the_time_of_a_step():
@@ -226,27 +248,32 @@ def test_boards_are_recognised_by_the_names_of_drivers_vendors_and_tables():
         assert {board_of(text) for text in texts} == {board}
 
 
-def test_a_row_has_a_setting_only_if_it_states_one_that_can_exist():
-    row = known().iloc[0].to_dict()
-    assert setting_of(row | {"zero_or_fsdp": "FULL_SHARD", "act_ckpt": "selective 1/2"}) == (
+def test_a_row_has_a_setting_if_it_states_its_layout_and_micro_batches():
+    layout = {"gpus": 16, "grad_acc": 16, "zero_or_fsdp": "FULL_SHARD", "act_ckpt": "selective"}
+    rows, _ = read(known(**layout, tp=1, micro_batch=1))
+    assert set(rows["setting"]) == {
         Setting(
-            8,
-            gpus_per_node=(8,),
-            local_batch=32,
-            gradient_accumulation=32,
+            16,
+            gpus_per_node=(8, 8),
+            local_batch=16,
+            gradient_accumulation=16,
             sharding="fsdp",
             checkpointing="selective",
             precision="bf16",
         )
-    )
-    for change in ({"tp": np.nan}, {"tp": 3}, {"micro_batch": np.nan}, {"grad_acc": 0.5}):
-        assert setting_of(row | {"global_batch": np.nan} | change) is None
+    }
+    for missing in (["tp"], ["pp"], ["micro_batch", "grad_acc"]):
+        rows, left_out = read(known().query("tp == 1").drop(columns=missing))
+        assert rows["setting"].isna().all()
+        assert not left_out
+    with pytest.raises(BadInput, match="tp x pp x cp is 3"):
+        read(known(tp=3))
 
 
 def test_the_command_and_python_read_the_same_table(tmp_path: Path, capsys):
     store, file = tmp_path / "store", tmp_path / "known.csv"
     write_store(store, *tables(RATES[8, 1], 8, 1))
-    known().drop(columns=["step_time_s", "note", "vp"]).to_csv(file, index=False)
+    known().to_csv(file, index=False)
     expected = wattlaw.open(store).compare(reference=file)
     assert main(["compare", str(store), "--reference", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == expected.to_dict()
@@ -254,23 +281,62 @@ def test_the_command_and_python_read_the_same_table(tmp_path: Path, capsys):
     out = capsys.readouterr().out.splitlines()
     assert "below the best known of 16 measurements on H100" in out[0]
     assert max(map(len, out)) <= 80
-    for more in (["b"], ["--by", "git_commit"], ["-o", "x.html"]):  # another comparison
-        assert main(["compare", str(store), *more, "--reference", str(file)]) == 2
 
 
-def test_a_table_without_a_required_column_is_bad_input(tmp_path: Path):
-    for name in REQUIRED:
-        known().drop(columns=name).to_csv(tmp_path / "known.csv", index=False)
-        with pytest.raises(BadInput, match=name):
-            read_table(tmp_path / "known.csv", NUMBERS, TEXTS, REQUIRED)
+def test_a_table_of_other_columns_and_units_is_read_with_its_map(tmp_path: Path, capsys):
+    store, file = tmp_path / "store", tmp_path / "other.csv"
+    write_store(store, *tables(RATES[8, 1], 8, 1))
+    rows = known()
+    sizes = {"layers": 28, "hidden": 3072, "heads": 32, "ffn": 8192, "vocabulary": 131072}
+    other = pd.DataFrame(
+        {
+            "board": HARDWARE,
+            "n": 8,
+            "step [ms]": 1000 * 256 * 4096 / (rows["tokens_per_s_per_gpu"] * 8),
+            "tensor": rows["tp"],
+            "mbs": rows["micro_batch"],
+        }
+    )
+    other.to_csv(file, index=False)
+    columns = {"hardware": "board", "gpus": "n", "step_time": "step [ms]", "tp": "tensor"}
+    constants = {"pp": 1, "global_batch": 256, "model.sequence": 4096, "precision": "bf16"}
+    constants |= {f"model.{name}": size for name, size in sizes.items()} | {"model.tied": "true"}
+    fields = columns | {name: f"@{value}" for name, value in constants.items()}
+    fields["micro_batch"] = "mbs"
+    mapping = ",".join(f"{field}={column}" for field, column in fields.items())
+    assert main(["compare", str(store), "--reference", str(file), "--map", mapping, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    expected = placed(RATES[8, 1], rows, 8, 1)
+    assert (row["comparable"], row["with_layout"], row["left_out"]) == (16, 16, {})
+    assert row["below_best"] == pytest.approx(expected.below_best)
+    assert row["causes"][0]["setting"] == expected.causes[0].setting
+    assert main(["compare", str(store), "--map", mapping]) == 2
+
+
+@pytest.mark.parametrize("more", [["b"], ["--by", "git_commit"], ["-o", "x.html"]])
+def test_a_reference_and_another_comparison_exclude_each_other(more, tmp_path: Path):
+    write_store(tmp_path / "a", *tables(8000.0))
+    assert main(["compare", str(tmp_path / "a"), *more, "--reference", "known.csv"]) == 2
+
+
+def test_a_table_without_a_required_column_is_bad_input():
+    missing = {"tokens_per_s_per_gpu": "throughput"}
+    for name in ("hardware", "gpus", "params_b", "tokens_per_s_per_gpu"):
+        with pytest.raises(BadInput, match=missing.get(name, name)):
+            read(known().drop(columns=name))
 
 
 def test_public_measurements_place_one_of_their_own_and_name_its_micro_batch():
-    table = read_table(layouts_file(), NUMBERS, TEXTS, REQUIRED)
+    table = pd.read_csv(layouts_file())
     row = (table["gpus"] == 8) & (table["tp"] == 8) & (table["micro_batch"] == 1)
     row &= table["source"].eq("nanotron-ultrascale-playbook")
-    item = placed(float(table.loc[row, "tokens_per_s_per_gpu"].iloc[0]), table[~row], 8, 1)
-    assert (item.board, item.gpus_compared, item.comparable) == ("H100", (8,), 610)
-    assert item.left_out["out of memory or crashed"] == 249
+    rate = float(table.loc[row, "tokens_per_s_per_gpu"].iloc[0])
+    item = placed(rate, table[~row], 8, 1)
+    _, left_out = read(table[~row])
+    # 3 of its 610 rows state a batch that is not that of their micro-batches.
+    assert (item.board, item.gpus_compared, item.comparable) == ("H100", (8,), 607)
+    assert left_out["out of memory or crashed"] == 249
+    counts = [item.comparable, *item.left_out.values(), *left_out.values()]
+    assert sum(counts) == (~row).sum()
     assert item.explanation == SETTING
     assert item.causes[0].setting == "micro_batch"

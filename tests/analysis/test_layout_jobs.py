@@ -1,6 +1,7 @@
 """Layouts of runs in a store: groups of their own, and predictions where the network is known."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,7 +28,8 @@ from wattlaw.analysis.predict.overview import overviews
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
-from wattlaw.report.topics.advice_text import changes
+from wattlaw.report.topics import layout_table
+from wattlaw.report.topics.advice_text import changes, summary
 from wattlaw.report.topics.prediction import curves
 from wattlaw.report.topics.prediction import table as table_of
 from wattlaw.running.run_status import LIMITS, run_title
@@ -90,6 +92,36 @@ def test_advice_compares_layouts_that_ran_also_where_none_can_be_predicted():
     assert not advice.recommended.is_at(replace(best, sharding="none"))
     assert len(advice.rests_on.settings) == 1
     assert advice.rests_on.settings["measured"] == len(LAYOUTS)
+
+
+def test_layouts_whose_time_is_too_uncertain_are_counted_with_the_run_that_narrows_it():
+    def advised(most: int):
+        return advise(table(), pd.DataFrame({"run_id": [], "energy_reason": []}), "digits-cnn",
+                      Question("time", max_global_batch=32, max_gpus=most))  # fmt: skip
+
+    texts = [str(item) for item in advised(512).warnings if item.code == "layouts-unsure"]
+    assert len(texts) == 1
+    assert re.match(r"\d+ layouts that did not run", texts[0])
+    count = int(re.search(r"(\d+) workers, .*micro-batch", texts[0])[1])
+    job = jobs_of(table(), "digits-cnn")[0]
+    assert count > max(setting.gpus for setting in job.settings)
+    assert any(texts[0] in line for line in summary(advised(512)))
+    assert "layouts-unsure" not in {item.code for item in advised(8).warnings}
+
+
+@pytest.mark.parametrize(
+    ("launcher", "source"),
+    [("local", "measured"), ("imported", "imported"), ("simulated", "simulated"),
+     ("replay", "replayed")],
+)  # fmt: skip
+def test_the_figure_of_layouts_names_the_source_of_its_runs(launcher, source):
+    runs, windows = layouts()
+    found = analyse(runs.assign(launcher=launcher), windows)
+    (line,) = layout_table.sentences(found)
+    assert f"5 {source}" in line
+    drawn = json.dumps(layout_table.figure(found))
+    assert [name for name in ("measured", "imported", "simulated", "replayed")
+            if f'"{name}"' in drawn.replace('"status": "measured"', "")] == [source]  # fmt: skip
 
 
 def test_a_layout_that_was_only_seen_is_no_setting():

@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 import import_samples as samples
+import wattlaw
 from imported import a_file, windows
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 
 def test_jobs_have_gpu_hours_and_an_energy_where_it_was_measured(tmp_path):
@@ -45,6 +47,19 @@ def test_jobs_without_a_result_or_a_gpu_are_left_out_with_their_sums(tmp_path):
         "a step of a job that is not imported": 1,
     }
     assert not file.rejected
+
+
+def test_a_job_out_of_memory_is_a_failed_run_of_host_memory(tmp_path):
+    lines = [a_job("7", 2e6, State="OUT_OF_MEMORY"), a_job("7.0", 2e6, State="OUT_OF_MEMORY")]
+    read = jobs_of(tmp_path, *lines, a_job("8", 3e6), workload="train")
+    (file,) = read.files
+    assert "1 with GPUs and a result, 1 out of memory, 16.0 GPU-hours" in file.description
+    assert (file.left_out, file.rejected) == ((), ())
+    assert energies_of(read) == [2e6, 3e6]
+    runs = wattlaw.open(read.write(tmp_path / "store").store).runs.set_index("job_id")
+    assert runs["status"].to_dict() == {"7": OUT_OF_MEMORY, "8": "done"}
+    assert runs.loc["7", "out_of_memory"] == "host"
+    assert runs.loc["7", "gpus"] == 8
 
 
 SACCT = "Cluster|JobID|JobName|State|ElapsedRaw|Start|NNodes|AllocTRES|ConsumedEnergyRaw"

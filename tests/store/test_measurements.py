@@ -64,3 +64,28 @@ def test_a_table_that_cannot_be_used_is_refused_by_line_or_column(tmp_path, line
         read_measurements(a_table(tmp_path / "t.csv", *lines)).checked()
     assert str(tmp_path / "t.csv") in str(error.value)
     assert message in str(error.value)
+
+
+def test_fp8_and_shares_of_copies_are_read_where_a_setting_can_say_them(tmp_path):
+    cells = [("fp8", "zero1 over all dp"), ("amp_fp8", "fsdp 4"), ("MXFP8", "FULL_SHARD"),
+             ("FP8-CS", "zero1 over 4"), ("float8 rowwise", "zero1"), ("NVFP4", "zero1"),
+             ("bf16", "zero1 over 2"), ("fp32", "zero1 over everything")]  # fmt: skip
+    lines = [f'8,2,16,1.5,"{precision}","{sharding}"' for precision, sharding in cells]
+    header = "gpus,tp,global_batch,step_time_s,precision,sharding"
+    read = read_measurements(a_table(tmp_path / "t.csv", header, *lines)).rows
+    names = ("precision", "options.fp8", "sharding")
+    assert [[(row.setting or {}).get(name) for name in names] for row in read[:5]] == [
+        ["fp8", None, "zero1"], ["fp8", None, "fsdp"], ["fp8", "mx", "fsdp"],
+        ["fp8", "cs", "zero1"], ["fp8", "rowwise", "zero1"],
+    ]  # fmt: skip
+    assert [row.fault is None for row in read] == [True] * 5 + [False] * 3
+    assert 'precision is "NVFP4"' in (read[5].fault or "")
+    assert "among 2 of 4 copies" in (read[6].fault or "")
+
+
+def test_a_row_without_a_throughput_has_its_time_of_a_step(tmp_path):
+    header = "gpus,global_batch,samples_per_s,step_time_s"
+    path = a_table(tmp_path / "t.csv", header, "8,16,32,9", "8,16,,1.5", "8,16,,")
+    one, two, none = read_measurements(path).rows
+    assert (one.result["step_time_s"], two.result["step_time_s"]) == (0.5, 1.5)
+    assert none.fault == "the throughput is missing"

@@ -107,7 +107,10 @@ class Findings:
             own = own[(own["hardware"] == job.hardware) | own["hardware"].isna()]
             chosen = self._recommended.get((job.workload, job.hardware))
             too_large = [setting_of_row(row, job.unit) for row in own.to_dict("records")]
-            shown.append(layout_cells(job, chosen, too_large))
+            ran = self.runs[self.runs["workload"] == job.workload]
+            ran = ran[(ran["hardware"] == job.hardware) | ran["hardware"].isna()]
+            source = " and ".join(sorted(set(ran["launcher"].map(source_of))))
+            shown.append(layout_cells(job, chosen, too_large, source))
         return tuple(filter(None, shown))
 
     @property

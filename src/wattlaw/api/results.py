@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any, overload
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
-from wattlaw.analysis.advise.known_runs import NUMBERS, REQUIRED, TEXTS
 from wattlaw.analysis.advise.known_throughput import OBSERVED, Placements, place
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.arguments import amounts, counts, listed, path_of
+from wattlaw.api.known_measurements import read_known
 from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
-from wattlaw.store.measurements import read_table
 from wattlaw.study.plan import read_study
 from wattlaw.study.question import asks
 
@@ -293,7 +292,9 @@ class Results(StoreReports):
         ) -> Comparison: ...
 
         @overload
-        def compare(self, *, reference: str | PathLike[str]) -> Placements: ...
+        def compare(
+            self, *, reference: str | PathLike[str], map: str | None = None
+        ) -> Placements: ...
 
     def compare(
         self,
@@ -302,6 +303,7 @@ class Results(StoreReports):
         by: str | None = None,
         energy_scope: str | None = None,
         reference: str | PathLike[str] | None = None,
+        map: str | None = None,
     ) -> Comparison | Placements:
         """Return the differences of other results to these, at the settings of both.
 
@@ -317,8 +319,10 @@ class Results(StoreReports):
         energy_scope
             As in ``advise``.
         reference
-            A table of measurements with the columns of ``docs/report.md``, without ``other``: a
-            ``.csv`` or ``.jsonl`` file.
+            A table of measurements that ``import_files`` reads, with the sizes of the models
+            (``docs/report.md``), without ``other``.
+        map
+            Which column of the table each field takes, as of ``import_files``.
 
         Raises
         ------
@@ -337,14 +341,19 @@ class Results(StoreReports):
             if any(given is not None for given in (other, by, energy_scope)):
                 raise BadInput("reference: given with other, by or energy_scope; allowed: it alone")
             path = path_of("reference", reference)
-            known = read_table(path, NUMBERS, TEXTS, REQUIRED)
-            return place(self.metrics, self.runs[[*OBSERVED]], known)
+            known, unread = read_known(path, map)
+            placed = place(self.metrics, self.runs[[*OBSERVED]], known)
+            return Placements(
+                tuple(replace(row, left_out={**row.left_out, **unread}) for row in placed)
+            )
+        if map is not None:
+            raise BadInput("map: given without reference; allowed: with it")
         of_a = self._metrics_in(energy_scope)
         if other is not None and not isinstance(other, Results):
             other = Results((path_of("other", other),), self.strict)
         if other is not None and by is None:
-            names = (", ".join(map(str, self.paths)), ", ".join(map(str, other.paths)))
-            return compare(of_a, other._metrics_in(energy_scope), names)
+            a, b = (", ".join(str(path) for path in side.paths) for side in (self, other))
+            return compare(of_a, other._metrics_in(energy_scope), (a, b))
         if other is not None or by != "git_commit":
             given = "two stores" if other is not None else f"by {quote(by)}"
             raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")

@@ -1,7 +1,8 @@
 """Slurm's accounting: ``sacct --parsable2 --format=...`` and ``sacct --json``.
 
-One job that completed or ran into its time limit is one run; each attempt of a requeued job is a
-job of its own. The energy is that of the job's nodes; 0 means that it was not measured.
+One job that completed or ran into its time limit is one run, and one that was out of memory a
+failed run; each attempt of a requeued job is a job of its own. The energy is that of the job's
+nodes; 0 means that it was not measured.
 """
 
 from collections import Counter, defaultdict
@@ -32,14 +33,17 @@ from wattlaw.store.field_map import columns_of
 from wattlaw.store.fields import InvalidCell
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Site
+from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 _SCOPE = "node: all nodes of the job, with other jobs on them"
 _RESOURCES = ("AllocTRES", "ReqTRES")
-_DONE, _TIMEOUT = "COMPLETED", "TIMEOUT"
+_DONE, _TIMEOUT, _NO_MEMORY = "COMPLETED", "TIMEOUT", "OUT_OF_MEMORY"
+#: Why a run failed that Slurm ended for the memory of its nodes, as ``study.out_of_memory`` reads.
+_MEMORY_REASON = f"ran out of memory on its nodes (state {_NO_MEMORY})"
 #: States of jobs that ended without a result. The time and energy of these jobs are summed.
 _ENDED = frozenset({
-    "FAILED", "CANCELLED", "OUT_OF_MEMORY", "NODE_FAIL", "PREEMPTED", "REQUEUED", "BOOT_FAIL",
-    "DEADLINE", "LAUNCH_FAILED", "REVOKED", "RESIZED", "SPECIAL_EXIT",
+    "FAILED", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REQUEUED", "BOOT_FAIL", "DEADLINE",
+    "LAUNCH_FAILED", "REVOKED", "RESIZED", "SPECIAL_EXIT",
 })  # fmt: skip
 _NOT_ENDED = frozenset({
     "RUNNING", "PENDING", "SUSPENDED", "COMPLETING", "CONFIGURING", "RESIZING", "REQUEUE_HOLD",
@@ -76,10 +80,11 @@ class SlurmImporter:
         runs = [run for job in jobs if (run := accounting.run_of(job)) is not None]
         gpu_s = sum(run.record.spec.setting.gpus * run.windows[0]["duration_s"] for run in runs)
         measured = sum(bool(run.record.site and run.record.site.energy_j) for run in runs)
+        failed = sum(run.record.status == "failed" for run in runs)
         text = (
-            f"Slurm accounting: {plural(len(jobs), 'job')}, {len(runs):,} with GPUs and a result, "
-            f"{gpu_s / 3600:,.1f} GPU-hours, {measured:,} with an energy, times in "
-            f"{options.zone_note}"
+            f"Slurm accounting: {plural(len(jobs), 'job')}, {len(runs) - failed:,} with GPUs and a "
+            f"result, {failed:,} {OUT_OF_MEMORY}, {gpu_s / 3600:,.1f} GPU-hours, {measured:,} with "
+            f"an energy, times in {options.zone_note}"
         )
         notes = accounting.notes()
         if runs and not accounting.is_shared:
@@ -137,7 +142,7 @@ class _Accounting:
         is_repeated = start_ns is not None and key in self._seen
         if state in _NOT_ENDED:
             return "a job that has not ended"
-        if state not in {_DONE, _TIMEOUT, *_ENDED}:
+        if state not in {_DONE, _TIMEOUT, _NO_MEMORY, *_ENDED}:
             raise InvalidCell(f"state {quote(state, 40)} is unknown")
         self._seen.add(key)
         if is_repeated:
@@ -190,9 +195,11 @@ class _Accounting:
         window = {"phase": "run", "start_ns": start_ns, "duration_s": duration_s,
                   "interrupted": job.state == _TIMEOUT}  # fmt: skip
         known = {name: value for name, value in values.items() if value is not None}
+        failure = _MEMORY_REASON if job.state == _NO_MEMORY else None
         run = self._maker.run(
-            known, [window], line=job.line, notes=notes, site=site, period_ns=period
-        )
+            known, [window], line=job.line, notes=notes, site=site, period_ns=period,
+            failure=failure,
+        )  # fmt: skip
         self.doubts.update(doubts)
         return run
 

@@ -17,7 +17,7 @@ from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.running.boards import NEAR
 from wattlaw.running.first_layout import SeenLayout, carriers, layouts_on, sweep_values
 from wattlaw.running.first_machine import Machine
-from wattlaw.study.base_model import Precision
+from wattlaw.study.base_model import OwnPrecision
 from wattlaw.study.command import Argument, arguments, epochs_argument
 from wattlaw.study.document import Dumper
 from wattlaw.study.labels import threads_label
@@ -265,7 +265,7 @@ def _text(
     steps: int, hours: str,
 ) -> str:  # fmt: skip
     workload = WorkloadSpec(command=tuple(words))  # type: ignore[call-arg]
-    precision = seen.precision if seen.precision in get_args(Precision) else None
+    precision = seen.precision if seen.precision in get_args(OwnPrecision) else None
     lines = [
         f"# From a run of: {shorten(collapse_whitespace(shlex.join(seen.command)), 150)}",
         f"# {seen_text(seen)}",

@@ -44,7 +44,7 @@ REQUIRED = (("gpus",), ("epoch_time_s", "step_time_s", THROUGHPUT))
 _NOT_OF_STEPS = ("epoch_time_s", "epochs", "samples", "steps", "loss", "metric", "eval_time_s")
 _EXCLUSIVE = (
     *(("step_time_s", name) for name in _NOT_OF_STEPS),
-    *((THROUGHPUT, name) for name in ("epoch_time_s", "step_time_s")),
+    (THROUGHPUT, "epoch_time_s"),  # step_time_s is that of rows without a throughput
     ("gpu_energy_j", "power_w"),
 )
 #: Fields with a unit, by their name without it: ``step_time``, ``power_limit``, ``sm_util``.

@@ -16,7 +16,7 @@ from wattlaw.study.base_model import (
     SHARDINGS,
 )
 from wattlaw.study.network import Network
-from wattlaw.study.setting import LAYOUT, MODEL_SIZES, RECORDED
+from wattlaw.study.setting import CHOICES, LAYOUT, MODEL_SIZES, RECORDED
 
 #: Longer names are rejected, so that no table can make a report or a label unreadable.
 MAX_TEXT = 200
@@ -138,7 +138,7 @@ FIELDS: Mapping[str, Field] = {
     "local_batch": _COUNT,
     "power_limit_w": _POWER,
     "clock_limit_mhz": _FREQUENCY,
-    "precision": _choice("fp32", "tf32", "bf16", "fp16", **PRECISION_ALIASES),
+    "precision": _choice(*CHOICES["precision"], **PRECISION_ALIASES),
     **dict.fromkeys((*LAYOUT[:5], *MICRO_BATCHES), _COUNT),
     "sharding": _choice(*SHARDINGS, **SHARDING_ALIASES),
     "checkpointing": _choice(*CHECKPOINTINGS),

@@ -6,7 +6,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +29,7 @@ from wattlaw.store.fields import (
 from wattlaw.store.rows import Row, Rows, read_rows
 from wattlaw.store.units import UnclearNumber, finite_number, is_unit, read_number
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY, memory_that_ran_out
+from wattlaw.study.setting import MODEL_SIZES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +40,11 @@ _SUMMARIES = frozenset({
     "geomean", "overall", "summe", "gesamt", "mittelwert",
 })  # fmt: skip
 _NO_UNITS = frozenset({"", "-", "–", "—", "#", "1", "count", "number", "name", "text", "n/a"})
+#: What a cell says beside its value: which fp8, and how many copies of the model share states.
+_DETAILS = {
+    "precision": re.compile(r"(mx)?(fp8|float8)(?:[-_ ](\w+))?"),  # MXFP8, FP8-CS, float8 rowwise
+    "sharding": re.compile(r"()(\w+)(?: over)? (\d+|all(?: dp)?)"),  # zero1 over 8, fsdp 8
+}
 _DONE = frozenset({"ok", "done", "success", "succeeded", "completed", "finished"})
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
 _MAX_INT = 2**63 - 1
@@ -133,12 +139,17 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
     setting: dict[str, Any] | None = None
     result: dict[str, Any] = {}
 
+    details = dict[str, str]()
+
     def values(*, of_setting: bool) -> dict[str, Any]:
         known = {}
         for name, target in fields.targets.items():
             is_of_setting = name in SETTING_FIELDS or name.startswith((OPTIONS, MODEL))
             if is_of_setting == of_setting:
                 read, cell = readers.get(name), row.cells.get(target.column or "")
+                pattern = _DETAILS.get(name)
+                if pattern and (parts := pattern.fullmatch(str(cell).strip().lower())):
+                    details[name], cell = parts[1] or parts[3], parts[2]
                 known[name] = target.value if read is None else read(cell)
         return {name: value for name, value in known.items() if value is not None}
 
@@ -152,6 +163,12 @@ def _measurement(row: Row, fields: FieldMap, readers: Mapping[str, Reader]) -> M
         for name in ("gpus", "workload", "repeat"):
             if name in readers and name not in setting:
                 raise InvalidCell(f"{name} is missing; fill merged cells in every row")
+        if kind := details.get("precision"):
+            setting.setdefault(f"{OPTIONS}fp8", kind)  # runs of several kinds are no repeats
+        copies = setting["gpus"] // math.prod(setting.get(name, 1) for name in MODEL_SIZES)
+        if details.get("sharding", "all").partition(" ")[0] not in ("all", str(copies)):
+            given = f"sharding is among {details['sharding']} of {copies} copies of the model"
+            raise InvalidCell(f"{given}; allowed: among all of them")
         if failure is None:
             result = values(of_setting=False)
             failure = _failure_of(result.pop("status", "ok"))
@@ -175,7 +192,7 @@ def _failure_of(status: str) -> str | None:
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:
     """Add the time that a throughput means, and the energy that a power means: E = P t."""
     time_field = fields.time_field
-    if fields.has(THROUGHPUT):
+    if fields.has(THROUGHPUT) and (THROUGHPUT in result or time_field not in result):
         result[time_field] = _time_of_rate(result, setting, fields)
     time_s = result.get(time_field)
     if time_s is None:
@@ -210,20 +227,14 @@ def _time_of_rate(result: Mapping[str, Any], setting: Mapping[str, Any], fields:
     return float(time_s)
 
 
-def read_table(
-    path: Path,
-    numbers: Sequence[str],
-    others: Sequence[str] = (),
-    required: Collection[str] | None = None,
-) -> "pd.DataFrame":
+def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -> "pd.DataFrame":
     """Return some columns of a user's table as a frame. Missing values of ``numbers`` are NaN; one
-    of ``others`` whose texts are all numbers becomes numeric. Columns that are not ``required``
-    (None: all are) may be absent, and are then missing in each row. Raises ``BadInput`` as
+    of ``others`` whose texts are all numbers becomes numeric. Raises ``BadInput`` as
     ``rows.read_rows`` does, if a column is missing, or if a cell is not a number or not a label."""
     import pandas as pd
 
     table = read_rows(path, {*numbers, *others})
-    for name in (*numbers, *others) if required is None else required:
+    for name in (*numbers, *others):
         if name not in table.columns:
             raise BadInput(f"{path}: no column {quote(name)}; allowed: {join_names(table.columns)}")
     columns: dict[str, list[Any]] = {name: [] for name in (*others, *numbers)}

@@ -8,7 +8,9 @@ Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,9
 MAX_COUNT = 10_000_000
 Count = Annotated[int, Field(ge=1, le=MAX_COUNT)]
 Positive = Annotated[float, Field(gt=0)]
-Precision = Literal["fp32", "tf32", "bf16", "fp16"]
+#: What the training loop of wattlaw computes in, and the simulator.
+OwnPrecision = Literal["fp32", "tf32", "bf16", "fp16"]
+Precision = Literal[OwnPrecision, "fp8"]
 #: The workload power profiles of NVIDIA GPUs, in the order of NVML's ids (NVML_POWER_PROFILE_*).
 PowerProfile = Literal[
     "max-p", "max-q", "compute", "memory-bound", "network", "balanced", "llm-inference",
@@ -24,8 +26,8 @@ Checkpointing = Literal["none", "selective", "full"]
 SHARDINGS: tuple[str, ...] = get_args(Sharding)
 #: Other names of precisions in tables and logs; a mixed one is that of its matrix products.
 PRECISION_ALIASES = {
-    "amp_bf16": "bf16", "amp_fp16": "fp16", "bfloat16": "bf16", "float16": "fp16",
-    "float32": "fp32",
+    "amp_bf16": "bf16", "amp_fp16": "fp16", "amp_fp8": "fp8", "bfloat16": "bf16",
+    "float16": "fp16", "float32": "fp32", "float8": "fp8",
 }  # fmt: skip
 #: Other names of shardings there: no sharding, and those of PyTorch's FSDP.
 SHARDING_ALIASES = {

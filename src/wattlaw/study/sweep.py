@@ -17,9 +17,9 @@ from wattlaw.study.base_model import (
     LocatedError,
     Model,
     Name,
+    OwnPrecision,
     Positive,
     PowerProfile,
-    Precision,
     Sharding,
     field,
 )
@@ -59,7 +59,7 @@ class Sweep(Model):
     power_limit_w: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
     clock_limit_mhz: tuple[Positive | None, ...] = field((None,), _LIMITS, min_length=1)
     power_profile: tuple[PowerProfile | None, ...] = field((None,), _PROFILES, min_length=1)
-    precision: tuple[Precision, ...] = field(
+    precision: tuple[OwnPrecision, ...] = field(
         ("fp32",), "a list of: fp32, tf32, bf16, fp16", min_length=1
     )
     dataset_fraction: tuple[Annotated[Any, PlainValidator(parse_fraction)], ...] = field(

@@ -16,7 +16,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import print_note
 from wattlaw.hardware.library import read_cluster
-from wattlaw.study.base_model import MAX_COUNT, Precision
+from wattlaw.study.base_model import MAX_COUNT, OwnPrecision
 from wattlaw.study.labels import group_label
 from wattlaw.study.model import Measure, RunSpec, Train
 from wattlaw.study.setting import Setting
@@ -62,7 +62,9 @@ def simulate(
     global_batch: Annotated[int | None, _count("B", "Samples per step on all GPUs.")] = None,
     power_limit: opts.PowersOption = None,
     clock_limit: opts.ClocksOption = None,
-    precision: Annotated[Precision, typer.Option(help="Number format of the training.")] = "fp32",
+    precision: Annotated[
+        OwnPrecision, typer.Option(help="Number format of the training.")
+    ] = "fp32",
     dataset_fraction: Annotated[
         float, option("X", "Share of the training data to use.", max=1, callback=opts.positive)
     ] = 1.0,

@@ -12,8 +12,8 @@ from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.job_memory import SURE_FIT
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import misfit_cautions
-from wattlaw.common.formatting import names_text
-from wattlaw.study.labels import LIMIT_NAMES
+from wattlaw.common.formatting import names_text, plural
+from wattlaw.study.labels import LIMIT_NAMES, layout_label
 
 #: The codes of warnings that runs may have done different work.
 WORK_UNKNOWN, BATCH_UNKNOWN = "work-unknown", "batch-unknown"
@@ -40,6 +40,7 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         if left:
             more = ", ..." if len(left) > _MAX_LISTED else ""
             yield Caution(code, text.format(", ".join(map(str, sorted(left)[:_MAX_LISTED])) + more))
+    yield from _unsure_layouts(options, job)
     if (best := choice.recommended) is not None:
         if best.falls:
             yield Caution("quality-falls", "Quality is lower at this global batch.")
@@ -91,6 +92,19 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
             f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it."
         )
         yield Caution("prediction-ends", text)
+
+
+def _unsure_layouts(options: Options, job: ComparableRuns) -> Iterator[Caution]:
+    layouts = [setting for setting in options.unsure if setting.layout]
+    if layouts:
+        first = layouts[0]
+        yield Caution(
+            "layouts-unsure",
+            f"{plural(len(layouts), 'layout')} that did not run are not offered: the 95 % interval "
+            f"of their time is wider than a factor of {WIDEST:g}. To narrow it, measure the one "
+            f"with the lowest predicted time: {plural(first.gpus, job.worker)}, "
+            f"{layout_label(first, among_others=True)}.",
+        )
 
 
 def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) -> Iterator[Caution]:

@@ -96,8 +96,8 @@ def place(metrics: pd.DataFrame, observed: pd.DataFrame, table: pd.DataFrame) ->
     """Place the fastest setting of each workload and hardware among the rows of a table.
 
     ``metrics`` are of ``run_metrics``, ``observed`` has the columns ``OBSERVED`` of the runs, and
-    ``table`` those of ``NUMBERS`` and ``TEXTS``. ``Refused`` if no run names its network and the
-    number of its tokens.
+    ``table`` is of ``api.known_measurements.read_known``. ``Refused`` if no run names its network
+    and the number of its tokens.
     """
     rows = metrics[metrics["emulated_gpus"].isna()].merge(observed, on="run_id")
     if rows.empty:

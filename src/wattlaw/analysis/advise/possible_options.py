@@ -100,6 +100,8 @@ class Options:
     predicted: tuple[Option, ...]
     named: Option | None  # the baseline that was asked for, or the setting in use
     rule: Rule
+    #: Predicted ones whose time is not known within a factor of ``WIDEST``, the fastest first.
+    unsure: tuple[Setting, ...] = ()
 
     @property
     def allowed(self) -> list[Option]:
@@ -125,7 +127,7 @@ class Options:
         """
         models = {id(item.model): item.model for item in self.ran if item.model is not None}
         amounts = {(item.setting.precision, item.global_batch): item.amount for item in self.ran}
-        known: list[Option] = []
+        known, unsure = list[Option](), dict[Setting, float]()
         for model in models.values():
             own = [item for item in self.ran if item.model is model]
             first, is_fixed = own[0], len({item.amount for item in own}) == 1
@@ -165,13 +167,15 @@ class Options:
                 energies = quantiles(energy_j, 0.95).T.tolist()
             for option, (low, middle, high), ends in zip(predicted, times, energies, strict=True):
                 if high > WIDEST * low:
+                    unsure[option.setting] = middle
                     continue
                 time = Quantity(middle, low, high)
                 energy = None if ends is None else Quantity(ends[1], ends[0], ends[2])
                 energy_is = None if energy is None else model.energy_is
                 timed = replace(option, time_s=time, energy_j=energy, energy_is=energy_is)
                 known.append(with_whole_job(timed, own))
-        return replace(self, predicted=tuple(known))
+        fastest = sorted(unsure, key=lambda setting: unsure[setting])
+        return replace(self, predicted=tuple(known), unsure=tuple(fastest))
 
 
 def read_options(

@@ -1,4 +1,4 @@
-"""Throughput by parallel layout: cells that were measured, are predicted, or cannot run.
+"""Throughput by parallel layout: cells that ran, are predicted, or cannot run.
 
 Rows are the sizes that share a model and columns the micro-batch; with too many rows, one size
 against another. A cell shows the fastest of the settings that differ in what is left.
@@ -17,6 +17,7 @@ from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 from wattlaw.study.network import Network
 from wattlaw.study.plan import unfit
 from wattlaw.study.setting import LAYOUT_NAMES, MODEL_SIZES, Setting
+from wattlaw.study.sources import MEASURED
 
 #: What a reader can compare, and layouts that are predicted for it.
 _MAX_ROWS, _MAX_COLUMNS, _MOST = 12, 8, 300
@@ -53,12 +54,16 @@ class LayoutCells:
     rows: tuple[str, ...]  # names of the settings that make the rows
     columns: tuple[str, ...]
     cells: tuple[Cell, ...]
+    source: str  # of the cells that are called measured
 
 
 def layout_cells(
-    job: Job, chosen: Setting | None = None, out_of_memory: Sequence[Setting] = ()
+    job: Job,
+    chosen: Setting | None = None,
+    out_of_memory: Sequence[Setting] = (),
+    source: str = MEASURED,
 ) -> LayoutCells | None:
-    """Return the layouts of settings that are as ``chosen``, by default the fastest measured one.
+    """Return the layouts of settings that are as ``chosen``, by default the fastest one that ran.
 
     None with a single layout, or where the batch is not known.
     """
@@ -66,6 +71,10 @@ def layout_cells(
         chosen = job.fastest
     if chosen.local_batch is None or (job.samples_per_unit is None and job.unit != "step"):
         return None
+    has_nodes = any(item.setting.nodes for item in job.observations)  # imported runs have none
+    chosen, *out_of_memory = (
+        item if has_nodes else without_nodes(item) for item in (chosen, *out_of_memory)
+    )
     steps_s: dict[Setting, list[float]] = {}
     for item in job.observations:
         if _is_alike(item.setting, chosen):
@@ -110,7 +119,11 @@ def layout_cells(
 
     cells = _cut([replace(max(of, key=rank), folded=len(of) - 1) for of in found.values()])
     unit = "samples" if network is None else "tokens"
-    return LayoutCells(job, chosen, unit, rows, columns, cells)
+    return LayoutCells(job, chosen, unit, rows, columns, cells, source)
+
+
+def without_nodes(setting: Setting) -> Setting:
+    return replace(setting, nodes=None, gpus_per_node=None)
 
 
 def _is_alike(setting: Setting, chosen: Setting) -> bool:

@@ -30,6 +30,10 @@ def compare(
         Path | None,
         option("FILE", "Table of known measurements: is the throughput of A normal?"),
     ] = None,
+    mapping: Annotated[
+        str | None,
+        option("FIELD=COLUMN,...", "Column of each field of that table, as of import.", "--map"),
+    ] = None,
     fail_if: Annotated[
         list[str] | None,
         option("LIMIT", "Exit with 4 beyond a limit: 'energy > +5%'. Can be repeated."),
@@ -44,8 +48,11 @@ def compare(
     """Compare machines, code versions, before and after."""
     if reference is not None:
         if b is not None or by or fail_if or energy_scope:
-            raise BadInput("--reference: allowed with one store, --json and --strict only")
-        return _show(results.open(a, strict=strict).compare(reference=reference), as_json=as_json)
+            raise BadInput("--reference: allowed with one store, --map, --json and --strict only")
+        placements = results.open(a, strict=strict).compare(reference=reference, map=mapping)
+        return _show(placements, as_json=as_json)
+    if mapping is not None:
+        raise BadInput("--map: given without --reference; allowed: with it")
     other = None if b is None else results.open(b, strict=strict)
     comparison = results.open(a, strict=strict).compare(other, by=by, energy_scope=energy_scope)
     checks = [comparison.check(limit) for limit in fail_if or ()]

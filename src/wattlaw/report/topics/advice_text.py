@@ -22,6 +22,7 @@ _MAX_REASON = 60
 _IN_FULL = {
     OTHER_BATCH: "the batch that ran differs from the declared one",
     NO_SCOPE: "energies of the requested scope are missing",
+    "layouts-unsure": "the time of some layouts is too uncertain to offer them",
 }
 #: Warnings that are said in brackets beside the answer, the most serious first.
 _CAVEATS = {

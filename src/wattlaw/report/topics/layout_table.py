@@ -1,4 +1,4 @@
-"""Parallel layouts: throughput as a table of cells, measured, predicted or not possible."""
+"""Parallel layouts: throughput as a table of cells, of runs, predicted or not possible."""
 
 from __future__ import annotations
 
@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from wattlaw.analysis.predict.layout_cells import without_nodes
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.charts import COLOURS, INK
 from wattlaw.report.facets import unique_labels
 from wattlaw.report.topics.verdict import KINDS, roles
 from wattlaw.study.labels import layout_label, setting_label
+from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
     from wattlaw.analysis.advise.option import Option
@@ -29,7 +31,7 @@ _STEPS = 84, 52
 #: A cross and a dash.
 _TIMES = "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z"
 _DASH = "M-1,-.2L1,-.2L1,.2L-1,.2Z"
-#: The mark of a cell by its status, in the order of the legend.
+#: The mark of a cell by its status, in the order of the legend; runs are named by their source.
 _MARKS: dict[str, tuple[str, str]] = {
     "measured": (COLOURS[0], "circle"),
     "predicted": (COLOURS[6], "cross"),
@@ -49,7 +51,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
 def sentences(findings: Findings) -> Iterator[str]:
     for table in findings.layouts:
-        counts = Counter(_NAMES.get(cell.status, cell.status) for cell in table.cells)
+        counts = Counter(_status(table, cell.status) for cell in table.cells)
         parts = [f"{count} {status}" for status, count in counts.items()]
         own = next((cell for cell in table.cells if cell.setting == table.chosen), None)
         text = ""
@@ -69,8 +71,8 @@ def figure(findings: Findings) -> Spec | None:
     frames = [_frame(findings, table) for table in tables]
     present = set(pd.concat(frames)["line"])
     marks = {kind: look[:2] for kind, look in KINDS.items() if kind in present}
-    marks |= {name: look for status, look in _MARKS.items()
-              if (name := _NAMES.get(status, status)) in present}  # fmt: skip
+    marks |= {name: look for status, look in _MARKS.items() for table in tables
+              if (name := _status(table, status)) in present}  # fmt: skip
     names = unique_labels([f"{item.job.workload}, {item.job.hardware}" for item in tables], 60)
     panels = []
     for name, table, frame in zip(names.values(), tables, frames, strict=True):
@@ -90,6 +92,10 @@ def figure(findings: Findings) -> Spec | None:
         charts.not_shown(len(findings.layouts) - len(tables), "job"),
     ]
     return charts.figure(panels, 1, notes, 640)
+
+
+def _status(table: LayoutCells, status: str) -> str:
+    return table.source if status == MEASURED else _NAMES.get(status, status)
 
 
 def _unit(table: LayoutCells) -> str:
@@ -119,11 +125,12 @@ def _frame(findings: Findings, table: LayoutCells) -> pd.DataFrame:
         if advice.workload == table.job.workload:
             for option, kind in roles(advice):
                 key = replace(option.setting, power_profile=None, dataset_fraction=1.0)
+                key = key if table.chosen.nodes else without_nodes(key)
                 named.setdefault(key, (option, kind))
     fastest = max((cell.per_s or 0.0 for cell in table.cells), default=0.0) or 1.0
     rows: list[dict[str, Any]] = []
     for cell in table.cells:
-        name = _NAMES.get(cell.status, cell.status)
+        name = _status(table, cell.status)
         best, kind = named.get(cell.setting, (None, name))
         per_s = None if cell.status == "unlikely" else cell.per_s
         ends = cell.per_s_ci

@@ -11,6 +11,8 @@ from wattlaw.study.sources import MEASURED
 
 #: A smaller distance to the best is none.
 _EQUAL = 0.001
+#: Reasons of rows that do not compare that are shown.
+_MOST_REASONS = 12
 _NAMES = {
     "micro_batch": "micro-batches of",
     "tp": "tensor parallel",
@@ -68,6 +70,9 @@ def sentences(item: Placement) -> tuple[str, ...]:
             "way round (an output that shares the embedding) and count as the same network."
         )
     left_out = [f"{count:,} {reason}" for reason, count in item.left_out.items()]
+    if (more := len(left_out) - _MOST_REASONS) > 0:
+        rest = sum([*item.left_out.values()][_MOST_REASONS:])
+        left_out[_MOST_REASONS:] = [f"{rest:,} for {fmt.plural(more, 'other reason')} (--json)"]
     if left_out:
         lines.append(f"Not compared: {', '.join(left_out)}.")
     return tuple(filter(None, lines))
