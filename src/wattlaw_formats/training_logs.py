@@ -39,6 +39,8 @@ _MAX_SEARCHED, _MAX_POINTS, _MAX_STEP = 20_000, 2_000_000, 10**9
 _WARMUP = 3
 #: Lines of steps follow each other if the time between them is that of the steps within this.
 _SLACK_S, _SLACK = 1.0, 0.05
+#: Tokens per second are printed without decimals: of fewer than these, half of one is over 0.5 %.
+_COARSE = 100
 _TITAN_SHARDINGS = {"HSDP": "hsdp", "DDP": "none"}
 _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "gradient_accumulation",
            "global_batch", "gpus")  # fmt: skip
@@ -193,6 +195,8 @@ def _run(
     total = last["total"] if total is None else total
     if last["step"] < total:
         notes.append(f"the log ends at step {last['step']:,.0f} of {total:,.0f}")
+    if program.timing == "tokens_per_s" and (least := table["value"].min()) < _COARSE:
+        notes.append(f"tokens per second are printed as {least:,.0f}: step times are rounded")
     if program.is_reserved:
         notes.append("peak memory is what torch reserved, not allocated")
     return maker.run(
