@@ -39,6 +39,8 @@ _MAX_SEARCHED, _MAX_POINTS, _MAX_STEP = 20_000, 2_000_000, 10**9
 _WARMUP = 3
 #: Lines of steps follow each other if the time between them is that of the steps within this.
 _SLACK_S, _SLACK = 1.0, 0.05
+#: Tokens per second are printed without decimals: of fewer than these, half of one is over 0.5 %.
+_COARSE = 100
 _TITAN_SHARDINGS = {"HSDP": "hsdp", "DDP": "none"}
 _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "gradient_accumulation",
            "global_batch", "gpus")  # fmt: skip
@@ -138,6 +140,10 @@ def _point(program: Program, text: str, options: Options) -> dict[str, Any] | st
     point: dict[str, Any] = {
         name: _number(texts.get(name)) for name in ("value", "batch", "energy", "total")
     }
+    if (texts.get("batch") or "")[-1:] in _UNITS:  # 1.02K: three digits of 1024
+        point["batch"] = None
+    if point["total"] is not None:
+        point["total"] += program.is_from_0
     step = count(texts["step"], 0, _MAX_STEP)
     if step is None or not (point["value"] or 0.0) > 0:
         return "a line of steps without a time > 0"
@@ -185,9 +191,12 @@ def _run(
     measured = [window for window in windows if not window["warmup"]]
     if not measured:
         return "a training whose lines of steps are all of its warm-up"
-    last = table.iloc[-1]
-    if last["step"] < last["total"]:
-        notes.append(f"the log ends at step {last['step']:,.0f} of {last['total']:,.0f}")
+    last, total = table.iloc[-1], count(training.printed.get("total"), 1, _MAX_STEP)
+    total = last["total"] if total is None else total
+    if last["step"] < total:
+        notes.append(f"the log ends at step {last['step']:,.0f} of {total:,.0f}")
+    if program.timing == "tokens_per_s" and (least := table["value"].min()) < _COARSE:
+        notes.append(f"tokens per second are printed as {least:,.0f}: step times are rounded")
     if program.is_reserved:
         notes.append("peak memory is what torch reserved, not allocated")
     return maker.run(
@@ -203,7 +212,8 @@ def _add_times(
     if len(table) < 2:
         return "a training with fewer than two lines of steps"
     step, value, gaps = table["step"], table["value"], table["step"].diff()
-    gaps[0] = min(gaps.median(), step[0])
+    usual = gaps.mode().iloc[-1]  # of a mean: steps between two lines, unless one is missing
+    gaps[0] = min(usual, step[0])
     step_s = value * 1e-3 if program.timing == "ms" else value
     if program.timing == "tokens_per_s":  # of a GPU: those of a copy by its GPUs
         sequence = count(printed.get("sequence"), 1)
@@ -215,7 +225,9 @@ def _add_times(
             return "a training whose batch is not in the log; set it with --map global_batch=@N"
         gaps[0], total_s = step[0] - 2, (step - 2) * batch / value
         step_s = total_s.diff().fillna(total_s) / gaps.where(gaps > 0)
-    table["steps"] = gaps if program.is_mean else gaps.clip(upper=1)
+    if program.timing != "mean_samples_per_s":
+        gaps = gaps.clip(upper=usual if program.is_mean else 1)
+    table["steps"] = gaps
     table["step_s"] = step_s
     return None
 

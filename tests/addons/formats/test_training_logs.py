@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -16,25 +17,55 @@ from wattlaw.common.errors import BadInput
 #: sharding, checkpointing, precision.
 SETTINGS = {
     "megatron": (8, 2, 2, 2, 1, 8, 16, "zero1", "none", "bf16"),
-    "torchtitan": (8, 4, 2, 1, 2, 2, 16, "fsdp", "selective", "fp32"),
-    "nanotron": (8, 2, 2, 2, 2, 4, 16, "zero1", "none", "bf16"),
-    "nemo": (4, 2, 2, 1, None, None, 128, "none", "none", "fp32"),
+    "megatron_bridge": (2, 2, 1, 1, 2, 2, 8, "zero1", "none", "bf16"),
+    "torchtitan": (2, 2, 1, 1, 2, 2, 8, "fsdp", "selective", "fp32"),
+    "nanotron": (2, 2, 1, 1, 2, 2, 8, "none", "none", "bf16"),
+    "nanotron_batch_1024": (2, 1, 2, 1, 256, 4, 1024, "none", "none", "bf16"),
+    "nanotron_pipeline": (2, 1, 1, 2, 2, 2, 4, "none", "none", "bf16"),
+    "nemo": (2, 2, 1, 1, None, None, 16, "none", "none", "fp32"),
+    "nemo_mean_of_5": (2, 2, 1, 1, None, None, 16, "none", "none", "fp32"),
     "deepspeed": (2, 2, 1, 1, 8, 2, 32, "zero1", "none", "bf16"),
 }
-#: Steps and seconds after the warm-up, seconds of the warm-up, and the peak.
+#: Steps and seconds after the warm-up, seconds of the warm-up, the peak, and tokens per sample.
 MEASURED = {
-    "megatron": (30, 30 * 0.82, 15.0, 2048 * 2**20),
-    "torchtitan": (2, 4.0, 16 + 16384 / 7000 + 2, 61.25 * 2**30),
-    "nanotron": (3, 0.03, 4.7318, 309.25 * 2**20),
-    "nemo": (3, 18.3, 32.68, 115792977920),
+    "megatron": (30, 30 * 0.82, 15.0, 2048 * 2**20, 512),
+    "megatron_bridge": (55, 5 * 1.7583, 5 * 0.2541, 564_960_000, None),
+    "torchtitan": (9, 128 * (3 / 10 + 4 / 9 + 1 / 11 + 1 / 14), 128 * (1 / 7 + 2 / 10),
+                   0.65 * 2**30, None),
+    "nanotron": (9, 4.064, 2.112, 327.55 * 2**20, 64),
+    "nanotron_batch_1024": (4, 24.45, 15.8, 348.1 * 2**20, 8),
+    "nanotron_pipeline": (3, 1.235, 0.964, 322.94 * 2**20, 64),
+    "nemo": (17, 0.7369, 0.31557, None, None),
+    "nemo_mean_of_5": (15, 5 * (0.04496 + 0.03333 + 0.03673), 5 * 0.06543, None, None),
     "deepspeed": (20, 28 * 32 / 2360.8357470867227 - 8 * 32 / 1825.3868387544264,
-                  8 * 32 / 1825.3868387544264, 2**29),
+                  8 * 32 / 1825.3868387544264, 2**29, None),
 }  # fmt: skip
+#: What the logs do not say, by --map.
+MAPS = {"megatron_bridge": "gpus=@2"}
+#: Lines with a step of the rank that counts; DeepSpeed's first line begins at the second step.
+LINE = {
+    "megatron": "elapsed time per", "megatron_bridge": "elapsed time per", "torchtitan": "tps: ",
+    "nanotron": "elapsed_time_per", "nanotron_batch_1024": "elapsed_time_per",
+    "nanotron_pipeline": "elapsed_time_per", "nemo": "train_step_timing",
+    "nemo_mean_of_5": "train_step_timing", "deepspeed": "RunningAvg",
+}  # fmt: skip
+#: Steps at which the log would end.
+TOTALS = {"torchtitan": 12, "nanotron": 12, "nemo": 20, "nemo_mean_of_5": 20, "megatron_bridge": 60}
+
+
+def _imported(path, program, text=None):
+    options = {"map": MAPS[program]} if program in MAPS else {}
+    return read_import(a_file(path / f"{program}.log", text or logs.LOGS[program]), **options)
+
+
+def _blocks(read):
+    keys = ("from_step", "steps", "warmup", "duration_s", "samples")
+    return [tuple(row.get(key) for key in keys) for row in windows(read)]
 
 
 @pytest.mark.parametrize("program", logs.LOGS)
 def test_a_log_has_layout_times_and_peak_memory(tmp_path, program):
-    read = read_import(a_file(tmp_path / "train.log", logs.LOGS[program]))
+    read = _imported(tmp_path, program)
     (run,) = read.runs
     setting, facts = run.record.spec.setting, run.record.facts
     assert SETTINGS[program] == (
@@ -42,24 +73,91 @@ def test_a_log_has_layout_times_and_peak_memory(tmp_path, program):
         facts.gradient_accumulation, setting.global_batch, setting.sharding, setting.checkpointing,
         setting.precision,
     )  # fmt: skip
-    steps, seconds, warmup_s, peak = MEASURED[program]
+    steps, seconds, warmup_s, peak, tokens = MEASURED[program]
     measured = [row for row in windows(read) if not row["warmup"]]
     assert sum(row["steps"] for row in measured) == steps
+    assert sum(row["samples"] for row in measured) == steps * setting.global_batch
     assert sum(row["duration_s"] for row in measured) == pytest.approx(seconds)
     assert sum(row["duration_s"] for row in windows(read) if row["warmup"]) == pytest.approx(
         warmup_s
     )
-    assert facts.peak_memory_bytes == peak
+    assert facts.peak_memory_bytes == (None if peak is None else round(peak))
+    assert facts.tokens_per_sample == tokens
     step_s = metrics(read, tmp_path)["step_time_s"].tolist()
     assert step_s == pytest.approx([seconds / steps])
     missing = {"torchtitan": "precision fp32", "nemo": "sharding", "deepspeed": "tp"}
     assert missing.get(program, "nodes 1") in "\n".join(run.record.notes)
 
 
+@pytest.mark.parametrize("program", TOTALS)
+def test_a_log_that_was_cut_says_so_and_has_the_steps_of_its_complete_lines(tmp_path, program):
+    complete = _blocks(_imported(tmp_path, program))
+    lines = logs.LOGS[program].splitlines(keepends=True)
+    places = [at for at, line in enumerate(lines) if LINE[program] in line]
+    cut = places[-2]
+    text = "".join(lines[:cut]) + lines[cut][: len(lines[cut]) // 2]
+    read = _imported(tmp_path, program, text)
+    (run,) = read.runs
+    blocks = _blocks(read)
+    assert blocks[0] == complete[0]
+    end, total = blocks[-1][0] + blocks[-1][1], TOTALS[program]
+    assert complete[-1][0] < end < total == complete[-1][0] + complete[-1][1]
+    notes = "\n".join(run.record.notes)
+    assert f"the log ends at step {end:,} of {total}" in notes
+    assert left_out(read)["the last line is incomplete"] == 1
+
+
+@pytest.mark.parametrize("program", sorted(LINE.keys() - {"torchtitan"}))
+def test_colours_and_lines_of_several_ranks_change_nothing(tmp_path, program):
+    expected = _blocks(_imported(tmp_path, program))
+    lines = logs.LOGS[program].splitlines()
+    coloured = "".join(f"\x1b[32m{line}\x1b[0m\n" for line in lines)
+    assert _blocks(_imported(tmp_path / "coloured", program, coloured)) == expected
+    ranks = "".join(f"[default{rank}]:{line}\n" for line in lines for rank in range(3))
+    read = _imported(tmp_path / "ranks", program, ranks)
+    assert _blocks(read) == expected
+    steps = sum(LINE[program] in line for line in lines)
+    assert left_out(read)["a line of steps of another rank"] == 2 * steps
+
+
+@pytest.mark.parametrize("program", sorted(LINE))
+def test_a_restart_in_one_file_is_a_second_run(tmp_path, program):
+    once = _imported(tmp_path, program)
+    twice = _imported(tmp_path / "twice", program, 2 * logs.LOGS[program])
+    assert _blocks(twice) == 2 * _blocks(once)
+    first, second = (run.record for run in twice.runs)
+    assert first.spec.setting == second.spec.setting == once.runs[0].record.spec.setting
+    assert first.facts == second.facts
+
+
+def test_groups_of_ranks_of_a_restart_of_nemo_belong_to_it(tmp_path):
+    groups = "All tensor model parallel group ranks: "
+    other = logs.LOGS["nemo"].replace(f"{groups}[[0], [1]]", f"{groups}[[0, 1]]")
+    read = _imported(tmp_path, "nemo", logs.LOGS["nemo"] + other)
+    assert [run.record.spec.setting.tp for run in read.runs] == [1, 2]
+    assert [run.record.spec.setting.dp for run in read.runs] == [2, 1]
+
+
+@pytest.mark.parametrize("program", ["megatron_bridge", "nemo_mean_of_5"])
+def test_a_mean_without_the_line_before_it_counts_its_own_steps(tmp_path, program):
+    lines = logs.LOGS[program].splitlines(keepends=True)
+    places = [at for at, line in enumerate(lines) if LINE[program] in line]
+    del lines[places[-2]]
+    read = _imported(tmp_path, program, "".join(lines))
+    assert [steps for _, steps, *_ in _blocks(read)][-1] == 5
+    assert sum(steps for _, steps, *_ in _blocks(read)) == TOTALS[program] - 5
+
+
+def test_a_mean_of_recent_steps_after_the_time_of_a_line_is_ignored(tmp_path):
+    expected = _blocks(_imported(tmp_path, "megatron_bridge"))
+    text = re.sub(r"(\(ms\): [\d.]+) \|", r"\1/999.9 |", logs.LOGS["megatron_bridge"])
+    assert _blocks(_imported(tmp_path / "mean", "megatron_bridge", text)) == expected
+
+
 def test_what_programs_print_of_their_network_version_and_hardware_is_kept(tmp_path):
-    (one,) = read_import(a_file(tmp_path / "a.log", logs.megatron())).runs
-    (two,) = read_import(a_file(tmp_path / "b.log", logs.nanotron())).runs
-    (titan,) = read_import(a_file(tmp_path / "c.log", logs.torchtitan())).runs
+    (one,) = _imported(tmp_path, "megatron").runs
+    (two,) = _imported(tmp_path, "nanotron").runs
+    (titan,) = _imported(tmp_path, "torchtitan").runs
     model = one.record.spec.workload.model
     assert model is not None
     assert (model.layers, model.vocabulary, model.sequence) == (12, 50304, 512)
@@ -67,13 +165,16 @@ def test_what_programs_print_of_their_network_version_and_hardware_is_kept(tmp_p
     assert one.record.spec.setting.sequence_parallel
     model = two.record.spec.workload.model
     assert model is not None
-    assert (model.layers, model.ffn, model.kv_heads, model.gated) == (2, 64, 4, True)
+    assert (model.layers, model.hidden, model.heads, model.vocabulary) == (2, 64, 4, 256)
+    assert (model.ffn, model.kv_heads, model.gated, model.tied) == (128, 2, True, True)
+    assert two.record.facts.parameters is None  # 90.4K is rounded
     spec, facts = titan.record.spec, titan.record.facts
     assert (spec.workload.name, spec.hardware, facts.parameters) == (
-        "llama3-8B", "NVIDIA H200", 8_030_261_248,
+        "llama3-debugmodel", "CPU", 6_163_712,
     )  # fmt: skip
     assert facts.software == {"torchtitan": "0.3.0"}
     assert "model.NAME" in "\n".join(titan.record.notes)
+    assert "printed as 7: step times are rounded" in "\n".join(titan.record.notes)
 
 
 def test_energy_lines_give_the_energy_of_all_gpus_which_is_never_ok(tmp_path):
@@ -106,16 +207,21 @@ def test_each_start_is_a_run_and_one_out_of_memory_is_a_failed_run(tmp_path):
 
 
 def test_lines_of_other_ranks_damaged_lines_and_steps_that_go_back_do_not_count(tmp_path):
-    lines = logs.torchtitan(ranks=2).splitlines(keepends=True)
-    steps = [line for line in lines if "step:" in line and "validate" not in line]
-    damaged = [steps[-2].replace("tps:", "t"), steps[-2].rstrip("\n") + steps[-4], steps[0]]
-    read = read_import(a_file(tmp_path / "a.log", "".join([*lines, *damaged, steps[-2][:-1]])))
+    lines = logs.LOGS["torchtitan"].splitlines(keepends=True)
+    steps = [line for line in lines if "tps: " in line]
+    validation = steps[-2].replace("step: ", "validate step: ")
+    damaged = [steps[-2].replace("tps:", "t"), steps[-2].rstrip("\n") + steps[-4], validation]
+    read = _imported(tmp_path, "torchtitan", "".join([*lines, *damaged, steps[-2][:-1]]))
     reasons = left_out(read)
-    assert reasons["a line of steps of another rank"] == 5
-    assert reasons["a line of steps that is damaged, or of another form"] == 3
-    assert reasons["a step that is not after the one before"] == 1
+    assert reasons["a line of steps that is damaged, or of another form"] == 2
+    assert reasons["a step that is not after the one before"] == 12  # those of the other rank
     assert reasons["the last line is incomplete"] == 1
-    assert sum(row["steps"] for row in windows(read)) == 5
+    assert sum(row["steps"] for row in windows(read)) == 12
+    ranks = [line for line in lines if line not in steps[1::2]]
+    text = "".join(f"[rank{rank}]:{line}" for line in ranks for rank in range(2))
+    prefixed = _imported(tmp_path / "ranks", "torchtitan", text)
+    assert left_out(prefixed)["a line of steps of another rank"] == 12
+    assert _blocks(prefixed) == _blocks(read)
 
 
 def test_pauses_and_another_global_batch_are_left_out(tmp_path):
