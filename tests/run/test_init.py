@@ -108,6 +108,8 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys, tmp_
     assert "nonsense" in capsys.readouterr().out  # refused, and asked again
     with pytest.raises(BadInput, match="--batch-argument --batch-size"):
         _batch(seen, None, asks=False)
+    with pytest.raises(BadInput, match="--batch-size has the batch that ran"):
+        named_argument(SEEN, "--bs")
     with pytest.raises(BadInput, match="--batch-argument --NAME "):
         _batch(replace(SEEN, command=("python", "t.py")), None, asks=False)
 
@@ -152,6 +154,24 @@ def test_the_argument_with_the_batch_gets_its_placeholder(
 def test_the_epochs_of_the_command_are_those_of_the_question(tmp_path, words, samples, expected):
     seen = replace(SEEN, command=(*COMMAND, *words), dataset_samples=samples)
     assert study_of(tmp_path, seen).decide.epochs == expected
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "is_noted"), [(100, 500, False), (4, 80, False), (1, 20, True)]
+)
+def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(
+    tmp_path, epochs, steps, is_noted
+):
+    """An epoch has 100 steps with the batch that ran, and 25 with the largest one."""
+    seen = replace(
+        SEEN, command=(*COMMAND, "--epochs", str(epochs)), step_s=0.001, dataset_samples=6400
+    )
+    batch = batch_candidates(seen)[0]
+    study = first_study(seen, batch, EIGHT)
+    (tmp_path / "study.yaml").write_text(study.text)
+    read = read_study(tmp_path / "study.yaml")
+    assert read.measure.steps == steps
+    assert any("too few" in note for note in study.notes) == is_noted
 
 
 def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):

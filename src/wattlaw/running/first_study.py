@@ -71,6 +71,15 @@ class Seen:
         return self.local_batch * self.layout.model_gpus / (self.gradient_accumulation or 1)
 
     @property
+    def training_steps(self) -> int | None:
+        """Return the steps of the whole training, as it has ended, or by its epochs and samples."""
+        epochs = epochs_argument(self.command)
+        is_known = epochs is not None and (epochs.value or "").isdecimal()
+        if self.steps is not None or not (is_known and self.dataset_samples and self.global_batch):
+            return self.steps
+        return int(epochs.value) * self.dataset_samples // self.global_batch  # type: ignore
+
+    @property
     def carriers(self) -> dict[str, Argument]:
         return carriers(self.command, self.layout, self.micro_batch, self.gradient_accumulation)
 
@@ -116,6 +125,8 @@ def named_argument(seen: Seen, name: str) -> Argument:
     if not found:
         if seen.global_batch is None:
             raise BadInput(f"{name}: the batch was not seen; add {name} and its value to COMMAND")
+        if others := [each.name for each in batch_candidates(seen) if "batch" in each.name]:
+            raise BadInput(f"{name}: not in COMMAND; {others[0]} has the batch that ran")
         if not (name.startswith("-") or name.endswith("=")):
             raise BadInput(f"{name}: not in COMMAND; to add it, write --{name} or {name}=")
         return Argument(len(seen.command), name)
@@ -155,9 +166,16 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
     caps_w = machine.caps_w
     steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
-    warmup = Measure().warmup_steps
-    if seen.steps is not None:
-        steps = max(1, min(steps, seen.steps - warmup))
+    warmup, notes = Measure().warmup_steps, []
+    if seen.training_steps is not None:
+        largest = max(size for _, sizes in sweeps for size in sizes)
+        fewest = seen.training_steps * base // largest
+        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
+        if steps > fewest - warmup:
+            notes.append(
+                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
+                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
+            )
     costs = [
         _gpu_hours(seen, workers, size / base, cap_w, warmup + steps, machine)
         for counts, sizes in sweeps
@@ -172,12 +190,6 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
     text = _text(seen, machine, words, sweeps, layouts, steps, f"{gpu_hours:.2g}")
-    notes = []
-    if seen.steps is not None:
-        notes.append(
-            f"the training ended after {plural(seen.steps, 'step')}; with larger batches it has "
-            "fewer: let it train for more epochs"
-        )
     if batch.value is None:
         notes.append(f"{batch.name} was added to the command; the run does not show that it exists")
     if caps_w == () and machine.has_gpus:
