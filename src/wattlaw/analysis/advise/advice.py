@@ -248,6 +248,8 @@ def _left_out(
         reasons = own.loc[own["status"] == "failed", "reason"].dropna().mode()
         untimed = (own["status"] == "done") & ~own["run_id"].isin(table["run_id"])
         counts["done without a measured window"] = int(untimed.sum())
+        waits = (own["status"] == "planned") & own["reason"].isna()
+        counts["not run yet (wattlaw run continues their study)"] = int(waits.sum())
     counts.update(job.left_out)
     counts["without a time or the epochs to train"] = len(job.rows) - sum(
         item.repeats for item in options.ran

@@ -13,7 +13,7 @@ from wattlaw.analysis.metrics.metrics import SETTINGS, UNITS, missing_energy
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.variation import slow_nodes
 from wattlaw.common.errors import NothingToRecommend, Refused
-from wattlaw.common.formatting import plural
+from wattlaw.common.formatting import names_text, plural
 from wattlaw.common.text import join_names
 from wattlaw.study.labels import group_label
 from wattlaw.study.not_as_declared import (
@@ -167,8 +167,8 @@ class _Choice:
         self.rows = self.rows[~(emulated | alone)]
         if self.rows.empty:
             raise NothingToRecommend(" ".join(str(warning) for warning in self.warnings))
-        for kind in sorted(set(self.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
-            text = f"The runs use {kind} parallelism: laws are for data-parallel jobs"
+        if kinds := sorted(set(self.rows["parallelism"].dropna()) & {*NOT_DATA_PARALLEL}):
+            text = f"The runs use {names_text(kinds)} parallelism: laws are for data-parallel jobs"
             if self.rows["network"].isna().any():
                 text += ", and without the sizes of the network no other setting is predicted"
             self.warn("not-data-parallel", f"{text}.")

@@ -28,7 +28,7 @@ _IN_FULL = {
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
-    "short-run": "its runs have too few or too unsteady steps; run it longer",
+    "short-run": "the runs have too few or too unsteady steps; run them longer",
     "work-unknown": "the runs may have done different work",
     "decision-differs": "the study's decision leads with another setting",
     "only-the-mean-meets": "only the mean meets the constraints",
@@ -72,7 +72,8 @@ def answer(advice: Advice) -> Answer:
     known, best, nearest = "; ".join(_caveats(advice)), advice.recommended, advice.nearest
     caveats = f" ({known})" if known else ""
     if best is None:
-        headline, qualifier = f"Nothing to recommend for {advice.workload}", advice.reason + caveats
+        headline = f"Nothing to recommend for {advice.workload}"
+        qualifier = advice.reason.rstrip(".") + caveats
         if nearest is not None:
             beyond = ", outside of the range of the runs" if nearest.extrapolates else ""
             known_by = f" (predicted{beyond})" if nearest.is_predicted else ""
@@ -91,7 +92,7 @@ def answer(advice: Advice) -> Answer:
     whole = _whole_job(advice)
     is_said = _SAVING in {item.name for item in figures}
     reference = "" if is_said else _reference(advice)
-    return Answer(headline, qualifier, figures, f"{whole} {reference}".strip(), advice.command)
+    return Answer(headline, qualifier, figures, f"{reference} {whole}".strip(), advice.command)
 
 
 def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
