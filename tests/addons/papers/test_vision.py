@@ -149,7 +149,7 @@ def test_recipe_kit_grows_with_the_batch_warms_up_and_falls_on_a_plateau():
     ("options", "changes", "words"),
     [
         (Options, {"source": "folder"}, "needs data"),
-        (Options, {"data": "somewhere"}, "source tfrecord or folder only"),
+        (Options, {"data": "somewhere"}, "source folder only"),
         (Options, {"patience": 3}, "recipe kit only"),
         (InceptionV3Options, {"image_size": 224, "aux": True}, "image_size >= 299, or aux: false"),
         (ResNet50Options, {"blocks": [3, 4, 6]}, "blocks"),

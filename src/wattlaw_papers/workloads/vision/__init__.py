@@ -7,10 +7,6 @@ Sources of images:
 ``folder``
     ``DATA/train/CLASS/*`` and ``DATA/val/CLASS/*``, as for torchvision's ``ImageFolder``. Classes
     are numbered in the order of the names of the folders in ``train``.
-``tfrecord``
-    Shards ``DATA/train-*`` and ``DATA/validation-*`` of ``tf.train.Example`` records with the
-    features ``image/encoded`` (an image file) and ``image/class/label``; also those of TensorFlow
-    Datasets.
 
 Recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`` (Huber et al. 2025,
 arXiv 2508.07706: SGD with momentum and weight decay, a rate proportional to the global batch,
@@ -32,16 +28,11 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Options(DataOptions):
-    source: Literal["synthetic", "tfrecord", "folder"] = Field(
-        default="synthetic", description="synthetic, tfrecord or folder"
+    source: Literal["synthetic", "folder"] = Field(
+        default="synthetic", description="synthetic or folder"
     )
     data: str | None = Field(
-        default=None, description="the folder with the images, for source tfrecord and folder"
-    )
-    first_label: Literal[0, 1] = Field(
-        default=1,
-        description="the label of the first class in image/class/label of tfrecords: 1 "
-        "(TensorFlow's ImageNet scripts use 1 to 1000) or 0",
+        default=None, description="the folder with the images, for source folder"
     )
     train_samples: int = whole_number(1_281_167, "synthetic training images")
     evaluation_samples: int = whole_number(50_000, "synthetic evaluation images")
@@ -111,7 +102,7 @@ def _classifier(
 ) -> Entry:
     return Entry(
         name=name,
-        summary=f"{model} on ImageNet (TFRecords, image folder or synthetic images)",
+        summary=f"{model} on ImageNet (image folder or synthetic images)",
         parameters=parameters,
         metric="top1",
         options=options,
@@ -119,7 +110,7 @@ def _classifier(
         make_data="wattlaw_papers.workloads.vision.synthetic_images:make_data",
         real_input="wattlaw_papers.workloads.real_input:images",
         work=work_at_full_size(flops, "image_size", "classes", *sizes),
-        modules=("torch", "torchvision", "PIL", "tfrecord"),
+        modules=("torch", "torchvision", "PIL"),
         extra="vision",
     )
 

@@ -21,7 +21,7 @@ from wattlaw_papers.workloads.vision import (
     ResNet50Options,
     Vgg16Options,
 )
-from wattlaw_papers.workloads.vision.images import Folder, ImageData
+from wattlaw_papers.workloads.vision.images import Folder
 from wattlaw_papers.workloads.vision.synthetic_images import Synthetic
 
 import_torchvision()
@@ -104,13 +104,7 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         data = Path(options.data)
         if not data.is_dir():
             raise BadInput(f"data: no folder {data}")
-        if options.source == "folder":
-            folder = Folder(data, options.classes, training=training)
-            return ImageData(folder, options.image_size, training)
-        from wattlaw_papers.workloads.vision.tfrecords import Shards
-
-        shards = Shards(data, options.classes, options.first_label, training=training)
-        return ImageData(shards, options.image_size, training)
+        return Folder(data, options.classes, options.image_size, training=training)
 
 
 class Vgg16(_Classifier[Vgg16Options]):
