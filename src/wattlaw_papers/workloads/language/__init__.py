@@ -33,15 +33,14 @@ _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
 
 class Options(DataOptions):
-    source: Literal["synthetic", "text", "parquet"] = Field(
-        default="synthetic", description="synthetic, text or parquet"
+    source: Literal["synthetic", "text"] = Field(
+        default="synthetic", description="synthetic or text"
     )
     data: str | None = Field(
         default=None,
         description="with source text a folder with wiki.train.tokens (or wiki.train.raw or "
-        "train.txt) and wiki.valid.tokens (.raw, valid.txt or validation.txt); with source "
-        "parquet one with train-*.parquet and validation-*.parquet, such as WikiText's "
-        "wikitext-103-raw-v1; null with source synthetic",
+        "train.txt) and wiki.valid.tokens (.raw, valid.txt or validation.txt); null with source "
+        "synthetic",
     )
     tokenizer: str | None = Field(
         default=None,
@@ -87,14 +86,14 @@ class Options(DataOptions):
         synthetic = self.source == "synthetic"
         for name in _OF_FILES if synthetic else _OF_SYNTHETIC:
             if getattr(self, name) != type(self).model_fields[name].default:
-                others = "text or parquet" if synthetic else "synthetic"
-                raise ValueError(f"{name} is for source {others}, and the source is {self.source}")
+                other = "text" if synthetic else "synthetic"
+                raise ValueError(f"{name} is for source {other}, and the source is {self.source}")
         return self
 
 
 BERT_BASE = Entry(
     name="bert-base",
-    summary="BERT-base masked-language modelling on WikiText-103 (text, Parquet or synthetic)",
+    summary="BERT-base masked-language modelling on WikiText-103 (text or synthetic)",
     parameters=109_514_298,
     metric="perplexity",
     better="lower",

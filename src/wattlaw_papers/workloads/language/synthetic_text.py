@@ -66,28 +66,24 @@ def synthetic_blocks(options: Options, *, training: bool) -> MaskedBlocks:
 
 
 def make_data(folder: Path, size: int, seed: int) -> None:
-    """Write invented text in WikiText's formats, and a tokenizer for it.
+    """Write invented text in WikiText's format, and a tokenizer for it.
 
-    The files are ``text/wiki.train.tokens`` and ``text/wiki.valid.tokens``; the same lines in
-    ``parquet/`` as two shards for training and one for validation; ``tokenizer/tokenizer.json``
-    and ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have Zipf's frequencies. The
-    training text has at least ``size`` sequences of 512 tokens, the validation text a quarter.
+    The files are ``text/wiki.train.tokens``, ``text/wiki.valid.tokens``, and
+    ``tokenizer/tokenizer.json`` and ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have
+    Zipf's frequencies. The training text has at least ``size`` sequences of 512 tokens, the
+    validation text a quarter.
     """
     from wattlaw_papers.workloads.language.tokenizer import train
 
     check_new_data(folder, size, 1)
-    text, parquet, tokenizer = (folder / name for name in ("text", "parquet", "tokenizer"))
-    for part in (text, parquet, tokenizer):
+    text, tokenizer = folder / "text", folder / "tokenizer"
+    for part in (text, tokenizer):
         part.mkdir(parents=True, exist_ok=True)
     language, words = Language(_WORDS, seed), _words(seed)
     training = _lines(language, words, np.random.default_rng((seed, 1)), size)
     validation = _lines(language, words, np.random.default_rng((seed, 2)), max(1, size // 4))
     _write_text(text / "wiki.train.tokens", training)
     _write_text(text / "wiki.valid.tokens", validation)
-    half = len(training) // 2
-    _write_parquet(parquet / "train-00000-of-00002.parquet", training[:half])
-    _write_parquet(parquet / "train-00001-of-00002.parquet", training[half:])
-    _write_parquet(parquet / "validation-00000-of-00001.parquet", validation)
     trained = train(training, training, _VOCABULARY)
     trained.save(str(tokenizer / "tokenizer.json"))
     tokens: dict[str, int] = trained.get_vocab()
@@ -131,12 +127,3 @@ def _article(language: Language, words: list[str], rng: np.random.Generator) -> 
 def _write_text(path: Path, lines: list[str]) -> None:
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.writelines(lines)
-
-
-def _write_parquet(path: Path, lines: list[str]) -> None:
-    """Write lines as rows; as in the published files, a blank line is an empty row."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    rows = [line if line.strip() else "" for line in lines]
-    pq.write_table(pa.table({"text": pa.array(rows, pa.string())}), path)
