@@ -37,7 +37,7 @@ def dashboard(
     """Show running studies in a browser, live."""
     try:
         from wattlaw_dashboard import server
-        from wattlaw_dashboard.access import Tokens, kept_cookie
+        from wattlaw_dashboard.access import Tokens
     except ImportError as error:
         remedy = (
             'try: pip install "wattlaw[dashboard]", or in a checkout: pip install ".[dashboard]"'
@@ -54,7 +54,7 @@ def dashboard(
         console.print(f"  ssh -N -L {_LOCAL_PORT}:{path} {login}", soft_wrap=True)
         console.print(f"and open http://localhost:{_LOCAL_PORT}/ there. Ctrl-C stops the server.")
         _serve(paths, listening, None, path)
-    tokens = Tokens(kept_cookie(private))
+    tokens = Tokens()
     listening = server.listen_tcp(tcp or 0)
     url = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={tokens.token}"
     # A command line is visible to all users of the machine: a browser gets a private file.
