@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput
@@ -195,13 +196,14 @@ def kept_in(folder: Path, suffix: str) -> list[Path]:
     return sorted(folder.glob(f"*{suffix}"))
 
 
-def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_path):
+def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_path, monkeypatch):
     plain = blocks_of(on(made, tokenizer=None).training_data())
     cache = tmp_path / "cache"
-    first = on(made, tokenizer=None, cache=str(cache)).training_data()
+    monkeypatch.setenv("WATTLAW_DATA_CACHE", str(cache))
+    first = on(made, tokenizer=None).training_data()
     files = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
-    again = on(made, tokenizer=None, cache=str(cache)).training_data()
-    shorter = on(made, tokenizer=None, cache=str(cache), sequence_length=16).training_data()
+    again = on(made, tokenizer=None).training_data()
+    shorter = on(made, tokenizer=None, sequence_length=16).training_data()
     assert blocks_of(first) == blocks_of(again) == plain
     assert {np.load(path).dtype.name for path in kept_in(cache, ".npy")} == {"uint8", "uint16"}
     assert len(kept_in(cache, ".npy")) == 2, "a tokenizer and tokens"
@@ -260,9 +262,10 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     bert = on(made, tokenizer=str(folder))
-    assert "has neither tokenizer.json nor vocab.txt" in complaint(bert)
-    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\nword\n")
-    assert "vocab.txt: has no token [SEP] [MASK]" in complaint(bert)
+    assert "has no tokenizer.json" in complaint(bert)
+    few = Tokenizer(WordPiece({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "word": 3}))
+    few.save(str(folder / "tokenizer.json"))
+    assert "tokenizer.json: has no token [SEP] [MASK]" in complaint(bert)
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: not a valid tokenizer" in complaint(bert)
     many = on(made, vocab_size=300)

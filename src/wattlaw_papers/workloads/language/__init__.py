@@ -28,7 +28,7 @@ _FLOPS_PER_SAMPLE = 300_868_300_800
 
 #: Options that change the size of the model.
 _SIZES = ("hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length")
-_OF_FILES = ("tokenizer", "cache")
+_OF_FILES = ("tokenizer",)
 _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
 
@@ -44,13 +44,8 @@ class Options(DataOptions):
     )
     tokenizer: str | None = Field(
         default=None,
-        description="a folder with tokenizer.json or vocab.txt, or null to train WordPiece on the "
+        description="a folder with tokenizer.json, or null to train WordPiece on the "
         "training text; null with source synthetic",
-    )
-    cache: str | None = Field(
-        default=None,
-        description="a folder that caches tokenised text and a trained tokenizer, or null for that "
-        "of the store; null with source synthetic",
     )
     train_samples: int = whole_number(
         _TRAINING_WORDS // WORDS_OF_A_BLOCK, "synthetic training sequences; not for files"

@@ -58,7 +58,7 @@ class Corpus:
         self._options = options
         self._training = find_text(Path(options.data), "train")
         self._validation = find_text(Path(options.data), "validation")
-        self._cache = DataCache(Path(options.cache) if options.cache is not None else None)
+        self._cache = DataCache()
 
     @cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:

@@ -69,9 +69,8 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     """Write invented text in WikiText's format, and a tokenizer for it.
 
     The files are ``text/wiki.train.tokens``, ``text/wiki.valid.tokens``, and
-    ``tokenizer/tokenizer.json`` and ``tokenizer/vocab.txt`` with at most 2,000 tokens. Words have
-    Zipf's frequencies. The training text has at least ``size`` sequences of 512 tokens, the
-    validation text a quarter.
+    ``tokenizer/tokenizer.json`` with at most 2,000 tokens. Words have Zipf's frequencies. The
+    training text has at least ``size`` sequences of 512 tokens, the validation text a quarter.
     """
     from wattlaw_papers.workloads.language.tokenizer import train
 
@@ -84,11 +83,7 @@ def make_data(folder: Path, size: int, seed: int) -> None:
     validation = _lines(language, words, np.random.default_rng((seed, 2)), max(1, size // 4))
     _write_text(text / "wiki.train.tokens", training)
     _write_text(text / "wiki.valid.tokens", validation)
-    trained = train(training, training, _VOCABULARY)
-    trained.save(str(tokenizer / "tokenizer.json"))
-    tokens: dict[str, int] = trained.get_vocab()
-    by_number = sorted(tokens, key=tokens.__getitem__)
-    _write_text(tokenizer / "vocab.txt", [f"{token}\n" for token in by_number])
+    train(training, training, _VOCABULARY).save(str(tokenizer / "tokenizer.json"))
 
 
 def _words(seed: int) -> list[str]:

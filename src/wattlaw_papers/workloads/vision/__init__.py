@@ -19,8 +19,6 @@ from pydantic import Field, model_validator
 
 from wattlaw.workloads.workload import DataOptions, Entry, whole_number, work_at_full_size
 
-#: The smallest image for which Inception's auxiliary head can pool.
-_AUX_SIZE = 299
 _PATIENCE = 10
 #: Mean and standard deviation of red, green and blue over ImageNet's training images, from 0 to 1,
 #: as torchvision's models use them.
@@ -70,20 +68,8 @@ class Vgg16Options(Options):
 
 
 class InceptionV3Options(Options):
-    image_size: int = whole_number(_AUX_SIZE, "height and width in pixels", 75, 512)
-    aux: bool = Field(
-        default=False,
-        description="whether there is an auxiliary head with 3.3 M parameters, which is for "
-        "training only (true needs image_size >= 299)",
-    )
+    image_size: int = whole_number(299, "height and width in pixels", 75, 512)
     dropout: float = Field(default=0.5, ge=0, le=1, description="a number from 0 to 1")
-
-    @model_validator(mode="after")
-    def _images_fit_head(self) -> Self:
-        if self.aux and self.image_size < _AUX_SIZE:
-            given = f"image_size is {self.image_size} and aux is true"
-            raise ValueError(f"{given}; allowed: image_size >= {_AUX_SIZE}, or aux: false")
-        return self
 
 
 _Blocks = Annotated[int, Field(strict=True, ge=1, le=64)]
@@ -117,7 +103,7 @@ def _classifier(
 
 VGG16 = _classifier("vgg16", "VGG16", 138_357_544, Vgg16Options, 92_648_177_664, "width")
 INCEPTIONV3 = _classifier(
-    "inceptionv3", "InceptionV3", 23_834_568, InceptionV3Options, 34_240_933_248, "aux"
+    "inceptionv3", "InceptionV3", 23_834_568, InceptionV3Options, 34_240_933_248
 )
 RESNET50 = _classifier(
     "resnet50", "ResNet50", 25_557_032, ResNet50Options, 24_299_077_632, "blocks"
