@@ -3,8 +3,6 @@
 It is in memory, or in files in WikiText's layout.
 """
 
-from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +22,7 @@ _SPECIAL = 5  # [PAD], [UNK], [CLS], [SEP] and [MASK] are tokens 0 to 4, all oth
 # Of data sets in files.
 _WORDS = 3000
 _VOCABULARY = 2000
-_SECTIONS, _PARAGRAPHS, _SENTENCES, _SENTENCE_WORDS = 2, 2, 5, 16
-_ARTICLE_WORDS = _SECTIONS * _PARAGRAPHS * _SENTENCES * _SENTENCE_WORDS
+_SENTENCES, _SENTENCE_WORDS = 5, 16
 _SYLLABLES = [
     first + vowel + last for first in "bdfklmnrst" for vowel in "aeiou" for last in ("", "n", "s")
 ]
@@ -97,26 +94,13 @@ def _words(seed: int) -> list[str]:
 
 
 def _lines(language: Language, words: list[str], rng: np.random.Generator, size: int) -> list[str]:
-    count = -(-size * WORDS_OF_A_BLOCK // _ARTICLE_WORDS)
-    return list(chain.from_iterable(_article(language, words, rng) for _ in range(count)))
-
-
-def _article(language: Language, words: list[str], rng: np.random.Generator) -> Iterator[str]:
-    def title() -> str:
-        return " ".join(words[rank] for rank in rng.integers(4, len(words), 2))
-
-    yield " \n"
-    yield f" = {title().title()} = \n"
-    yield " \n"
-    for section in range(_SECTIONS):
-        if section:
-            yield f" = = {title().title()} = = \n"
-            yield " \n"
-        for _ in range(_PARAGRAPHS):
-            sentences = language.text(rng, _SENTENCES, _SENTENCE_WORDS)
-            spelled = (" ".join(words[rank] for rank in ranks) for ranks in sentences)
-            yield " " + " ".join(f"{sentence.capitalize()} ." for sentence in spelled) + " \n"
-            yield " \n"
+    """Return paragraphs, and a blank line after each."""
+    lines = []
+    for _ in range(-(-size * WORDS_OF_A_BLOCK // (_SENTENCES * _SENTENCE_WORDS))):
+        sentences = language.text(rng, _SENTENCES, _SENTENCE_WORDS)
+        spelled = (" ".join(words[rank] for rank in ranks) for ranks in sentences)
+        lines += [" " + " ".join(f"{each.capitalize()} ." for each in spelled) + " \n", " \n"]
+    return lines
 
 
 def _write_text(path: Path, lines: list[str]) -> None:
