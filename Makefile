@@ -175,7 +175,6 @@ gpu-wheels:
 	$(PYTHON) -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
 	  --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux2014_x86_64 \
 	  -c constraints.txt -d $(GPU_WHEELS) -r benchmarks/gpu-wheels.txt
-	$(PYTHON) -m pip wheel --quiet --no-deps -c constraints.txt -w $(GPU_WHEELS) tfrecord  # pure; it has no wheel
 	@bytes=$$(cat $(GPU_WHEELS)/*.whl | wc -c); echo "$(GPU_WHEELS): $$bytes bytes"; \
 	  test $$bytes -le 35000000 || { echo "more than 35 MB: shorten benchmarks/gpu-wheels.txt" >&2; exit 1; }
 

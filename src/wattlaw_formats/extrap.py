@@ -1,11 +1,10 @@
-"""Scaling series as input of Extra-P: text or JSON lines.
+"""Scaling series as text input of Extra-P.
 
 Extra-P (https://github.com/extra-p/extrap) models a metric of a call path over parameters. Every
 metric and call path of a file has the same points, so series with other points are in a file of
 their own.
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +36,7 @@ class _Series:
 
 
 class ExtraP:
-    endings = (".txt", ".jsonl")
+    endings = (".txt",)
 
     def write(self, tables: Tables, path: Path, options: Options) -> Exported:
         """Write the series to ``path``, or to numbered files if they differ in their points."""
@@ -48,13 +47,11 @@ class ExtraP:
         if not by_points:
             raise Refused(f"extrap: no scaling series of done runs has {_MIN_POINTS} points")
         parameters = ["gpus", *([] if batch is None else [batch])]
-        text_of = {".txt": _as_text, ".jsonl": _as_json_lines}
         files = []
         for number, same in enumerate(by_points.values(), 1):
             stem = path.stem if len(by_points) == 1 else f"{path.stem}-{number}"
             files.append(path.with_name(f"{stem}{path.suffix}"))
-            text = text_of[path.suffix.lower()](parameters, same)
-            write_text(files[-1], text, durable=False)
+            write_text(files[-1], _as_text(parameters, same), durable=False)
         count = sum(len(v) for same in by_points.values() for s in same for v in s.values.values())
         return Exported(tuple(files), count)
 
@@ -99,7 +96,7 @@ def _metrics(callpath: str, rows: pd.DataFrame, parameters: Sequence[str]) -> It
 
 
 def _name(text: str) -> str:
-    """Return a name without what Extra-P's formats interpret: line breaks and ``->``."""
+    """Return a name without what Extra-P's format interprets: line breaks and ``->``."""
     return collapse_whitespace(replace_invisible(text)).replace("->", "-")
 
 
@@ -115,13 +112,3 @@ def _as_text(parameters: Sequence[str], series: Sequence[_Series]) -> str:
         lines += [f"METRIC {one.metric}"]
         lines += [f"DATA {' '.join(map(repr, values))}" for values in one.values.values()]
     return "\n".join(lines) + "\n"
-
-
-def _as_json_lines(parameters: Sequence[str], series: Sequence[_Series]) -> str:
-    lines = []
-    for one in series:
-        for point, values in one.values.items():
-            params = dict(zip(parameters, point, strict=True))
-            about = {"params": params, "callpath": one.callpath, "metric": one.metric}
-            lines += [json.dumps({**about, "value": v}, ensure_ascii=False) for v in values]
-    return "".join(f"{line}\n" for line in lines)

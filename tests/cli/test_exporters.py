@@ -20,7 +20,6 @@ from wattlaw.exporting import GROUP
 
 COUNTS = (1, 2, 4, 8, 16)
 EXTRAP = Path(os.environ.get("WATTLAW_EXTRAP_PYTHON") or ".venv-extrap/bin/python")
-FORMATS = (".txt", ".jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -30,29 +29,24 @@ def results(tmp_path_factory):
 
 
 def read(path: Path) -> dict[tuple[str, str], dict[tuple[float, ...], list[float]]]:
-    """Return the values of a file in any of Extra-P's formats, by call path and metric."""
+    """Return the values of a file in Extra-P's text format, by call path and metric."""
     values: dict[tuple[str, str], dict[tuple[float, ...], list[float]]] = {}
-    if path.suffix == ".jsonl":
-        for line in map(json.loads, path.read_text().splitlines()):
-            series = values.setdefault((line.get("callpath", ""), line["metric"]), {})
-            series.setdefault(tuple(line["params"].values()), []).append(line["value"])
-    else:
-        points: list[tuple[float, ...]] = []
-        region = metric = ""
-        for line in filter(None, path.read_text().splitlines()):
-            word, rest = line.split(" ", 1)
-            if word == "POINTS":
-                inner = [part.strip(" ()") for part in rest.strip().split(")") if part.strip()]
-                points += [tuple(map(float, part.split())) for part in inner]
-            elif word == "REGION":
-                region = rest
-            elif word == "METRIC":
-                metric = rest
-            elif word == "DATA":
-                series = values.setdefault((region, metric), {})
-                series[points[len(series)]] = list(map(float, rest.split()))
-            else:
-                assert word == "PARAMETER"
+    points: list[tuple[float, ...]] = []
+    region = metric = ""
+    for line in filter(None, path.read_text().splitlines()):
+        word, rest = line.split(" ", 1)
+        if word == "POINTS":
+            inner = [part.strip(" ()") for part in rest.strip().split(")") if part.strip()]
+            points += [tuple(map(float, part.split())) for part in inner]
+        elif word == "REGION":
+            region = rest
+        elif word == "METRIC":
+            metric = rest
+        elif word == "DATA":
+            series = values.setdefault((region, metric), {})
+            series[points[len(series)]] = list(map(float, rest.split()))
+        else:
+            assert word == "PARAMETER"
     return values
 
 
@@ -76,9 +70,8 @@ def test_an_exporter_writes_its_endings_atomically_and_counts_what_it_writes(
     assert not (tmp_path / "wrong.xyz").exists()
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, results, tmp_path):
-    written = results.export("extrap", tmp_path / f"x{kind}")
+def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(results, tmp_path):
+    written = results.export("extrap", tmp_path / "x.txt")
     series = {key: values for file in written.files for key, values in read(file).items()}
     assert written.rows == sum(len(v) for s in series.values() for v in s.values())
     fits = {tuple(row.group.items())[1] for row in results.fit().rows if row.law}
@@ -101,10 +94,10 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(kind, resu
 
 
 def test_the_batch_becomes_the_second_parameter(results, tmp_path):
-    path = tmp_path / "x.jsonl"
+    path = tmp_path / "x.txt"
     line = ["export", str(results.paths[0]), "extrap", "-o", str(path), "--batch", "global"]
     assert main(line) == 0
-    assert [*json.loads(path.read_text().splitlines()[0])["params"]] == ["gpus", "global_batch"]
+    assert path.read_text().splitlines()[:2] == ["PARAMETER gpus", "PARAMETER global_batch"]
     points = read(path)["digits-cnn", "time_s per epoch"]
     assert set(points) == {(float(n), float(b)) for n in COUNTS for b in (32, 64, 128)}
 
@@ -152,10 +145,9 @@ def test_without_a_series_nothing_is_written(tmp_path):
 
 
 @pytest.mark.skipif(not EXTRAP.exists(), reason="no Extra-P: make test-extrap")
-@pytest.mark.parametrize("kind", FORMATS)
-def test_extrap_reads_what_is_exported(kind, results, tmp_path):
+def test_extrap_reads_what_is_exported(results, tmp_path):
     for batch in (None, "global"):
-        path = results.export("extrap", tmp_path / f"x{kind}", batch=batch).files[0]
+        path = results.export("extrap", tmp_path / "x.txt", batch=batch).files[0]
         loaded = load(path)
         series = {(one["callpath"], one["metric"]): one for one in loaded["series"]}
         own = read(path)

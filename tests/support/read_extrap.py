@@ -3,13 +3,11 @@
 import json
 import sys
 
-from extrap.fileio.file_reader.json_file_reader import JsonFileReader
 from extrap.fileio.file_reader.text_file_reader import TextFileReader
 from extrap.modelers.model_generator import ModelGenerator
 
 path = sys.argv[1]
-reader = TextFileReader() if path.endswith(".txt") else JsonFileReader()
-experiment = reader.read_experiment(path)
+experiment = TextFileReader().read_experiment(path)
 parameters = [parameter.name for parameter in experiment.parameters]
 generator = ModelGenerator(experiment)
 if len(parameters) == 1:  # more need five values of each

@@ -1,6 +1,6 @@
 """Arrays that are slow to make from a data set: made once, and mapped by all ranks and later runs.
 
-Such as the index of 1.28 million TFRecords, or the tokens of a text. A file is named by a hash of
+Such as the molecules of QM9, or the tokens of a text. A file is named by a hash of
 its inputs, among them the ``signature`` of the files of the data set, so that a changed data set
 has other files. It has the format of numpy, without pickles, and ends with a checksum.
 """

@@ -28,8 +28,6 @@ from wattlaw_simulator.simulated_job import Prediction, SimulatedJob, Split
 
 #: The largest sweep; its table is already too long to read.
 _MAX_SETTINGS = 10_000
-#: The same as ``store.tables.KINDS``, whose import takes longer than a simulation.
-_KINDS = (".csv", ".parquet", ".jsonl")
 _HOUR_S = 3600.0
 #: Names of the parts of a step in a row: ``compute_s`` and so on.
 PARTS = tuple(part.name for part in fields(Split))
@@ -77,10 +75,6 @@ def simulate(
             help="List the known hardware; with --hardware, its parameters and their sources.",
         ),
     ] = False,
-    output: Annotated[
-        Path | None, option("FILE", "Also write a .csv, .parquet or .jsonl file.", "-o", "--output")
-    ] = None,
-    raw: opts.RawOption = False,
     as_json: opts.JsonOption = False,
 ) -> int:
     """Predict time, energy and power without the hardware."""
@@ -90,9 +84,6 @@ def simulate(
         return show_hardware(hardware, as_json=as_json)
     if (local_batch is None) == (global_batch is None):
         raise BadInput("simulate: exactly one of --local-batch and --global-batch is required")
-    if output is not None and output.suffix.lower() not in _KINDS:
-        listed = ", ".join(_KINDS)
-        raise BadInput(f"{output}: unknown file type {output.suffix!r}; expected {listed}")
     template = _job_template(
         workload, hardware, options=options, profile_path=profile, samples=samples,
         gpus_per_node=gpus_per_node,
@@ -119,8 +110,6 @@ def simulate(
         ).on_nodes_of(gpus_per_node or template.cluster.node.gpus)
         jobs.append(replace(template, setting=setting))
     rows = add_scaling(_rows(jobs, epochs))
-    if output is not None:
-        _write(output, rows, raw=raw)
     if as_json:
         print(json.dumps(rows, allow_nan=False))
     else:
@@ -270,15 +259,3 @@ def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             values = {"speedup": speedup, "parallel_efficiency": efficiency, "beta": beta}
             scaled.append({**row, **values})
     return scaled
-
-
-def _write(output: Path, rows: list[dict[str, Any]], *, raw: bool) -> None:
-    import pyarrow as pa
-
-    from wattlaw.store.table_files import write_table
-
-    flat = [
-        {n: json.dumps(v) if isinstance(v, dict | list) else v for n, v in row.items()}
-        for row in rows
-    ]
-    write_table(output, pa.Table.from_pylist(flat), raw=raw)

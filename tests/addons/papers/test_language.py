@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
 
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput
@@ -22,7 +21,7 @@ from wattlaw.workloads.catalogue import GROUP
 from wattlaw.workloads.data_loading import splitmix64
 from wattlaw_papers.workloads.language import BERT_BASE, Options
 from wattlaw_papers.workloads.language.bert import Bert
-from wattlaw_papers.workloads.language.corpus import find_text
+from wattlaw_papers.workloads.language.corpus import find_text, lines_of
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Vocabulary, predicted
 from wattlaw_papers.workloads.language.synthetic_text import make_data
 from wattlaw_papers.workloads.language.tokenizer import train
@@ -151,17 +150,6 @@ def test_synthetic_evaluation_is_other_text_of_the_same_language():
     assert training == set(blocks_of(Bert(Options(**SYNTHETIC)).training_data()))
 
 
-@pytest.mark.parametrize("given_tokenizer", [True, False])
-def test_text_and_parquet_give_the_same_blocks(made, given_tokenizer):
-    changes: dict[str, Any] = {} if given_tokenizer else {"tokenizer": None}
-    text, parquet = (
-        on(made, source=source, data=str(made / source), **changes)
-        for source in ("text", "parquet")
-    )
-    assert blocks_of(text.training_data()) == blocks_of(parquet.training_data())
-    assert blocks_of(text.evaluation_data()) == blocks_of(parquet.evaluation_data())
-
-
 def test_blocks_are_the_tokens_of_all_lines_in_order_without_the_rest(made):
     tokenizer = Tokenizer.from_file(str(made / "tokenizer" / "tokenizer.json"))
     text = (made / "text" / "wiki.train.tokens").read_text().replace("<unk>", "[UNK]")
@@ -184,14 +172,14 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
 
 
 def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
-    text = find_text(made / "text", "text", "train")
-    found = [train(text.lines(), text.lines(), 600).to_str() for _ in range(2)]
+    text = find_text(made / "text", "train")
+    found = [train(lines_of(text), lines_of(text), 600).to_str() for _ in range(2)]
     script = (
         "import sys; from pathlib import Path;"
-        "from wattlaw_papers.workloads.language.corpus import find_text;"
+        "from wattlaw_papers.workloads.language.corpus import find_text, lines_of;"
         "from wattlaw_papers.workloads.language.tokenizer import train;"
-        "text = find_text(Path(sys.argv[1]), 'text', 'train');"
-        "sys.stdout.write(train(text.lines(), text.lines(), 600).to_str())"
+        "text = find_text(Path(sys.argv[1]), 'train');"
+        "sys.stdout.write(train(lines_of(text), lines_of(text), 600).to_str())"
     )
     command = [sys.executable, "-c", script, str(made / "text")]
     found.append(subprocess.run(command, capture_output=True, check=True, text=True).stdout)
@@ -205,13 +193,14 @@ def kept_in(folder: Path, suffix: str) -> list[Path]:
     return sorted(folder.glob(f"*{suffix}"))
 
 
-def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_path):
+def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_path, monkeypatch):
     plain = blocks_of(on(made, tokenizer=None).training_data())
     cache = tmp_path / "cache"
-    first = on(made, tokenizer=None, cache=str(cache)).training_data()
+    monkeypatch.setenv("WATTLAW_DATA_CACHE", str(cache))
+    first = on(made, tokenizer=None).training_data()
     files = {path: path.stat().st_mtime_ns for path in cache.iterdir()}
-    again = on(made, tokenizer=None, cache=str(cache)).training_data()
-    shorter = on(made, tokenizer=None, cache=str(cache), sequence_length=16).training_data()
+    again = on(made, tokenizer=None).training_data()
+    shorter = on(made, tokenizer=None, sequence_length=16).training_data()
     assert blocks_of(first) == blocks_of(again) == plain
     assert {np.load(path).dtype.name for path in kept_in(cache, ".npy")} == {"uint8", "uint16"}
     assert len(kept_in(cache, ".npy")) == 2, "a tokenizer and tokens"
@@ -240,19 +229,16 @@ def copied(made: Path, folder: Path, part: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("source", ["text", "parquet"])
-def test_missing_files_are_named(made, tmp_path, source):
-    gone = on(made, source=source, data=str(tmp_path / "gone"))
+def test_missing_files_are_named(made, tmp_path):
+    gone = on(made, data=str(tmp_path / "gone"))
     assert f"{tmp_path / 'gone'}: no such folder" in complaint(gone)
-    assert "train" in complaint(on(made, source=source, data=str(tmp_path)))
-    data = copied(made, tmp_path / "data", source)
-    if source == "text":  # of two that could be meant, none is guessed
-        (data / "train.txt").write_text("other words")
-        assert "wiki.train.tokens and train.txt" in complaint(on(made, data=str(data)))
-        (data / "train.txt").unlink()
-    for path in data.glob("*valid*"):
-        path.unlink()
-    assert "valid" in complaint(on(made, source=source, data=str(data)))
+    assert "train" in complaint(on(made, data=str(tmp_path)))
+    data = copied(made, tmp_path / "data", "text")
+    (data / "train.txt").write_text("other words")  # of two that could be meant, none is guessed
+    assert "wiki.train.tokens and train.txt" in complaint(on(made, data=str(data)))
+    (data / "train.txt").unlink()
+    (data / "wiki.valid.tokens").unlink()
+    assert "valid" in complaint(on(made, data=str(data)))
 
 
 @pytest.mark.parametrize(
@@ -269,21 +255,14 @@ def test_a_text_that_cannot_be_cut_into_sequences_is_named(made, tmp_path, conte
     assert f"wiki.train.tokens: {words}" in complaint(on(made, data=str(data)))
 
 
-def test_a_parquet_file_without_text_is_named(made, tmp_path):
-    data = copied(made, tmp_path / "data", "parquet")
-    shard = data / "train-00000-of-00002.parquet"
-    pq.write_table(pa.table({"words": ["a"], "id": [1]}), shard)
-    said = complaint(on(made, source="parquet", data=str(data)))
-    assert f"{shard}: has no column 'text', only words, id" in said
-
-
 def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     folder = tmp_path / "tokenizer"
     folder.mkdir()
     bert = on(made, tokenizer=str(folder))
-    assert "has neither tokenizer.json nor vocab.txt" in complaint(bert)
-    (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\nword\n")
-    assert "vocab.txt: has no token [SEP] [MASK]" in complaint(bert)
+    assert "has no tokenizer.json" in complaint(bert)
+    few = Tokenizer(WordPiece({"[PAD]": 0, "[UNK]": 1, "[CLS]": 2, "word": 3}))
+    few.save(str(folder / "tokenizer.json"))
+    assert "tokenizer.json: has no token [SEP] [MASK]" in complaint(bert)
     (folder / "tokenizer.json").write_text("{}")
     assert "tokenizer.json: not a valid tokenizer" in complaint(bert)
     many = on(made, vocab_size=300)
@@ -295,7 +274,7 @@ def test_a_tokenizer_that_does_not_fit_is_named(made, tmp_path):
     ("options", "said"),
     [
         ({"source": "text"}, "source text needs data"),
-        ({"data": "somewhere"}, "data is for source text or parquet"),
+        ({"data": "somewhere"}, "data is for source text only"),
         ({"heads": 7}, "heads 7 do not divide hidden_size 768"),
     ],
 )

@@ -127,12 +127,15 @@ def cut(record: dict, atoms: int) -> None:
 
 
 BAD_RECORDS = {
-    "one atom": (lambda r: cut(r, 1), "z has 1 atom"),
+    "one atom": (lambda r: cut(r, 1), "fewer than 2 atoms"),
     "pos of others": (lambda r: put(r, "pos", r["pos"][1:]), "pos has shape"),
     "12 properties": (lambda r: put(r, "y", r["y"][:, :12]), r"y has shape \(1, 12\)"),
-    "nan": (lambda r: put_at(r, "pos", (1, 0), float("nan")), r"pos has \[nan"),
-    "element 0": (lambda r: put_at(r, "z", 0, 0), "z has 0; allowed: atomic"),
-    "one place": (lambda r: put(r, "pos", r["pos"][[0, 1, 1, *range(3, len(r["z"]))]]), "1 and 2"),
+    "nan": (lambda r: put_at(r, "pos", (1, 0), float("nan")), "allowed: finite numbers"),
+    "element 0": (lambda r: put_at(r, "z", 0, 0), "z has other numbers; allowed: atomic"),
+    "one place": (
+        lambda r: put(r, "pos", r["pos"][[0, 1, 1, *range(3, len(r["z"]))]]),
+        "a position twice",
+    ),
     "no target": (lambda r: put_at(r, "y", (0, 7), float("inf")), "inf for target U0"),
 }
 

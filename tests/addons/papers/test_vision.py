@@ -97,9 +97,8 @@ def test_an_evaluation_counts_the_first_and_the_first_five_guesses():
         (Vgg16, SMALL_VGG),
         (ResNet50, SMALL_RESNET),
         (InceptionV3, SMALL_INCEPTION),
-        (InceptionV3, InceptionV3Options(aux=True, train_samples=1, evaluation_samples=1)),
     ],
-    ids=["vgg16", "resnet50", "inceptionv3", "inceptionv3-aux"],
+    ids=["vgg16", "resnet50", "inceptionv3"],
 )
 def test_a_rank_can_train_on_a_single_image(workload, options):
     task = workload(options)
@@ -108,15 +107,6 @@ def test_a_rank_can_train_on_a_single_image(workload, options):
     loss.backward()
     assert torch.isfinite(loss)
     assert all(torch.isfinite(p.grad).all() for p in model.parameters())
-
-
-def test_the_auxiliary_heads_loss_counts_two_fifths():
-    task = InceptionV3(InceptionV3Options(aux=True))
-    labels = torch.tensor([0, 1])
-    main, aux = torch.tensor([[1.0, 3.0], [0.0, 1.0]]), torch.tensor([[2.0, 0.0], [1.0, 1.0]])
-    loss = torch.nn.CrossEntropyLoss()
-    found = task.loss(lambda _: (main, aux), (torch.zeros(2, 3, 1, 1), labels))
-    assert found.item() == pytest.approx((loss(main, labels) + 0.4 * loss(aux, labels)).item())
 
 
 def test_recipe_mit_is_plain_sgd_at_a_constant_rate_whatever_the_batch():
@@ -149,9 +139,8 @@ def test_recipe_kit_grows_with_the_batch_warms_up_and_falls_on_a_plateau():
     ("options", "changes", "words"),
     [
         (Options, {"source": "folder"}, "needs data"),
-        (Options, {"data": "somewhere"}, "source tfrecord or folder only"),
+        (Options, {"data": "somewhere"}, "source folder only"),
         (Options, {"patience": 3}, "recipe kit only"),
-        (InceptionV3Options, {"image_size": 224, "aux": True}, "image_size >= 299, or aux: false"),
         (ResNet50Options, {"blocks": [3, 4, 6]}, "blocks"),
     ],
 )

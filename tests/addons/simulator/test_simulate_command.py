@@ -113,7 +113,6 @@ def test_settings_that_cannot_be_are_named_and_the_others_kept(capsys):
         (("--options", '{"depth": 3}'), "resnet50.options.depth: unknown key; allowed"),
         (("--options", '{"image_size": 160}'), "no profile is stored for these options"),
         (("--profile", "nowhere.json"), "nowhere.json: cannot be read"),
-        (("-o", "table.txt"), "table.txt: unknown file type '.txt'; expected .csv"),
         (("--gpus-per-node", "4"), "--gpus-per-node: 4 is too large"),
     ],
 )

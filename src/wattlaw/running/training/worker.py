@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 _SIZES = ("tp", "pp", "cp", "ep", "virtual_stages", "sharding", "checkpointing")
 _PACKAGES = (
     "wattlaw", "torch", "torchvision", "transformers", "tokenizers", "torch-geometric",
-    "nvidia-physicsnemo", "tfrecord", "h5py", "pillow", "numpy", "scikit-learn",
+    "nvidia-physicsnemo", "h5py", "pillow", "numpy", "scikit-learn",
     "nvidia-nccl-cu13",
 )  # fmt: skip
 

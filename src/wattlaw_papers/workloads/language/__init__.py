@@ -29,30 +29,24 @@ _FLOPS_PER_SAMPLE = 300_868_300_800
 
 #: Options that change the size of the model.
 _SIZES = ("hidden_size", "layers", "heads", "intermediate_size", "vocab_size", "sequence_length")
-_OF_FILES = ("tokenizer", "cache")
+_OF_FILES = ("tokenizer",)
 _OF_SYNTHETIC = ("train_samples", "evaluation_samples")
 
 
 class Options(DataOptions):
-    source: Literal["synthetic", "text", "parquet"] = Field(
-        default="synthetic", description="synthetic, text or parquet"
+    source: Literal["synthetic", "text"] = Field(
+        default="synthetic", description="synthetic or text"
     )
     data: str | None = Field(
         default=None,
         description="with source text a folder with wiki.train.tokens (or wiki.train.raw or "
-        "train.txt) and wiki.valid.tokens (.raw, valid.txt or validation.txt); with source "
-        "parquet one with train-*.parquet and validation-*.parquet, such as WikiText's "
-        "wikitext-103-raw-v1; null with source synthetic",
+        "train.txt) and wiki.valid.tokens (.raw, valid.txt or validation.txt); null with source "
+        "synthetic",
     )
     tokenizer: str | None = Field(
         default=None,
-        description="a folder with tokenizer.json or vocab.txt, or null to train WordPiece on the "
+        description="a folder with tokenizer.json, or null to train WordPiece on the "
         "training text; null with source synthetic",
-    )
-    cache: str | None = Field(
-        default=None,
-        description="a folder that caches tokenised text and a trained tokenizer, or null for that "
-        "of the store; null with source synthetic",
     )
     train_samples: int = whole_number(
         _TRAINING_WORDS // WORDS_OF_A_BLOCK, "synthetic training sequences; not for files"
@@ -88,14 +82,14 @@ class Options(DataOptions):
         synthetic = self.source == "synthetic"
         for name in _OF_FILES if synthetic else _OF_SYNTHETIC:
             if getattr(self, name) != type(self).model_fields[name].default:
-                others = "text or parquet" if synthetic else "synthetic"
-                raise ValueError(f"{name} is for source {others}, and the source is {self.source}")
+                other = "text" if synthetic else "synthetic"
+                raise ValueError(f"{name} is for source {other}, and the source is {self.source}")
         return self
 
 
 BERT_BASE = Entry(
     name="bert-base",
-    summary="BERT-base masked-language modelling on WikiText-103 (text, Parquet or synthetic)",
+    summary="BERT-base masked-language modelling on WikiText-103 (text or synthetic)",
     parameters=109_514_298,
     metric="perplexity",
     better="lower",

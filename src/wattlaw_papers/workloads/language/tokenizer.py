@@ -1,12 +1,10 @@
 """Tokenizers from a local folder, or trained on the text."""
 
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -26,18 +24,11 @@ _LINES_AT_ONCE = 8192  # a line of WikiText is a paragraph of about 500 characte
 
 
 def load(folder: Path, vocab_size: int) -> Tokenizer:
-    """Return the tokenizer of a folder: its tokenizer.json, else its vocab.txt as BERT reads it, of
-    lower-case words unless a tokenizer_config.json says otherwise."""
-    full, words = folder / "tokenizer.json", folder / "vocab.txt"
-    path = full if full.is_file() else words
+    path = folder / "tokenizer.json"
     if not path.is_file():
-        raise BadInput(f"{folder}: has neither tokenizer.json nor vocab.txt")
-    is_lower_case = path is full or _is_lower_case(folder)
+        raise BadInput(f"{folder}: has no tokenizer.json")
     try:
-        if path is full:
-            made = Tokenizer.from_file(str(path))
-        else:
-            made = _wordpiece(WordPiece.read_file(str(path)), lowercase=is_lower_case)
+        made = Tokenizer.from_file(str(path))
     except Exception as error:  # tokenizers raises plain Exception
         reason = " ".join(str(error).split())
         raise BadInput(f"{path}: not a valid tokenizer: {reason}") from None
@@ -68,7 +59,7 @@ def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> 
     specified and sorted, the result is always the same."""
     # At most a quarter of the tokens each for first letters of words and for other letters.
     letters = _letters(lines, min(_MOST_LETTERS, (vocab_size - len(_SPECIAL)) // 4))
-    learned = _wordpiece({}, lowercase=True)
+    learned = _wordpiece({})
     trainer = WordPieceTrainer(
         vocab_size=vocab_size,
         special_tokens=[*_SPECIAL, *(f"##{letter}" for letter in letters)],
@@ -78,7 +69,7 @@ def train(lines: Iterable[str], second_pass: Iterable[str], vocab_size: int) -> 
     )
     learned.train_from_iterator((line.replace(_RARE, "") for line in second_pass), trainer)
     # A new tokenizer, because the trainer's matches letters such as "##a" literally in the text.
-    made = _wordpiece(learned.get_vocab(), lowercase=True)
+    made = _wordpiece(learned.get_vocab())
     made.add_special_tokens(list(_SPECIAL))
     return made
 
@@ -103,22 +94,11 @@ def vocabulary(tokenizer: Tokenizer) -> Vocabulary:
     )
 
 
-def _wordpiece(tokens: dict[str, int], *, lowercase: bool) -> Tokenizer:
+def _wordpiece(tokens: dict[str, int]) -> Tokenizer:
     made = Tokenizer(WordPiece(tokens, unk_token=_UNKNOWN))
-    made.normalizer = BertNormalizer(lowercase=lowercase)
+    made.normalizer = BertNormalizer()
     made.pre_tokenizer = BertPreTokenizer()
     return made
-
-
-def _is_lower_case(folder: Path) -> bool:
-    path = folder / "tokenizer_config.json"
-    if not path.is_file():
-        return True
-    try:
-        settings: Any = json.loads(path.read_text(encoding="utf-8"))
-        return bool(settings.get("do_lower_case", True))
-    except (OSError, ValueError, AttributeError):
-        raise BadInput(f"{path}: not a JSON object") from None
 
 
 def _letters(lines: Iterable[str], most: int) -> list[str]:

@@ -7,10 +7,6 @@ Sources of images:
 ``folder``
     ``DATA/train/CLASS/*`` and ``DATA/val/CLASS/*``, as for torchvision's ``ImageFolder``. Classes
     are numbered in the order of the names of the folders in ``train``.
-``tfrecord``
-    Shards ``DATA/train-*`` and ``DATA/validation-*`` of ``tf.train.Example`` records with the
-    features ``image/encoded`` (an image file) and ``image/class/label``; also those of TensorFlow
-    Datasets.
 
 Recipes: ``mit`` (Frey et al. 2022: plain SGD at a constant 1e-5) and ``kit`` (Huber et al. 2025,
 arXiv 2508.07706: SGD with momentum and weight decay, a rate proportional to the global batch,
@@ -24,8 +20,6 @@ from pydantic import Field, model_validator
 from wattlaw.workloads.workload import Entry, whole_number
 from wattlaw_papers.workloads.data_sets import DataOptions, work_at_full_size
 
-#: The smallest image for which Inception's auxiliary head can pool.
-_AUX_SIZE = 299
 _PATIENCE = 10
 #: Mean and standard deviation of red, green and blue over ImageNet's training images, from 0 to 1,
 #: as torchvision's models use them.
@@ -33,16 +27,11 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Options(DataOptions):
-    source: Literal["synthetic", "tfrecord", "folder"] = Field(
-        default="synthetic", description="synthetic, tfrecord or folder"
+    source: Literal["synthetic", "folder"] = Field(
+        default="synthetic", description="synthetic or folder"
     )
     data: str | None = Field(
-        default=None, description="the folder with the images, for source tfrecord and folder"
-    )
-    first_label: Literal[0, 1] = Field(
-        default=1,
-        description="the label of the first class in image/class/label of tfrecords: 1 "
-        "(TensorFlow's ImageNet scripts use 1 to 1000) or 0",
+        default=None, description="the folder with the images, for source folder"
     )
     train_samples: int = whole_number(1_281_167, "synthetic training images")
     evaluation_samples: int = whole_number(50_000, "synthetic evaluation images")
@@ -80,20 +69,8 @@ class Vgg16Options(Options):
 
 
 class InceptionV3Options(Options):
-    image_size: int = whole_number(_AUX_SIZE, "height and width in pixels", 75, 512)
-    aux: bool = Field(
-        default=False,
-        description="whether there is an auxiliary head with 3.3 M parameters, which is for "
-        "training only (true needs image_size >= 299)",
-    )
+    image_size: int = whole_number(299, "height and width in pixels", 75, 512)
     dropout: float = Field(default=0.5, ge=0, le=1, description="a number from 0 to 1")
-
-    @model_validator(mode="after")
-    def _images_fit_head(self) -> Self:
-        if self.aux and self.image_size < _AUX_SIZE:
-            given = f"image_size is {self.image_size} and aux is true"
-            raise ValueError(f"{given}; allowed: image_size >= {_AUX_SIZE}, or aux: false")
-        return self
 
 
 _Blocks = Annotated[int, Field(strict=True, ge=1, le=64)]
@@ -112,7 +89,7 @@ def _classifier(
 ) -> Entry:
     return Entry(
         name=name,
-        summary=f"{model} on ImageNet (TFRecords, image folder or synthetic images)",
+        summary=f"{model} on ImageNet (image folder or synthetic images)",
         parameters=parameters,
         metric="top1",
         options=options,
@@ -120,14 +97,14 @@ def _classifier(
         make_data="wattlaw_papers.workloads.vision.synthetic_images:make_data",
         real_input="wattlaw_papers.workloads.real_input:images",
         work=work_at_full_size(flops, "image_size", "classes", *sizes),
-        modules=("torch", "torchvision", "PIL", "tfrecord"),
+        modules=("torch", "torchvision", "PIL"),
         extra="vision",
     )
 
 
 VGG16 = _classifier("vgg16", "VGG16", 138_357_544, Vgg16Options, 92_648_177_664, "width")
 INCEPTIONV3 = _classifier(
-    "inceptionv3", "InceptionV3", 23_834_568, InceptionV3Options, 34_240_933_248, "aux"
+    "inceptionv3", "InceptionV3", 23_834_568, InceptionV3Options, 34_240_933_248
 )
 RESNET50 = _classifier(
     "resnet50", "ResNet50", 25_557_032, ResNet50Options, 24_299_077_632, "blocks"

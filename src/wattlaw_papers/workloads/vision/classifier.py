@@ -22,7 +22,7 @@ from wattlaw_papers.workloads.vision import (
     ResNet50Options,
     Vgg16Options,
 )
-from wattlaw_papers.workloads.vision.images import Folder, ImageData
+from wattlaw_papers.workloads.vision.images import Folder
 from wattlaw_papers.workloads.vision.synthetic_images import Synthetic
 
 import_torchvision()
@@ -30,9 +30,6 @@ from torchvision.models import inception, resnet, vgg  # noqa: E402
 
 _MIT_LR = 1e-5
 _KIT_LR, _KIT_BATCH, _KIT_WARMUP_EPOCHS = 0.1, 256, 5
-#: The weight of the auxiliary head's loss (arXiv 1512.00567 requires less than 1; torchvision's
-#: reference training uses 0.4).
-_AUX_WEIGHT = 0.4
 #: The width of VGG16's first stage.
 _VGG_WIDTH = 64
 
@@ -75,17 +72,13 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         )
 
     def loss(self, model: nn.Module, data: Any) -> Tensor:
-        """Return the mean cross-entropy of a batch, plus a part of the auxiliary head's. Batch
-        normalisation needs two values per channel: where a net reduces images to one pixel, a
-        single image is doubled, which does not change the mean."""
+        """Return the mean cross-entropy of a batch. Batch normalisation needs two values per
+        channel: where a net reduces images to one pixel, a single image is doubled, which does not
+        change the mean."""
         images, labels = data
         if self._doubles_single_image and len(labels) == 1:
             images, labels = images.repeat(2, 1, 1, 1), labels.repeat(2)
-        scores = model(images)
-        if not isinstance(scores, tuple):
-            return functional.cross_entropy(scores, labels)
-        main, aux = (functional.cross_entropy(each, labels) for each in scores)
-        return main + _AUX_WEIGHT * aux
+        return functional.cross_entropy(model(images), labels)
 
     def evaluate(self, model: nn.Module, data: Any) -> dict[str, Tensor]:
         images, labels = data
@@ -105,13 +98,7 @@ class _Classifier(BaseWorkload, Generic[_Options]):
         data = Path(options.data)
         if not data.is_dir():
             raise BadInput(f"data: no folder {data}")
-        if options.source == "folder":
-            folder = Folder(data, options.classes, training=training)
-            return ImageData(folder, options.image_size, training)
-        from wattlaw_papers.workloads.vision.tfrecords import Shards
-
-        shards = Shards(data, options.classes, options.first_label, training=training)
-        return ImageData(shards, options.image_size, training)
+        return Folder(data, options.classes, options.image_size, training=training)
 
 
 class Vgg16(_Classifier[Vgg16Options]):
@@ -144,17 +131,17 @@ class Vgg16(_Classifier[Vgg16Options]):
 
 
 class InceptionV3(_Classifier[InceptionV3Options]):
-    """InceptionV3 (arXiv 1512.00567) with torchvision's truncated normal initial values."""
+    """InceptionV3 (arXiv 1512.00567) without its auxiliary head for training, and with
+    torchvision's truncated normal initial values."""
 
     def __init__(self, options: InceptionV3Options) -> None:
         super().__init__(options)
-        # The auxiliary head ends in one pixel, and so does the net for images below 107 pixels.
-        self._doubles_single_image = options.aux or options.image_size < 107
+        self._doubles_single_image = options.image_size < 107  # the net ends in one pixel
 
     def _net(self) -> Any:
         options = self._options
         return inception.Inception3(
-            options.classes, options.aux, init_weights=True, dropout=options.dropout
+            options.classes, aux_logits=False, init_weights=True, dropout=options.dropout
         )
 
 
@@ -185,5 +172,4 @@ class NormalisedImages(nn.Module):
         self.register_buffer("shift", -mean / std, persistent=False)
 
     def forward(self, images: Tensor) -> Any:
-        """Return the scores (n, classes), or a tuple of main and auxiliary scores."""
         return self.net(images.to(self.scale.dtype) * self.scale + self.shift)

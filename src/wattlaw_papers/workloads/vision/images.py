@@ -1,10 +1,9 @@
-"""Image folders, and batches of image files: decoding, cropping, mirroring."""
+"""Folders of images, and batches of them: decoding, cropping, mirroring."""
 
 import io
 import os
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,19 +26,13 @@ _SCALE, _RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 _CENTER = 224 / 256
 
 
-class Files(Protocol):
-    def __len__(self) -> int: ...
-
-    def read(self, index: int) -> tuple[bytes, int]:
-        """Return an image file's bytes and its label, from 0; ``BadInput`` if it is invalid."""
-
-    def location(self, index: int) -> str: ...
-
-
 class Folder:
     """The images of ``train`` or ``val``, a subfolder for each class, by class and name."""
 
-    def __init__(self, data: Path, classes: int, *, training: bool) -> None:
+    reads_files = True
+
+    def __init__(self, data: Path, classes: int, image_size: int, *, training: bool) -> None:
+        self._size, self._training = image_size, training
         numbers = _classes(data / "train")
         if len(numbers) > classes:
             given = f"{data / 'train'}: {len(numbers)} class folders"
@@ -59,16 +52,19 @@ class Folder:
     def __len__(self) -> int:
         return len(self._labels)
 
-    def read(self, index: int) -> tuple[bytes, int]:
-        path = self.location(index)
-        try:
-            with open_regular(Path(path)) as file:
-                return file.read(), int(self._labels[index])
-        except OSError as error:
-            raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
+    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
+        size = self._size
+        images = np.empty((len(indices), 3, size, size), np.uint8)
+        numbers = zip(indices.tolist(), seeds.tolist(), strict=True)
+        with torch.random.fork_rng(devices=[]):
+            for row, (index, seed) in enumerate(numbers):
+                image = _image(self.path(index))
+                pixels = _random_crop(image, size, seed) if self._training else _centre(image, size)
+                images[row] = pixels.transpose(2, 0, 1)
+        return torch.from_numpy(images), torch.from_numpy(self._labels[indices])
 
-    def location(self, index: int) -> str:
-        return str(self._root / os.fsdecode(self._names[index]))
+    def path(self, index: int) -> Path:
+        return self._root / os.fsdecode(self._names[index])
 
 
 def _classes(root: Path) -> dict[str, int]:
@@ -79,38 +75,19 @@ def _classes(root: Path) -> dict[str, int]:
     return numbers
 
 
-@dataclass(frozen=True)
-class ImageData:
-    files: Files
-    image_size: int
-    training: bool
-    reads_files: bool = True
-
-    def __len__(self) -> int:
-        return len(self.files)
-
-    def batch(self, indices: Indices, seeds: Seeds) -> tuple[torch.Tensor, torch.Tensor]:
-        size = self.image_size
-        images = np.empty((len(indices), 3, size, size), np.uint8)
-        labels = np.empty(len(indices), np.int64)
-        numbers = zip(indices.tolist(), seeds.tolist(), strict=True)
-        with torch.random.fork_rng(devices=[]):
-            for row, (index, seed) in enumerate(numbers):
-                encoded, labels[row] = self.files.read(index)
-                image = _decode(encoded, self.files, index)
-                pixels = _random_crop(image, size, seed) if self.training else _centre(image, size)
-                images[row] = pixels.transpose(2, 0, 1)
-        return torch.from_numpy(images), torch.from_numpy(labels)
-
-
-def _decode(encoded: bytes, files: Files, index: int) -> Image.Image:
+def _image(path: Path) -> Image.Image:
+    try:
+        with open_regular(path) as file:
+            encoded = file.read()
+    except OSError as error:
+        raise BadInput(f"{path}: cannot be read: {error.strerror or error}") from error
     try:
         with Image.open(io.BytesIO(encoded)) as image:
             return image.convert("RGB")
     # Pillow raises SyntaxError for broken PNG and JPEG headers.
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         what = f"{len(encoded)} bytes that cannot be decoded as an image ({one_line(error)})"
-        raise BadInput(f"{files.location(index)}: {what}") from error
+        raise BadInput(f"{path}: {what}") from error
 
 
 def _random_crop(image: Image.Image, size: int, seed: int) -> Any:

@@ -1,8 +1,6 @@
-"""Synthetic images with the statistics of photographs, and files of them in ImageNet's formats."""
+"""Synthetic images with the statistics of photographs, and folders of them."""
 
-import io
 import math
-from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,7 +22,7 @@ _CLASS_SHARE, _BRIGHTNESS_SHARE = 0.2, 0.1
 _CORRELATION = 0.9
 _COLOUR = 0.2  # distance between the channels' waves, in wavelengths
 # Of data sets in files.
-_FILE_CLASSES, _PER_SHARD = 10, 1000
+_FILE_CLASSES = 10
 _GREY_EVERY = 16  # ImageNet has grey images too
 _SHORTEST, _LONGEST = 100, 400
 
@@ -118,43 +116,26 @@ def _patterns(labels: Tensor, height: int, width: int) -> Tensor:
 
 
 def make_data(folder: Path, size: int, seed: int) -> None:
-    """Write ``size`` training images and a quarter as many for validation, in both formats.
+    """Write ``size`` training images and a quarter as many for validation.
 
-    The files are ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg`` for source ``folder``, and the same
-    images as ``train-*`` and ``validation-*`` for source ``tfrecord`` (labels from 1). There are
-    10 classes; heights and widths are between 100 and 400 pixels.
+    The files are ``train/CLASS/*.jpg`` and ``val/CLASS/*.jpg``. There are 10 classes; heights and
+    widths are between 100 and 400 pixels.
     """
     check_new_data(folder, size, 2)
     generator = torch.Generator().manual_seed(seed)
     classes = min(_FILE_CLASSES, size)
-    _write(folder, ("train", "train"), size, classes, generator)
-    _write(folder, ("val", "validation"), max(2, size // 4), classes, generator)
+    for part, count in (("train", size), ("val", max(2, size // 4))):
+        for label in range(classes):
+            (folder / part / f"class{label}").mkdir(parents=True)
+        for number in range(count):
+            sides = torch.randint(_SHORTEST, _LONGEST + 1, (2,), generator=generator)
+            (height, width), label = sides.tolist(), number % classes
+            image = synthetic_image(label, height, width, generator)
+            image = image.convert("L") if number % _GREY_EVERY == _GREY_EVERY - 1 else image
+            path = folder / part / f"class{label}" / f"{number:07}.jpg"
+            image.save(path, "JPEG", quality=90)
 
 
 def synthetic_image(label: int, height: int, width: int, generator: torch.Generator) -> Image.Image:
     pixels = synthetic_images(torch.tensor([label]), height, width, generator)[0]
     return Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
-
-
-def _write(
-    folder: Path, names: tuple[str, str], count: int, classes: int, generator: torch.Generator
-) -> None:
-    from tfrecord import TFRecordWriter
-
-    subfolder, prefix = names
-    shards = max(2, -(-count // _PER_SHARD))
-    for label in range(classes):
-        (folder / subfolder / f"class{label}").mkdir(parents=True)
-    for shard, numbers in enumerate(np.array_split(np.arange(count), shards)):
-        name = f"{prefix}-{shard:05}-of-{shards:05}"
-        with closing(TFRecordWriter(str(folder / name))) as writer:
-            for number in numbers.tolist():
-                sides = torch.randint(_SHORTEST, _LONGEST + 1, (2,), generator=generator)
-                (height, width), label = sides.tolist(), number % classes
-                image, encoded = synthetic_image(label, height, width, generator), io.BytesIO()
-                image = image.convert("L") if number % _GREY_EVERY == _GREY_EVERY - 1 else image
-                image.save(encoded, "JPEG", quality=90)
-                path = folder / subfolder / f"class{label}" / f"{number:07}.jpg"
-                path.write_bytes(encoded.getvalue())
-                image_of = {"image/encoded": (encoded.getvalue(), "byte")}
-                writer.write(image_of | {"image/class/label": (label + 1, "int")})
