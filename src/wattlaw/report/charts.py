@@ -162,17 +162,9 @@ def line(table: pd.DataFrame, x: Spec, y: Spec, styles: Styles, width: float = 1
     return layer(table, "line", encoding, strokeWidth=width)
 
 
-def band(
-    table: pd.DataFrame,
-    x: Spec,
-    y: Spec,
-    styles: Styles,
-    low: str = "low",
-    high: str = "high",
-    opacity: float = 0.2,
-) -> Spec:
-    encoding = {"x": x, "y": y | {"field": low}, "y2": {"field": high}, **_by_line(styles)}
-    return layer(table, "area", encoding, opacity=opacity, clip=True)
+def band(table: pd.DataFrame, x: Spec, y: Spec, styles: Styles) -> Spec:
+    encoding = {"x": x, "y": y | {"field": "low"}, "y2": {"field": "high"}, **_by_line(styles)}
+    return layer(table, "area", encoding, opacity=0.2, clip=True)
 
 
 def _by_line(styles: Styles) -> dict[str, Spec]:

@@ -271,17 +271,13 @@ def _epoch_times(findings: Findings, facets: Facets) -> Spec | None:
         x, y = charts.counts_axis(rows["gpus"]), charts.y_axis("mean", title, values, log=True)
         without_law = rows[~rows["line"].isin(lines["line"])]
         means = without_law.groupby(["line", "at"], sort=False)["mean"].mean().reset_index()
-        bands = [
-            charts.band(lines, x, y, styles, f"{kind}low", f"{kind}high", opacity)
-            for kind, opacity in (("prediction_", 0.1), ("", 0.25))
-            if len(lines)
-        ]
+        bands = [charts.band(lines, x, y, styles)] if len(lines) else []
         curves = [charts.line(table, x, y, styles) for table in (lines, means) if len(table)]
         return [*bands, *curves, *charts.curve(rows, x, y, styles, title, joined=False)]
 
     notes = [
         "Points are runs." if single else charts.SD_BARS,
-        "Lines are t = \u03b1 N^\u2212\u03b2 with 95 % bands, lighter for a single run."
+        "Lines are t = \u03b1 N^\u2212\u03b2 with 95 % bands."
         if len(laws)
         else "Lines join means: a law needs three worker counts.",
     ]
