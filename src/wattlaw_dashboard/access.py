@@ -10,6 +10,9 @@ import os
 import re
 import secrets
 import stat
+import time
+from collections import deque
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs
 
@@ -17,12 +20,16 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from wattlaw.common.errors import NotPermitted
+from wattlaw.common.files import read_text, write_text
 from wattlaw.report.rendering import style_hash
 
 COOKIE = "wattlaw"
 #: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
 _HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: So many wrong tokens are answered in so many seconds; then the answer to a wrong one is 429.
+_MOST_WRONG, _WRONG_S = 10, 60.0
 _MAX_QUERY = 4096
+_COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 #: The style of the report is in its page.
 _POLICY = (
     f"default-src 'none'; script-src 'self'; style-src 'self' '{style_hash()}'; "
@@ -41,16 +48,23 @@ _HEADERS = (
 
 
 class Tokens:
-    """A token that is valid once, and the cookie for it; nobody guesses 256 bits."""
+    """A token that is valid once, the cookie for it, and the limit of wrong tries."""
 
-    def __init__(self) -> None:
+    def __init__(self, cookie: str) -> None:
         self.token: str | None = secrets.token_urlsafe(32)
-        self._cookie = secrets.token_urlsafe(32)
+        self._cookie = cookie
+        self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
+
+    def is_blocked(self) -> bool:
+        while self._wrong and self._wrong[0] < time.monotonic() - _WRONG_S:
+            self._wrong.popleft()
+        return len(self._wrong) >= _MOST_WRONG
 
     def exchange(self, token: str) -> str | None:
         if self.token is not None and hmac.compare_digest(token.encode(), self.token.encode()):
             self.token = None
             return self._cookie
+        self._wrong.append(time.monotonic())
         return None
 
     def has_cookie(self, header: str) -> bool:
@@ -93,12 +107,27 @@ class Guard:
         values = parse_qs(scope["query_string"].decode("latin-1")[:_MAX_QUERY]).get("token")
         if not values:
             return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
-        cookie = tokens.exchange(values[0])
+        was_blocked = tokens.is_blocked()
+        cookie = tokens.exchange(values[0])  # whatever others tried: nobody guesses 256 bits
         if cookie is None:
-            return PlainTextResponse("wrong or used token\n", 403)
+            wait = (429, "too many wrong tokens; wait a minute\n")
+            status, text = wait if was_blocked else (403, "wrong or used token\n")
+            return PlainTextResponse(text, status)
         response = RedirectResponse("/", 303)
         response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
         return response
+
+
+def kept_cookie(folder: Path) -> str:
+    """Return the cookie of a private folder, so that browsers reconnect after a restart."""
+    path = private_folder(folder) / "cookie"
+    with suppress(FileNotFoundError, UnicodeDecodeError):
+        cookie = read_text(path)
+        if _COOKIE.fullmatch(cookie):  # an empty file would permit everybody
+            return cookie
+    cookie = secrets.token_urlsafe(32)
+    write_text(path, cookie, durable=False, mode=0o600)
+    return cookie
 
 
 def private_folder(folder: Path) -> Path:

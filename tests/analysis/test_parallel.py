@@ -82,12 +82,13 @@ def test_out_of_memory_teaches_what_does_not_fit():
     room = float(np.sqrt(true[1] * true[2]))
     runs = [Peak(item, NETWORK, room, peak if peak < room else None, bool(peak < room))
             for item, peak in zip(wide, true, strict=True)]  # fmt: skip
-    chance = learn(runs).chance(wide, [NETWORK] * 4, room)
+    chance = (learn(runs).peaks_gib(wide, [NETWORK] * 4) <= room).mean(0)
     assert chance[0] > 0.9
     assert chance[2] < 0.25  # a little above the memory
     assert chance[3] < 0.1
     others = [layout(8, micro=size, tp=4) for size in (1, 16)]
-    assert np.diff(learn(runs).chance(others, [NETWORK] * 2, room))[0] < -0.5
+    chance = (learn(runs).peaks_gib(others, [NETWORK] * 2) <= room).mean(0)
+    assert chance[1] - chance[0] < -0.5
 
 
 def limited(setting, power_limit_w):

@@ -14,6 +14,7 @@ from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import (
     BUDGET,
     CERTAIN,
+    LIKE_RUN,
     LONGER_RUN,
     MOST_SHORT,
     NEIGHBOUR,
@@ -266,7 +267,8 @@ class TestPlan:
         assert found.setting.gpus / 2 <= check.gpus
         spent = plan(question, rest, seen, hours_left=1e-9)
         assert (spent.setting, spent.stopped_because) == (found.setting, BUDGET)
-        assert spent.missing == found.missing == OWN_RUN
+        assert spent.missing == OWN_RUN
+        assert found.missing == (OWN_RUN if check == found.setting else LIKE_RUN)
         assert plan(question, [], seen, settings=grid).stopped_because == NOTHING_LEFT
 
         # The leading setting was measured, and the fastest one that bounds it was not.

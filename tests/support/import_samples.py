@@ -322,9 +322,9 @@ def count_log_entries(content: bytes) -> int:
 
 
 def table() -> bytes:
-    """Return a table of people: a row of units, thousands, a line break in a cell, a mean."""
-    rows = ["n,t,w", "[],[s],", "1,10,a", '2,"6.5","b', ' c"', "4,6,", "Average,7.5,", "4,OOM,a"]
-    return "\n".join([*rows[:5], *rows[6:], "# the last one", '8,"1,234.5",a', ""]).encode()
+    """Return a table of people: a row of units, a quoted cell, a mean, a run out of memory."""
+    rows = ["n,t,w", "[],[s],", "1,10,a", '2,"6.5","b c"', "Average,7.5,", "4,OOM,a"]
+    return "\n".join([*rows, "# the last one", "8,1234.5,a", ""]).encode()
 
 
 def history_csv() -> bytes:

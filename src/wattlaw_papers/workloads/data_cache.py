@@ -46,13 +46,11 @@ class DataCache:
     several may make it, and the last file remains.
     """
 
-    def __init__(self, folder: Path | None = None) -> None:
-        default = os.environ.get(DATA_CACHE)
-        self._is_chosen = folder is not None
-        self._folder = folder if folder is not None or not default else Path(default)
+    def __init__(self) -> None:
+        folder = os.environ.get(DATA_CACHE)
+        self._folder = Path(folder) if folder else None
 
     def array(self, key: Any, make: Callable[[], Array]) -> Array:
-        """``BadInput`` if a folder that the user chose cannot be used."""
         if self._folder is None:
             return make()
         name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
@@ -82,8 +80,6 @@ class DataCache:
 
     def _refuse(self, error: OSError) -> None:
         why = f"cache {self._folder}: cannot be used: {error.strerror or error}"
-        if self._is_chosen:
-            raise BadInput(why) from None
         print(f"wattlaw: {why}; each rank makes its own data", file=sys.stderr, flush=True)
 
 

@@ -25,7 +25,7 @@ from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.common.errors import NotPermitted
 from wattlaw.store.store import Store
-from wattlaw_dashboard.access import private_folder
+from wattlaw_dashboard.access import kept_cookie, private_folder
 from wattlaw_dashboard.dashboard_command import _private_folder
 from wattlaw_dashboard.server import BACKLOG, MOST_SILENT
 
@@ -150,10 +150,8 @@ def site(tmp_path_factory):
 def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_path):
     store, file = tmp_path / "store", tmp_path / "study.yaml"
     write_study(**study(tmp_path))
-    with contextlib.ExitStack() as end:
-        end.enter_context(started("run", file, "--store", store))
-        wait_for(lambda: (store / "runs").is_dir() and any((store / "runs").iterdir()), "runs")
-        view.goto(end.enter_context(served(store)))
+    with started("run", file, "--store", store), served_when_ready(store) as url:
+        view.goto(url)
         expect(view.locator("#part-runs")).to_contain_text("waits", timeout=SLOW_MS)
         chart = view.locator("#part-live svg.timeline path.line").first
         expect(chart).to_be_attached(timeout=SLOW_MS)
@@ -175,6 +173,13 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
         expect(view.locator("#part-facts")).to_contain_text("done")
         expect(view.locator("#part-log")).to_contain_text("waiting for the file")
         expect(view.locator("#part-windows tbody tr").first).to_be_attached()
+
+
+@contextlib.contextmanager
+def served_when_ready(store: Path) -> Iterator[str]:
+    wait_for(lambda: (store / "runs").is_dir() and any((store / "runs").iterdir()), "runs")
+    with served(store) as url:
+        yield url
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
@@ -280,12 +285,12 @@ def test_the_port_needs_the_token_once_and_then_the_cookie(tmp_path):
     with served(write_store(tmp_path / "store", *frames([run_row("a")], [])).path) as url:
         token = re.search(r"token=(\S+)", url)[1]
         assert get(url, "/").status == 403
-        assert get(url, "/?token=wrong").status == 403
+        assert [get(url, "/?token=wrong").status for _ in range(12)] == [403] * 10 + [429] * 2
         answer = get(url, f"/?token={token}")
         assert (answer.status, answer.getheader("location")) == (303, "/")
         assert {"HttpOnly", "SameSite=strict"} <= set(answer.getheader("set-cookie").split("; "))
         pair = answer.getheader("set-cookie").split(";")[0]
-        assert get(url, f"/?token={token}").status == 403
+        assert get(url, f"/?token={token}").status == 429
         page = get(url, "/", cookie=pair)
         assert page.status == 200
         assert "script-src 'self'" in page.getheader("content-security-policy")
@@ -367,6 +372,10 @@ def test_a_runtime_folder_of_another_user_is_not_used(tmp_path, monkeypatch):
 
 def test_a_folder_that_others_may_enter_is_refused(tmp_path):
     assert stat.S_IMODE(private_folder(tmp_path / "own").stat().st_mode) == 0o700
+    cookie = kept_cookie(tmp_path / "own")
+    assert kept_cookie(tmp_path / "own") == cookie
+    (tmp_path / "own" / "cookie").write_text("")
+    assert len(kept_cookie(tmp_path / "own")) == len(cookie)
     (tmp_path / "open").mkdir(mode=0o755)
     with pytest.raises(NotPermitted, match="0700"):
         private_folder(tmp_path / "open")
