@@ -212,7 +212,8 @@ def _add_times(
     if len(table) < 2:
         return "a training with fewer than two lines of steps"
     step, value, gaps = table["step"], table["value"], table["step"].diff()
-    usual = gaps.mode().iloc[-1]  # of a mean: steps between two lines, unless one is missing
+    often = gaps.mode()  # of a mean: steps between two lines, unless one is missing
+    usual = often.iloc[0 if (often % often.iloc[0] == 0).all() else -1]
     gaps[0] = min(usual, step[0])
     step_s = value * 1e-3 if program.timing == "ms" else value
     if program.timing == "tokens_per_s":  # of a GPU: those of a copy by its GPUs
