@@ -202,8 +202,8 @@ def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_p
     assert found["gpu_energy_per_step_j"] == pytest.approx(200 * step_s, rel=0.05)
 
 
-def compare_waits(tmp_path, choice, parallelism, late_s, *, is_first=True):
-    """Compare what the hook and the script time; once more where another process was in the way."""
+def compare_waits(tmp_path, choice, parallelism, late_s, *, more=3):
+    """Compare what the hook and the script time; again where other processes were in the way."""
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     options = ("--warmup-steps", "5", "--", sys.executable, *line, SCRIPTS / "ddp.py")
     found, done = told_of(tmp_path, *options, *choice, "--accumulate", "2", "--epochs", "8")
@@ -226,10 +226,10 @@ def compare_waits(tmp_path, choice, parallelism, late_s, *, is_first=True):
     near_s = (0.004 if choice else 0.001) * len(steps)
     expected_s = np.nansum([least_s, waits_s.mean(0)[steps] - least_s], axis=1)
     seen_s = steady[["communication_s", "rank_wait_s"]].sum().to_numpy()
-    if is_first and (abs(seen_s - expected_s) > np.maximum(0.15 * expected_s, near_s)).any():
+    if more and (abs(seen_s - expected_s) > np.maximum(0.15 * expected_s, near_s)).any():
         again = tmp_path / "again"
         again.mkdir()
-        return compare_waits(again, choice, parallelism, late_s, is_first=False)
+        return compare_waits(again, choice, parallelism, late_s, more=more - 1)
     assert seen_s == pytest.approx(expected_s, rel=0.15, abs=near_s)
     assert steady["rank_wait_s"].sum() > 0.8 * late_s * len(steps)  # twice, mean of two ranks
     (job,) = jobs_of(run_metrics(runs, epochs), "command")

@@ -82,7 +82,7 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path):
         assert living(known) == set()
 
 
-def test_processes_that_remain_after_a_normal_end_are_named_and_go_on(tmp_path):
+def test_processes_that_remain_after_a_normal_end_have_their_ids_named_and_go_on(tmp_path):
     code = (
         "import subprocess; no = subprocess.DEVNULL; p = subprocess.Popen(['sleep', '600'], "
         "start_new_session=True, stdout=no, stderr=no)"
@@ -97,9 +97,9 @@ def test_processes_that_remain_after_a_normal_end_are_named_and_go_on(tmp_path):
     sleeper = psutil.Process(pid)
     try:
         assert process.returncode == 3
-        assert f"{pid} (sleep)" in next(t for t in error.splitlines() if t.startswith("wattlaw:"))
+        assert f"ps -p {pid}" in next(t for t in error.splitlines() if t.startswith("wattlaw:"))
         (record,) = Store(tmp_path).records()
-        assert [note for note in record.notes if f"{pid} (sleep)" in note]
+        assert [note for note in record.notes if f"ps -p {pid}" in note]
         assert sleeper.is_running()
     finally:
         sleeper.kill()

@@ -83,8 +83,8 @@ class CommandProcesses:
         end_s = time.monotonic() + _AFTER_S
         while members := self.living():
             if time.monotonic() >= end_s:
-                pids = ", ".join(str(member.pid) for member in members[:_MOST_NAMED])
-                return f"{len(members)} processes of the command still run: {pids}"
+                pids = ",".join(str(member.pid) for member in members[:_MOST_NAMED])
+                return f"processes of the command still run ({len(members)}): see ps -p {pids}"
             time.sleep(_POLL_S / 2)
         return None
 
