@@ -13,7 +13,7 @@ from soak.templates import MAP, TABLE
 WHAT = "full disks"
 _NEWNS = 0x00020000
 _FIELDS = ",".join(f for f in MAP.split(",") if not f.startswith("power_limit"))
-_COMMANDS = ("run", "run", "import", "export", "report", "measure", "simulate", "simulated run")
+_COMMANDS = ("run", "run", "import", "export", "report", "measure", "simulated run")
 
 
 def missing() -> str | None:
@@ -89,10 +89,6 @@ class DiskRound:
             "export": ("export", sound, "runs", "-o", self.disk / "runs.csv"),
             "report": ("report", sound, "-o", self.disk / "report.html"),
             "measure": ("measure", "-o", store, "--", "true"),
-            "simulate": (
-                *("simulate", "--workload", "resnet50", "--hardware", "mit-v100", "--local-batch"),
-                *("32", "-o", self.disk / "out.csv"),
-            ),
         }
         return self._run(*lines[self.command])
 
