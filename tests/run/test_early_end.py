@@ -6,8 +6,9 @@ from conftest import decide_table, records
 from decide_studies import QUESTION, run_with
 from launchers import ScriptedAttempt
 from made_runs import made_record
+from wattlaw.analysis.metrics.time_errors import step_time_so_far
 from wattlaw.api import results
-from wattlaw.api.deciding import StoreDecider, step_time_so_far
+from wattlaw.api.deciding import StoreDecider
 from wattlaw.api.studies import load_study
 from wattlaw.running.campaign import STOPPED_EARLY
 from wattlaw.running.replay import ReplayLauncher
@@ -99,7 +100,7 @@ def test_the_error_of_a_step_time_is_that_of_steps_or_of_windows(
         for index, duration_s in enumerate([99.0, *durations_s]):
             own = {"warmup": index == 0, "duration_s": duration_s, "from_step": 20 * index}
             write_window(windows, "here", phase="steps", epoch=None, **values, **own)
-    measured = step_time_so_far(folder)
+    measured = step_time_so_far(folder.windows(1).to_pylist(), 1)
     if error == "too short":
         assert measured is None
         return

@@ -1,17 +1,16 @@
 """Decisions of a store: what its runs show goes to the planner, and the decision back to it."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from math import sqrt
 from pathlib import Path
-from typing import Any
 
 from wattlaw.analysis.decide.decision import Decision, decide_of
 from wattlaw.analysis.decide.evidence import Evidence, read_evidence
 from wattlaw.analysis.decide.next_runs import Proposal
 from wattlaw.analysis.decide.planner import Planner
 from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.metrics.time_errors import step_time_so_far
 from wattlaw.api.questions import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput, NotPermitted
@@ -19,17 +18,12 @@ from wattlaw.common.text import quote
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.campaign import Choice
 from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
-from wattlaw.store.run_folder import RunFolder, RunLock
+from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store, read_stores
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
 from wattlaw.workloads import catalogue
-
-#: A run is measured for this time, without warm-up, before it may be stopped early.
-_LEAST_S = 10.0
-#: Windows before which an error of the step time is not known.
-_LEAST_WINDOWS = 3
 
 
 def question_of_study(study: Study) -> Question:
@@ -134,7 +128,10 @@ class StoreDecider:
         measured = None
         # A job may remove its live files at any time.
         with suppress(BadInput, NotPermitted, OSError):
-            measured = step_time_so_far(Store(self._store).folder(run_id))
+            folder = Store(self._store).folder(run_id)
+            if (record := folder.read()) is not None and record.attempts:
+                windows = folder.windows(record.attempts).to_pylist()
+                measured = step_time_so_far(windows, record.spec.nodes)
         if self._evidence is None or measured is None or measured == self._kept.get(run_id):
             return None
         self._kept[run_id] = measured
@@ -160,33 +157,3 @@ class StoreDecider:
         others = [run for run in pending if run.run_id in locked]
         decision, chosen = self._planner.next_runs(evidence, pending, active, others, count)
         return decision, chosen, others
-
-
-def step_time_so_far(folder: RunFolder) -> tuple[float, float | None] | None:
-    """Return the step time of an active run and its error; None before 10 s are measured."""
-    record = folder.read()
-    if record is None or not record.attempts:
-        return None
-    by_host: dict[str, list[Mapping[str, Any]]] = {}
-    for row in folder.windows(record.attempts).to_pylist():
-        is_whole = row["steps"] and row["duration_s"] and not (row["warmup"] or row["interrupted"])
-        if is_whole and row["phase"] in ("train", "steps"):
-            by_host.setdefault(row["host"], []).append(row)
-    seconds = [sum(row["duration_s"] for row in rows) for rows in by_host.values()]
-    if len(by_host) < record.spec.nodes or min(seconds) < _LEAST_S:
-        return None
-    return max(map(_step_time, by_host.values()), key=lambda item: item[0])
-
-
-def _step_time(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float | None]:
-    # Steps of a window may be alike, and differ from those of another: the larger error counts.
-    steps = sum(row["steps"] for row in rows)
-    mean_s = sum(row["duration_s"] for row in rows) / steps
-    if len(rows) < _LEAST_WINDOWS:
-        return mean_s, None
-    between = within = 0.0
-    for row in rows:
-        relative = row["duration_s"] / row["steps"] / mean_s
-        between += row["steps"] / steps * (relative - 1) ** 2
-        within += row["steps"] * ((row["step_time_cv"] or 0.0) * relative) ** 2
-    return mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2))

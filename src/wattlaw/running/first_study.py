@@ -73,11 +73,12 @@ class Seen:
     @property
     def training_steps(self) -> int | None:
         """Return the steps of the whole training, as it has ended, or by its epochs and samples."""
-        epochs = epochs_argument(self.command)
-        is_known = epochs is not None and (epochs.value or "").isdecimal()
-        if self.steps is not None or not (is_known and self.dataset_samples and self.global_batch):
+        said = epochs_argument(self.command)
+        epochs = "" if said is None else said.value or ""
+        is_known = epochs.isdecimal() and self.dataset_samples and self.global_batch
+        if self.steps is not None or not is_known:
             return self.steps
-        return int(epochs.value) * self.dataset_samples // self.global_batch  # type: ignore
+        return int(epochs) * (self.dataset_samples or 0) // (self.global_batch or 1)
 
     @property
     def carriers(self) -> dict[str, Argument]:

@@ -73,12 +73,9 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         yield Caution("short-run", text)
     if option.repeats == 1:
         known_by = option.interval_from
-        interval = (
-            f": its interval is from {known_by}"
-            if known_by
-            else (", so it has no interval: its uncertainty is unknown")
-        )
-        yield Caution("measured-once", f"This setting ran once{interval}.")
+        text = ", so it has no interval: its uncertainty is unknown"
+        text = f": its interval is from {known_by}" if known_by else text
+        yield Caution("measured-once", f"This setting ran once{text}.")
     share = (option.eval_time_s or 0) / option.time_s.mean
     if option.unit == "epoch" and share >= _MUCH and BESIDE_TRAINING[1] in option.whole_job_without:
         text = f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not"

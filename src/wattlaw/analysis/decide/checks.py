@@ -1,6 +1,6 @@
 """The runs that are made before a decision is declared: what it refers to has to be measured."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -23,12 +23,15 @@ _AXES = ("local_batch", "power_limit_w", "clock_limit_mhz")
 
 @dataclass(frozen=True)
 class Checks:
-    """``hours`` are those of each candidate, and ``total`` those of all runs, with those made."""
+    """``hours`` are those of each candidate, and ``total`` those of all runs, with those made.
+
+    A job that is not ``is_modelled`` shows no setting by the run of another.
+    """
 
     seen: Sequence[Setting]
     hours: Mapping[Candidate, float]
     total: float
-    is_modelled: Callable[[Setting], bool]
+    is_modelled: bool = True
 
     def of(self, setting: Setting) -> list[Candidate] | None:
         """Return the runs that would show a setting, the best first; None if it needs none."""
@@ -36,7 +39,7 @@ class Checks:
             return None
         own = [item for item in self.hours if item.setting == setting]
         cheap = [item for item in own if self.hours[item] <= _CHEAP * self.total]
-        if cheap or not self.is_modelled(setting):
+        if cheap or not self.is_modelled:
             return cheap or own
         if any(_shows(run, setting) for run in self.seen):
             return None

@@ -111,7 +111,7 @@ def plan(
     beside: BesideTraining | None = None,
     settings: Collection[Setting] | None = None,
     memory: Memory | None = None,
-    is_modelled: Callable[[Setting], bool] = lambda _: True,
+    is_modelled: bool = True,
     hours_left: float | None = None,
     at_once: int = 1,
     seed: int = 0,
@@ -124,9 +124,9 @@ def plan(
     that have been made, or lack memory (``may_fit_memory``). ``host`` is the power of what counts
     as energy beside GPUs, None if nothing does; ``beside`` is what jobs take beside their training,
     for the bounds. ``settings`` are those that can be decided for, by default those of candidates
-    and observations; what hardly fits into ``memory`` is neither run nor decided for. A leading
-    setting that is not ``is_modelled`` is measured before a decision, whatever that takes. Equal
-    inputs and seeds give equal plans.
+    and observations; what hardly fits into ``memory`` is neither run nor decided for. The
+    leading setting of a job that is not ``is_modelled`` is measured before a decision, whatever
+    that takes. Equal inputs and seeds give equal plans.
 
     Examples
     --------

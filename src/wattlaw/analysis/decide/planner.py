@@ -108,7 +108,7 @@ class Planner:
             settings=settings,
             memory=evidence.memory,
             # Workers without GPUs share caches and memory, which the model of a step does not have.
-            is_modelled=lambda _: job is None or job.worker == "GPU",
+            is_modelled=job is None or job.worker == "GPU",
             hours_left=hours_left,
             at_once=max(count, 1),
             seed=decide.seed,

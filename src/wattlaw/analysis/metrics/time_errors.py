@@ -1,5 +1,9 @@
 """How well a run knows its mean step time by its own steps."""
 
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Any
+
 import pandas as pd
 from scipy import special
 
@@ -11,6 +15,9 @@ from wattlaw.study.sources import MEASURED, source_of
 SHORT, _FEW_STEPS = 0.05, 10
 #: Blocks of a window that ``step_time_error`` is from, and windows that show their own scatter.
 _BLOCKS, _LEAST_WINDOWS = 10, 4
+#: An active run is measured for this time, without warm-up, before it may be stopped early, and
+#: shows an error of its step time by as many windows.
+_LEAST_S, _LEAST_ACTIVE = 10.0, 3
 
 
 def time_errors(windows: pd.DataFrame) -> pd.Series:
@@ -39,3 +46,32 @@ def are_short(table: pd.DataFrame) -> pd.Series:
     is_few = table["train_time_s"] < (_FEW_STEPS - 0.5) * table["step_time_s"]
     is_few &= (table["basis"] == "steps") & (table["launcher"].map(source_of) == MEASURED)
     return is_few | (table["time_error"] > SHORT)
+
+
+def step_time_so_far(
+    windows: Sequence[Mapping[str, Any]], nodes: int
+) -> tuple[float, float | None] | None:
+    """Return the step time of an active run and its error; None before 10 s are measured."""
+    by_host: dict[str, list[Mapping[str, Any]]] = {}
+    for row in windows:
+        is_whole = row["steps"] and row["duration_s"] and not (row["warmup"] or row["interrupted"])
+        if is_whole and row["phase"] in ("train", "steps"):
+            by_host.setdefault(row["host"], []).append(row)
+    seconds = [sum(row["duration_s"] for row in rows) for rows in by_host.values()]
+    if len(by_host) < nodes or min(seconds) < _LEAST_S:
+        return None
+    return max(map(_step_time, by_host.values()), key=lambda item: item[0])
+
+
+def _step_time(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float | None]:
+    # Steps of a window may be alike, and differ from those of another: the larger error counts.
+    steps = sum(row["steps"] for row in rows)
+    mean_s = sum(row["duration_s"] for row in rows) / steps
+    if len(rows) < _LEAST_ACTIVE:
+        return mean_s, None
+    between = within = 0.0
+    for row in rows:
+        relative = row["duration_s"] / row["steps"] / mean_s
+        between += row["steps"] / steps * (relative - 1) ** 2
+        within += row["steps"] * ((row["step_time_cv"] or 0.0) * relative) ** 2
+    return mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2))
