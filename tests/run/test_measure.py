@@ -202,8 +202,8 @@ def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_p
     assert found["gpu_energy_per_step_j"] == pytest.approx(200 * step_s, rel=0.05)
 
 
-def compare_waits(tmp_path, choice, parallelism, late_s, *, more=3):
-    """Compare what the hook and the script time; again where other processes were in the way."""
+def compare_waits(tmp_path, choice, parallelism, *, more=3):
+    """Bound what the hook times by what the script does; again if callbacks of DDP came late."""
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     options = ("--warmup-steps", "5", "--", sys.executable, *line, SCRIPTS / "ddp.py")
     found, done = told_of(tmp_path, *options, *choice, "--accumulate", "2", "--epochs", "8")
@@ -214,41 +214,44 @@ def compare_waits(tmp_path, choice, parallelism, late_s, *, more=3):
     assert found["tokens_per_sample"] is None
     results = [json.loads(text) for text in re.findall(r"RESULT (.*)", done.stdout)]
     # Of 80 backward passes, DDP does not show the last; two are a step.
-    waits_s = np.array([result["gradient_waits_s"] for result in results], float)
-    waits_s = waits_s.reshape(2, 40, 2).sum(2)
+    waits_s, passes_s = (
+        np.array([result[name] for result in results], float).reshape(2, 40, 2).sum(2)
+        for name in ("gradient_waits_s", "passes_s")
+    )
     store = Store(tmp_path)
     runs, epochs = store.pandas("runs"), store.pandas("epochs")
     steady = epochs[(epochs["phase"] == "steps") & ~epochs["warmup"].astype(bool)]
     begins, counts = steady["from_step"].astype(int), steady["steps"].astype(int)
     steps = np.concatenate([np.arange(a, a + b) for a, b in zip(begins, counts, strict=True)])
-    least_s = waits_s.min(0)[steps]
-    # A callback may be late on a busy machine. FSDP's copies are timed, its collectives here.
-    near_s = (0.004 if choice else 0.001) * len(steps)
-    expected_s = np.nansum([least_s, waits_s.mean(0)[steps] - least_s], axis=1)
-    seen_s = steady[["communication_s", "rank_wait_s"]].sum().to_numpy()
-    if more and (abs(seen_s - expected_s) > np.maximum(0.15 * expected_s, near_s)).any():
+    communication_s, rank_wait_s = steady[["communication_s", "rank_wait_s"]].sum()
+    # The script's collectives are within what is timed of FSDP, and both within its passes.
+    least_s, mean_s = np.nansum([waits_s.min(0)[steps], waits_s.mean(0)[steps]], axis=1)
+    short = (0.85 * least_s > communication_s) | (0.85 * mean_s > communication_s + rank_wait_s)
+    if more and short and not choice:
         again = tmp_path / "again"
         again.mkdir()
-        return compare_waits(again, choice, parallelism, late_s, more=more - 1)
-    assert seen_s == pytest.approx(expected_s, rel=0.15, abs=near_s)
-    assert steady["rank_wait_s"].sum() > 0.8 * late_s * len(steps)  # twice, mean of two ranks
+        return compare_waits(again, choice, parallelism, more=more - 1)
+    assert not short
+    assert communication_s <= passes_s.min(0)[steps].sum()
+    assert communication_s + rank_wait_s <= passes_s.mean(0)[steps].sum()
+    assert rank_wait_s > 0.8 * 0.01 * len(steps)  # twice, mean of two ranks
     (job,) = jobs_of(run_metrics(runs, epochs), "command")
     (observation,) = job.observations
-    share = steady["communication_s"].sum() / steady["duration_s"].sum()
+    share = communication_s / steady["duration_s"].sum()
     assert observation.communication_s == pytest.approx(share * observation.step_time_s)
     assert observation.waiting_s > 0
     return None
 
 
 @pytest.mark.parametrize(
-    ("choice", "parallelism", "late_s"),
-    [((), "ddp", 0.0), (("--fsdp", "1"), "fsdp", 0.01), (("--fsdp", "2"), "fsdp", 0.01)],
+    ("choice", "parallelism"),
+    [((), "ddp"), (("--fsdp", "1"), "fsdp"), (("--fsdp", "2"), "fsdp")],
     ids=["ddp", "fsdp1", "fsdp2"],
 )
 def test_what_ranks_wait_for_is_split_as_the_script_times_it_and_used_for_predictions(
-    tmp_path, choice, parallelism, late_s
+    tmp_path, choice, parallelism
 ):
-    compare_waits(tmp_path, choice, parallelism, late_s)
+    compare_waits(tmp_path, choice, parallelism)
 
 
 def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):

@@ -52,18 +52,24 @@ elif not args.alone:
 sampler = None if args.alone else DistributedSampler(data)
 loader = DataLoader(data, batch_size=args.batch_size, sampler=sampler)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-timer, gradient_waits_s = Timer(step_s=0.02), []
+timer, gradient_waits_s, passes_s = Timer(step_s=0.02), [], []
 for _ in range(args.epochs):
     for batches, (x, y) in enumerate(loader, 1):
+        begin_s = time.perf_counter()
         loss = torch.nn.functional.mse_loss(model(x), y)
-        if args.fsdp:  # one rank comes late to the backward pass
+        forward_s = time.perf_counter() - begin_s
+        if not args.alone:  # one rank comes late to the backward pass
             time.sleep(LATE_S * dist.get_rank())
-        elif not args.alone:  # what torch itself has timed in the backward pass before
+        if (
+            not args.alone and not args.fsdp
+        ):  # what torch itself has timed in the backward pass before
             torchs = model._get_ddp_logging_data()
             names = ("backward_comm_time", "backward_compute_comm_overlap_time")
             wait_ns, hidden_ns = (torchs.get(name, 0) for name in names)
             gradient_waits_s.append((wait_ns - hidden_ns) / 1e9)
+        begin_s = time.perf_counter()
         loss.backward()
+        passes_s.append(forward_s + time.perf_counter() - begin_s)
         if args.fsdp:
             gradient_waits_s.append(sum(collectives_s))
             collectives_s.clear()
@@ -74,6 +80,6 @@ for _ in range(args.epochs):
             optimizer.zero_grad()
 if not args.fsdp:  # torch has not shown the last one, and shows a wait in the pass after it
     gradient_waits_s = [*gradient_waits_s[1:], None]
-timer.end(gradient_waits_s=gradient_waits_s)
+timer.end(gradient_waits_s=gradient_waits_s, passes_s=passes_s)
 if not args.alone:
     dist.destroy_process_group()
