@@ -13,13 +13,9 @@ import os
 import re
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-
-import psutil
 
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError
@@ -53,7 +49,6 @@ from wattlaw.workloads import catalogue
 WORKER = "wattlaw.running.training.worker"
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
-_FORWARD_POLL_S = 0.2
 #: How often the shared folder is searched for failures of other nodes.
 _OTHERS_POLL_S = 1.0
 #: The last line of a traceback, and error messages of Python and argparse.
@@ -97,8 +92,10 @@ def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     live, code = folder.live(attempt), 1
     os.environ[AGENT_PID] = str(os.getpid())
     try:
-        with forward_signals():
-            code = _run(_wait_for_record(folder, attempt), folder, workers, node)
+        # Blocked for all that starts here: a signal to the full process tree kills neither the
+        # sampler nor a worker that still imports its libraries and unblocks it later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        code = _run(_wait_for_record(folder, attempt), folder, workers, node)
     except Exception as error:
         code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
@@ -154,7 +151,8 @@ def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node)
     # SIGTERM is a notice where Slurm sends it to announce the end.
     signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
     kills = failures.oom_kills()
-    failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
+    check = _OtherNodes(live, node).check
+    failed = run_ranks(line, workers, node, check, signals, forwards_notice=True)
     return _fail(live, *failures.reason_of_ranks(live, failed, kills)) if failed else 0
 
 
@@ -260,41 +258,6 @@ def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
 def _log(message: str) -> None:
     with contextlib.suppress(OSError):
         print(f"agent: {message}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def forward_signals() -> Iterator[None]:
-    """Forward the SIGUSR1 of this process to every worker; to be called on the main thread.
-
-    Workers that start after the signal get it too. Processes that are started in the block inherit
-    SIGUSR1 blocked, so that a signal to the full process tree kills neither the sampler nor a
-    worker that still imports its libraries. The worker unblocks it (``training.preemption``).
-    """
-    received: list[int] = []
-    is_over = threading.Event()
-
-    def forward() -> None:
-        # In this thread only.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-        signalled = set[psutil.Process]()
-        while not is_over.wait(_FORWARD_POLL_S):
-            for child in psutil.Process().children() if received else ():
-                with contextlib.suppress(psutil.Error):
-                    if child not in signalled and WORKER in child.cmdline():
-                        child.send_signal(signal.SIGUSR1)
-                        signalled.add(child)
-
-    with processes.handling([signal.SIGUSR1], lambda number, _: received.append(number)):
-        # In a thread, because the main thread waits for the ranks.
-        thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
-        thread.start()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 if __name__ == "__main__":
