@@ -166,8 +166,13 @@ class SlurmLauncher(Launcher):
         allocation.release()
         if self._unconfirmed.get(record.run_id) == self.poller.number:
             raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
+        submission = Submission(launch=self._launch, at=now())
+        submission.write(folder)
+        write_script(folder, self._launch)
+        claim_path(folder).unlink(missing_ok=True)  # of an earlier job
+        name = job_name(self.poller.tag, record.run_id)
         try:
-            job_id = self.submit(record, folder)
+            job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         except Unreachable as error:
             self._unconfirmed[record.run_id] = self.poller.number
             self._is_full = True
@@ -178,20 +183,10 @@ class SlurmLauncher(Launcher):
         except NotAvailable as error:
             self._refused_in_a_row += 1
             raise BadInput(f"{error} (launch.slurm)") from None
-        self._refused_in_a_row = 0
-        return self._attempt(record, folder, job_id)
-
-    def submit(self, record: RunRecord, folder: RunFolder) -> str:
-        """Submit the job of a run, in place of any earlier one, and return its id."""
-        submission = Submission(launch=self._launch, at=now())
-        submission.write(folder)
-        write_script(folder, self._launch)
-        claim_path(folder).unlink(missing_ok=True)
-        name = job_name(self.poller.tag, record.run_id)
-        job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
         self._submitted += 1
+        self._refused_in_a_row = 0
         submission.model_copy(update={"job_id": job_id}).write(folder)
-        return job_id
+        return self._attempt(record, folder, job_id)
 
     def detached_run_ids(self) -> Collection[str]:
         self.poller.poll()
@@ -219,11 +214,6 @@ class SlurmLauncher(Launcher):
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
         return SlurmAttempt(self, record, folder, job_id)
-
-    def submit_again(self, record: RunRecord, folder: RunFolder) -> str:
-        if self.allocate(record.spec) is None:
-            raise ResourcesBusy("the queue is full")
-        return self.submit(record, folder)
 
     def is_cancelled(self) -> bool:
         return Store(self._store).was_cancelled_since(self._cancelled_before)
