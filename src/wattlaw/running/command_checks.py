@@ -28,8 +28,7 @@ def check_own_ranks(study: Study) -> None:
     for index, spec in enumerate(study.workloads):
         starter = find_rank_starter(spec.command or ())
         most = max(max(sweep.gpus) for sweep in _sweeps(study, spec))
-        is_local = study.launch.kind == "local"
-        if starter is not None and (started := starter.fault(most, is_local=is_local)) is not None:
+        if starter is not None and (started := starter.fault(most)) is not None:
             times = "once" if most == 1 else f"once per GPU, up to {most} times"
             own = starter.program if starter.program in ("torchrun", "mpirun", "srun") else None
             how = f"; launch_with: {own} starts the ranks with {own}" if own else ""

@@ -9,18 +9,14 @@ import time
 from pathlib import Path
 from typing import Self
 
-import psutil
-
 from wattlaw.common import machine
 from wattlaw.common.files import write_text
-from wattlaw.common.processes import descendants
 from wattlaw.running.instrumentation import STEPS_FOLDER
-from wattlaw.running.instrumentation.observer import REMEDY, RUN, StepObserver
+from wattlaw.running.instrumentation.observer import RUN, StepObserver
 from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import FIRST_OUTPUT, host_name, threads_of
-from wattlaw.running.training.rank_starters import find_rank_starter
 from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts
 from wattlaw.study.model import RunSpec
@@ -93,20 +89,8 @@ class CommandSteps:
 
     def wrong_ranks(self) -> str | None:
         if self._wrong_ranks is None:
-            gpus = self._spec.setting.gpus
-            self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)
+            self._wrong_ranks = self._observer.wrong_ranks(self._spec.setting.gpus)
         return self._wrong_ranks
-
-    def _rank_starter(self, gpus: int) -> str | None:
-        if self._spec.workload.launch_with not in ("auto", "none"):
-            return None
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(psutil.Error):
-                starter = find_rank_starter(psutil.Process(pid).cmdline())
-                fault = None if starter is None else starter.fault(gpus)
-                if starter is not None and fault is not None:
-                    return f"process {pid} is {starter.program}, which {fault}; {REMEDY}"
-        return None
 
     def were_complete(self) -> bool:
         """Say whether ranks of this host failed because those of another were ended."""

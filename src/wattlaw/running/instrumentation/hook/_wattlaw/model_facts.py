@@ -29,11 +29,6 @@ def process_group() -> dict[str, Any]:
     if distributed.is_available() and distributed.is_initialized():
         rank, backend = distributed.get_rank(), distributed.get_backend()
         return {"rank": rank, "backend": backend, "world_size": distributed.get_world_size()}
-    horovod = sys.modules.get("horovod.torch")
-    if horovod is not None and horovod.is_initialized():
-        _seen.add("ddp")
-        layouts.add_data_parallel(horovod.size(), horovod.rank())
-        return {"rank": horovod.rank(), "backend": "horovod", "world_size": horovod.size()}
     return {"world_size": None}
 
 
@@ -184,7 +179,27 @@ def see_autocast(module: Any, recorder: Any) -> None:
     observe(module.autocast, "__enter__", recorder, see)
 
 
+def _made(see: Callable[[Any], None], *names: str) -> Callable[[Any, Any], None]:
+    """Show each new object of a class, the first of ``names`` that its module has, to ``see``."""
+
+    def see_module(module: Any, recorder: Any) -> None:
+        owner = next(getattr(module, name) for name in names if hasattr(module, name))
+        _after_init(owner, recorder, see)
+
+    return see_module
+
+
+def _see_model(model: Any) -> None:
+    if all(config is not model.config for config in _configs):
+        _configs.append(model.config)
+
+
 see_data_parallel = _sees("other", "DataParallel")
+see_meshes = _made(layouts.add_mesh, "DeviceMesh")
+see_stages = _made(layouts.add_stage, "_PipelineStageBase")
+see_schedules = _made(layouts.add_schedule, "_PipelineSchedule")
+see_zero1 = _made(layouts.add_zero1, "ZeroRedundancyOptimizer", "DistributedOptimizer")
+see_transformers = _made(_see_model, "PreTrainedModel")
 #: The functions in which FSDP waits, of modules or classes; the last one ends a backward pass.
 _see_waits_of_fsdp = _sees(
     "fsdp",
@@ -214,23 +229,6 @@ def see_fully_shard(module: Any, recorder: Any) -> None:
     _after_init(module.FSDPParamGroup, recorder, layouts.add_fsdp2)
 
 
-def see_meshes(module: Any, recorder: Any) -> None:
-    _after_init(module.DeviceMesh, recorder, layouts.add_mesh)
-
-
-def see_stages(module: Any, recorder: Any) -> None:
-    _after_init(module._PipelineStageBase, recorder, layouts.add_stage)
-
-
-def see_schedules(module: Any, recorder: Any) -> None:
-    _after_init(module._PipelineSchedule, recorder, layouts.add_schedule)
-
-
-def see_zero1(module: Any, recorder: Any) -> None:
-    owner = getattr(module, "ZeroRedundancyOptimizer", None) or module.DistributedOptimizer
-    _after_init(owner, recorder, layouts.add_zero1)
-
-
 def see_checkpointing(module: Any, recorder: Any) -> None:
     def see(kind: str) -> Callable[[Any], bool]:
         def see_call(_: Any) -> bool:
@@ -251,14 +249,6 @@ def see_checkpointing(module: Any, recorder: Any) -> None:
         return forward(*arguments, **named)
 
     module.CheckpointFunction.forward = staticmethod(call)
-
-
-def see_transformers(module: Any, recorder: Any) -> None:
-    def see(model: Any) -> None:
-        if all(config is not model.config for config in _configs):
-            _configs.append(model.config)
-
-    _after_init(module.PreTrainedModel, recorder, see)
 
 
 def config() -> dict[str, Any] | None:
