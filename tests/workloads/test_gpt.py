@@ -12,8 +12,8 @@ from reduced import WORKLOADS
 from wattlaw.common.errors import BadInput
 from wattlaw.running.campaign import Campaign
 from wattlaw.running.local import LocalLauncher
+from wattlaw.running.planning import check_layout
 from wattlaw.running.training.flops import flops_per_sample
-from wattlaw.running.training.layout_checks import check_layout
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.study.plan import expand

@@ -28,9 +28,8 @@ from wattlaw.running.instrumentation import instrumented_environment
 from wattlaw.running.instrumentation.observer import RUN, StepObserver
 from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
-from wattlaw.running.job_step import JobStep
 from wattlaw.running.node_setup import lease_boards, restore_stale_limits
-from wattlaw.running.recording import Recording
+from wattlaw.running.recording import JobStep, Recording
 from wattlaw.running.training.environment import threads_of
 from wattlaw.running.training.failures import KILLED_FOR_MEMORY, oom_kills
 from wattlaw.store.record import RunRecord

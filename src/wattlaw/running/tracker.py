@@ -18,8 +18,7 @@ from pydantic import JsonValue
 from wattlaw.common.errors import BadInput
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.instrumentation.hook._wattlaw.device_times import TORCH_GPUS
-from wattlaw.running.job_step import JobStep, first_number
-from wattlaw.running.recording import NestedRecording, Recording
+from wattlaw.running.recording import JobStep, NestedRecording, Recording, first_number
 from wattlaw.running.run_logger import result_logger
 from wattlaw.running.steps import Step, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result

@@ -327,7 +327,7 @@ class Training:
     def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
         """Without DDP, because ranks may have different numbers of batches.
 
-        Ranks that share a model have equal ones (``layout_checks``).
+        Ranks that share a model have equal ones (``planning.check_layout``).
         """
         ranks = self._ranks
         self._plain.eval()
