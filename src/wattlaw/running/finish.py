@@ -210,25 +210,14 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
         if not os.path.lexists(path):
             notes.append(f"the sampler of {host} ended without a report; telemetry ends early")
             continue
-        for report in _read([path], _SAMPLER, "its report", notes):
-            if report.host == host:
-                reports.append(report)
-            else:
-                wrong = f"{path.name} names host {report.host!a}"
-                notes.append(f"{wrong}, not the host of its file name; it is ignored")
+        reports += _read([path], _SAMPLER, "its report", notes)
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return reports
 
 
 def _facts(live: Path, notes: list[str]) -> Facts:
-    what, by_host = "the host's facts (hardware, software, model)", list[Facts]()
-    for path in sorted(live.glob("facts.*.json")):
-        host = path.name.removeprefix("facts.").removesuffix(".json")
-        for facts in _read([path], _FACTS, what, notes):
-            if host in facts.hosts:
-                by_host.append(facts)
-            else:
-                notes.append(f"{path.name} does not name its host, and {what} is missing")
+    what = "the host's facts (hardware, software, model)"
+    by_host = list(_read(live.glob("facts.*.json"), _FACTS, what, notes))
     if not by_host:
         return Facts()
     hosts = tuple(host for facts in by_host for host in facts.hosts)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
-from wattlaw.running.steps import Floats, Mask, drift, step_time_columns
+from wattlaw.running.steps import Floats, Mask, drift, drift_note, step_time_columns
 from wattlaw.store.record import Facts
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -245,9 +245,8 @@ def _measured(
             "all, such as an evaluation or a checkpoint; they are left out"
         )
     is_steady &= ~is_pause
-    change = drift(steps_s[is_steady])
-    if change is not None:
-        notes.append(f"the step time changes by {100 * change:+.0f} % within the measured steps")
+    if (note := drift_note(steps_s[is_steady])) is not None:
+        notes.append(note)
     before = _windows(is_warmup, end_s, samples, parts_s, warmup=True)
     measured = _windows(is_steady, end_s, samples, parts_s, warmup=False)
     counts = [window["samples"] for window in measured]
@@ -258,7 +257,7 @@ def _measured(
         **step_time_columns(steps_s[is_steady]),
         "pauses": pauses,
         "pause_s": pause_s,
-        "drift": change,
+        "drift": drift(steps_s[is_steady]),
     }
 
 

@@ -6,13 +6,14 @@ once per GPU.
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import NamedTuple
 
 from wattlaw.common.errors import BadInput
 
 
-class RankStarter(NamedTuple):
+@dataclass(frozen=True)
+class RankStarter:
     """A program that starts ranks; ``count`` is the word that says how many on a node, if any."""
 
     program: str

@@ -90,7 +90,7 @@ def _train(folder: RunFolder, attempt: int) -> None:
     os.environ.setdefault(DATA_CACHE, str(folder.data_cache_path))
     metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
-    with process_group() as ranks:
+    with process_group(spec.setting.tp) as ranks:
         torch.manual_seed(record.seed)
         model = new_model(workload, spec.setting, ranks)
         training = Training(workload, model, spec, record.seed, ranks)
@@ -133,9 +133,8 @@ def _peak_memory_bytes(ranks: "Ranks") -> int:
     return processes.peak_resident_bytes() or 0
 
 
-def _layout(spec: RunSpec, world: int) -> dict[str, Any]:
+def _layout(spec: RunSpec, copies: int) -> dict[str, Any]:
     setting, work = spec.setting, catalogue.work(spec.workload)
-    copies = world // setting.tp
     accumulation = spec.gradient_accumulation
     return {
         **{name: getattr(setting, name) for name in _SIZES},
@@ -183,7 +182,7 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
         world_size=ranks.world,
         backend=torch.distributed.get_backend(),
         parallelism=kind,
-        **_layout(spec, ranks.world),
+        **_layout(spec, ranks.copies),
         workers_cooperate=True,
         software=machine.software(_PACKAGES) | {name: v for name, v in versions.items() if v},
     )
