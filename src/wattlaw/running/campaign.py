@@ -389,11 +389,8 @@ class Campaign:
         if ended.reason is not None:
             record = failed_attempt(run.record, run.folder, ended.reason)
         else:
-            try:
-                record = finish(run.record, run.folder)
-                record = record.model_copy(update={"notes": (*record.notes, *ended.notes)})
-            except Exception as error:  # one run must not end the campaign
-                record = failed(run.record, f"could not be finished: {one_line(error)}")
+            record = finish(run.record, run.folder)
+        record = record.model_copy(update={"notes": (*record.notes, *ended.notes)})
         self._end(record, run.folder, run.lock)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:

@@ -60,12 +60,16 @@ def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
+    """Return the record of an attempt whose processes succeeded; it failed without its windows."""
     damage: list[str] = []
-    missing = missing_windows(record, merged_windows(record, folder, damage)[0])
-    if missing is not None and damage:
-        missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
-    missing = missing or _stop(record, folder)
-    return failed(record, missing) if missing is not None else finalize_run(record, folder)
+    try:
+        missing = missing_windows(record, merged_windows(record, folder, damage)[0])
+        if missing is not None and damage:
+            missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
+        missing = missing or _stop(record, folder)
+        return failed(record, missing) if missing is not None else finalize_run(record, folder)
+    except Exception as error:  # it must not end a campaign or a job
+        return failed(record, f"could not be finished: {failures.reason_of(error)}")
 
 
 def merged_windows(

@@ -204,10 +204,8 @@ class _Driver:
         """Return the exit code. srun may return 0 although its tasks were killed: files count."""
         refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
         if refused or reason is not None:
-            # A limit that cannot be set skips the run; packages that are missing fail it.
-            is_failed = not refused or any(one.get("status") == "failed" for one in refused)
             refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
-            self._end(record, "failed" if is_failed else "skipped", refusals or reason or "")
+            self._end(record, "skipped" if refused else "failed", refusals or reason or "")
             return 0
         codes = self._node_codes(live)
         lost = [name for name in self._nodes if name not in codes]
@@ -264,13 +262,7 @@ class _Driver:
         self._wait_until(
             lambda: missing_windows(record, merged_windows(record, self._folder)[0]) is None, live
         )
-        try:
-            after = finish(record, self._folder)
-        except OSError:
-            raise
-        except Exception as error:  # the run fails, not the driver
-            self._end(record, "failed", f"could not be finished: {one_line(error)}")
-            return
+        after = finish(record, self._folder)
         after = after.model_copy(update={"finished_at": now()})
         self._write(after)
         if after.status == "done":

@@ -35,7 +35,6 @@ from wattlaw.running.training.rank_processes import Node
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.setting import Setting
-from wattlaw.workloads import catalogue
 
 
 def begun_path(live: Path, node: str) -> Path:
@@ -74,12 +73,6 @@ def main() -> int:
 
         signal.signal(signal.SIGTERM, notify)
     begun_path(live, node).touch()
-    try:
-        catalogue.check_installed(record.spec.workload)
-    except NotAvailable as error:  # before it trains, so that one line says why
-        refused = {"reason": f"{node}: {error} ({sys.executable})", "status": "failed"}
-        write_text(live / f"refused.{node}.json", json.dumps(refused))
-        return os.EX_UNAVAILABLE
     launch, workers = submission.launch, options.workers
     if (cores := processes.cores()) < workers:
         note = f"{node}: the job has {plural(cores, 'core')} for {workers} workers"

@@ -7,7 +7,6 @@ agents of the others end theirs.
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import re
@@ -123,6 +122,10 @@ def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
 def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     live, measure = folder.live(record.attempts), record.spec.measure
     live.mkdir(parents=True, exist_ok=True)
+    try:
+        catalogue.check_installed(record.spec.workload)
+    except NotAvailable as error:  # before it trains, so that one line says why
+        raise NotAvailable(f"{host_name()}: {error} ({sys.executable})") from None
     is_command = record.spec.workload.command is not None
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
     sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
@@ -141,11 +144,6 @@ def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
 
 
 def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
-    if importlib.util.find_spec("torch") is None:
-        raise NotAvailable(
-            "torch is not installed; the ranks of a workload need it; try: "
-            'pip install "wattlaw[train]"'
-        )
     line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
     live = folder.live(record.attempts)
     # SIGTERM is a notice where Slurm sends it to announce the end.
@@ -159,7 +157,6 @@ def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node)
 def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     live, spec = folder.live(record.attempts), record.spec
     program = spec.workload.launch_with
-    catalogue.check_launch_program(program)
     values: dict[str, object] = {
         **setting_values(spec.setting),
         **spec.measure.model_dump(),
