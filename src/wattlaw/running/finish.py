@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from wattlaw.common.errors import one_line
 from wattlaw.common.files import read_text, write_text
@@ -200,9 +200,6 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
             yield kind.validate_json(read_text(path))
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or one_line(error)[:200]
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                problem = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
             notes.append(f"cannot read {path.name}: {problem}; {what} is missing from the run")
 
 

@@ -76,8 +76,6 @@ class SlurmLauncher(Launcher):
         #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
         self._submitted_at, self._submitted, self._is_full = 0, 0, False
         self._watched: set[str] = set()
-        #: Runs whose submission was not confirmed, with the number of the last poll before it.
-        self._unconfirmed: dict[str, int] = {}
         self._cancelled_before = Store(store).cancelled_at()
         self._refused_in_a_row = 0
 
@@ -164,8 +162,6 @@ class SlurmLauncher(Launcher):
     def start(self, record: RunRecord, folder: RunFolder, allocation: Allocation) -> SlurmAttempt:
         """Raises ``BadInput`` if the site refuses the job, ``ResourcesBusy`` if it may be later."""
         allocation.release()
-        if self._unconfirmed.get(record.run_id) == self.poller.number:
-            raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
         submission = Submission(launch=self._launch, at=now())
         submission.write(folder)
         write_script(folder, self._launch)
@@ -173,13 +169,9 @@ class SlurmLauncher(Launcher):
         name = job_name(self.poller.tag, record.run_id)
         try:
             job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
-        except Unreachable as error:
-            self._unconfirmed[record.run_id] = self.poller.number
+        except (Unreachable, ResourcesBusy) as error:  # the job may be in the queue all the same
             self._is_full = True
             raise ResourcesBusy(str(error)) from None
-        except ResourcesBusy:
-            self._is_full = True
-            raise
         except NotAvailable as error:
             self._refused_in_a_row += 1
             raise BadInput(f"{error} (launch.slurm)") from None

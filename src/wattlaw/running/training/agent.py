@@ -187,7 +187,7 @@ def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node)
             steps.write(start_ns, time.perf_counter() - start_s)
             raise
         duration_s = time.perf_counter() - start_s
-        if (wrong := steps.wrong_ranks()) is not None:
+        if (wrong := steps.wrong_ranks(spec.setting.gpus)) is not None:
             code = _fail(live, "error", wrong)
         elif (failed or launcher_code) and not steps.were_complete():
             kind: failures.Kind = "exited"
