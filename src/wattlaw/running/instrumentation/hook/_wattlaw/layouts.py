@@ -25,7 +25,9 @@ _STRATEGIES = {
     "HYBRID_SHARD": "hsdp", "_HYBRID_SHARD_ZERO2": "hsdp",
 }  # fmt: skip
 _STAGES = ("none", "zero1", "zero2", "zero3")
-#: What the classes in use have shown; it survives a fork. ``data`` is how many ranks share
+#: Kinds of parallelism whose classes are in use; as what follows, it survives a fork.
+kinds: set[str] = set()
+#: What the classes in use have shown. ``data`` is how many ranks share
 #: gradients, the number of this one among them, and the dimensions of their mesh.
 _seen: dict[str, Any] = {}
 #: Named meshes: for each dimension its kind, its size and the place of this rank.
@@ -41,11 +43,13 @@ def add_mesh(mesh: Any) -> None:
 
 
 def add_data_parallel(ranks: int, rank: int) -> None:
+    kinds.add("ddp")
     _seen.setdefault("sharding", "none")
     _seen.setdefault("data", (ranks, rank, 0))
 
 
 def add_fsdp1(fsdp: Any) -> None:
+    kinds.add("fsdp")
     ranks, rank = fsdp.process_group.size(), fsdp.process_group.rank()
     between = getattr(fsdp, "_inter_node_pg", None)
     if between is not None:
@@ -56,6 +60,7 @@ def add_fsdp1(fsdp: Any) -> None:
 
 def add_fsdp2(group: Any) -> None:
     """Add a group of parameters; ``fsdp`` gathers them again for the backward pass."""
+    kinds.add("fsdp")
     info = group.mesh_info
     copies, shards = (
         getattr(info, f"{what}_mesh_size", None) or 1 for what in ("replicate", "shard")
@@ -91,6 +96,7 @@ def add_checkpointing(kind: str) -> None:
 
 
 def add_deepspeed(engine: Any) -> None:
+    kinds.add("deepspeed")
     world = sys.modules["torch"].distributed.get_world_size()
     grid = getattr(engine.module, "_grid", None)  # of a pipeline
     pp = grid.get_pipe_parallel_world_size() if grid is not None else 1
