@@ -19,7 +19,7 @@ from typing import Any
 
 from wattlaw.common import crash
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.common.files import read_text, write_text
+from wattlaw.common.files import read_text
 from wattlaw.common.isolation import isolate, isolated_python
 from wattlaw.running.finish import (
     failed,
@@ -125,9 +125,7 @@ class _Driver:
     def _begin(self, old: RunRecord) -> RunRecord:
         record = old
         if old.status == "running":  # an attempt without an end was interrupted
-            stopped = _read_json(self._folder.live(old.attempts) / "interrupted.json")
-            reason = str(stopped.get("reason", "the job was requeued"))
-            record = interrupted(old, self._folder, reason)
+            record = interrupted(old, self._folder, "the job was requeued")
             if record.status == "failed":
                 return record
         of_job = {
@@ -212,7 +210,7 @@ class _Driver:
         if not lost and not any(codes.values()):
             if (live / "stopped.json").exists():
                 notice = "preemption notice from Slurm (SIGUSR1)"
-                return self._interrupt(record, live, notice)
+                return self._interrupt(record, notice)
             self._finish(record, live)
             return 0
         # Slurm terminates a node (SIGTERM) as the first step of a preemption.
@@ -222,7 +220,7 @@ class _Driver:
         if is_interrupted and failures.cause(live) is None:
             why = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
             failure = failures.first_failure(live)
-            return self._interrupt(record, live, f"{why}; {failure.reason}" if failure else why)
+            return self._interrupt(record, f"{why}; {failure.reason}" if failure else why)
         reason = failure_reason(self._folder, record.attempts, code)
         ended = failed_attempt(record, self._folder, reason)
         self._write(ended.model_copy(update={"finished_at": now()}))
@@ -240,14 +238,12 @@ class _Driver:
         self._wait_until(are_complete, live)
         return codes
 
-    def _interrupt(self, record: RunRecord, live: Path, reason: str) -> int:
+    def _interrupt(self, record: RunRecord, reason: str) -> int:
         """Record an interruption and requeue the job; return the exit code.
 
         After SIGTERM the reason is unknown. The record stays, and Slurm's state of the job decides.
         """
         if self._signals.terminate:
-            reason = f"{reason}; terminated (SIGTERM)"
-            write_text(live / "interrupted.json", json.dumps({"reason": reason}))
             return INTERRUPTED
         after = interrupted(record, self._folder, reason)
         self._write(after)
