@@ -107,7 +107,7 @@ def test_a_run_has_its_layout_and_its_peak_memory_as_columns(tmp_path):
     run = replace(run, spec=run.spec.model_copy(update={"setting": setting}))
     store = Store(tmp_path / "store")
     store.create()
-    launcher = LocalLauncher(study.launch, gpus=[], boards=[])
+    launcher = LocalLauncher(study.launch, gpus=[], board_of={})
     outcome = Campaign(study, [run], store, launcher, []).run()
     assert outcome.done == 1, store.records()
     (row,) = store.pandas("runs").to_dict("records")
