@@ -15,7 +15,6 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from wattlaw.common import crash
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
@@ -171,7 +170,7 @@ class _Driver:
                 continue
             if limit_s is not None and time.monotonic() - self._begun_s > limit_s:
                 reason = f"time limit of {limit_s:g} s reached (launch.timeout_s)"
-            elif any(live.glob("refused.*.json")):
+            elif _refusals(live):
                 reason = "refused"
             if reason is not None:
                 process.terminate()
@@ -200,10 +199,11 @@ class _Driver:
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
         """Return the exit code. srun may return 0 although its tasks were killed: files count."""
-        refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
-        if refused or reason is not None:
-            refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
-            self._end(record, "skipped" if refused else "failed", refusals or reason or "")
+        if refusals := _refusals(live):
+            self._end(record, "skipped", "; ".join(refusals))
+            return 0
+        if reason is not None:
+            self._end(record, "failed", reason)
             return 0
         codes = self._node_codes(live)
         lost = [name for name in self._nodes if name not in codes]
@@ -231,8 +231,9 @@ class _Driver:
 
         def are_complete() -> bool:
             for name in self._nodes:
-                with contextlib.suppress(ValueError, KeyError):
-                    codes[name] = int(_read_json(live / f"ended.{name}.json")["code"])
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                    text = (live / f"ended.{name}.json").read_text(encoding="utf-8")
+                    codes[name] = int(json.loads(text)["code"])
             return len(codes) == len(self._nodes) or self._signals.terminate
 
         self._wait_until(are_complete, live)
@@ -286,12 +287,8 @@ class _Driver:
             time.sleep(_POLL_S)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _refusals(live: Path) -> list[str]:
+    return [one.reason for one in failures.read_failures(live) if one.kind == "refused"]
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ from wattlaw.running.node_setup import (
     worker_environment,
 )
 from wattlaw.running.slurm.submission import read_submission
+from wattlaw.running.training import failures
 from wattlaw.running.training.agent import run_agent
 from wattlaw.running.training.environment import HOST, WARNS, threads_of
 from wattlaw.running.training.rank_processes import Node
@@ -90,7 +91,7 @@ def main() -> int:
         reason = f"{node}: {one_line(error)}"
         if launch.slurm.limits == "own" and isinstance(error, NotPermitted):
             reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
-        write_text(live / f"refused.{node}.json", json.dumps({"reason": reason}))
+        failures.write_failure(live, node, "refused", reason)
         return os.EX_UNAVAILABLE
 
 

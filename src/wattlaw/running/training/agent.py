@@ -227,7 +227,7 @@ class _OtherNodes:
             with contextlib.suppress(OSError):  # a moment of a shared file system
                 names = [path.name for path in self._live.iterdir()]
             for name in names:
-                if name.startswith(("failure.", "refused.")):
+                if name.startswith("failure."):
                     raise _FailedElsewhere(f"ended because another node failed ({name})")
         return False
 
