@@ -5,7 +5,7 @@ import os
 import re
 import socket
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
@@ -16,6 +16,7 @@ from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import open_regular, read_text, write_text
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry.sampler import SamplerProcess
+from wattlaw.running.instrumentation.hook._wattlaw.layouts import first_number
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import ATTEMPT, RUN_FOLDER, host_name
 from wattlaw.running.training.failures import first_failure, write_failure
@@ -102,11 +103,6 @@ def _wait_for(folder: Path, pattern: str, files: int, most_s: float) -> int:
     while (count := len([*folder.glob(pattern)])) < files and time.monotonic() < end_s:
         time.sleep(_POLL_S)
     return count
-
-
-def first_number(variables: Iterable[str]) -> int | None:
-    values = (os.environ.get(name, "") for name in variables)
-    return next((int(text) for text in values if re.fullmatch("[0-9]{1,7}", text)), None)
 
 
 class Recording:

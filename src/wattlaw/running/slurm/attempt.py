@@ -4,7 +4,6 @@ import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
@@ -86,18 +85,12 @@ class QueuePoller:
     def status_message(self) -> str | None:
         if self.error is not None:
             return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
-        return queue_message(self.active().values())
-
-
-def queue_message(jobs: Iterable[Job]) -> str | None:
-    listed = list(jobs)
-    if not listed:
-        return None
-    states = Counter(job.state.lower() for job in listed)
-    reasons = Counter(job.reason for job in listed if job.is_queued and job.reason != "None")
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-    return f"Slurm: {counts}{reason}"
+        jobs = self.active().values()
+        states = Counter(job.state.lower() for job in jobs)
+        reasons = Counter(job.reason for job in jobs if job.is_queued and job.reason != "None")
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+        return f"Slurm: {counts}{reason}" if jobs else None
 
 
 class SlurmAttempt:

@@ -7,9 +7,21 @@ torch's own classes, which follow from the ranks that share gradients and parame
 from __future__ import annotations
 
 import math
+import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+#: Environment variables of launchers, by what they say.
+LAUNCHERS = {
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
+    "env_world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "local_world_size": (
+        "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    ),
+    "launched_rank": ("WATTLAW_LAUNCHED_RANK",),
+}  # fmt: skip
 #: Names of mesh dimensions, by what they divide: those of torch's and torchtitan's examples.
 _DIMENSIONS = {
     "tp": ("tp", "tensor", "tensor_parallel"),
@@ -32,6 +44,19 @@ kinds: set[str] = set()
 _seen: dict[str, Any] = {}
 #: Named meshes: for each dimension its kind, its size and the place of this rank.
 _meshes: list[tuple[tuple[str | None, int, int], ...]] = []
+
+
+def launched() -> dict[str, int | None]:
+    return {what: first_number(names) for what, names in LAUNCHERS.items()}
+
+
+def first_number(variables: Iterable[str]) -> int | None:
+    """Return the number in the first variable of the environment that has one."""
+    for name in variables:
+        text = os.environ.get(name, "")
+        if text.isdigit() and text.isascii() and len(text) < 8:
+            return int(text)
+    return None
 
 
 def add_mesh(mesh: Any) -> None:
