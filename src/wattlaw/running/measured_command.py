@@ -20,7 +20,6 @@ from wattlaw.common.isolation import user_environment
 from wattlaw.common.processes import handling
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.measure.devices.inventory import visible_devices
-from wattlaw.measure.limits.guard import LimitLease
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running.command_processes import CommandProcesses
 from wattlaw.running.finish import write_limits
@@ -140,7 +139,12 @@ def measure(
         ended = _run(command, environment, observer)
         duration_s = ended.at_s - start_s
     finally:
-        notes += _release(lease)
+        try:
+            if lease is not None:
+                lease.release()
+        except NotAvailable as error:
+            print(f"wattlaw: {error}", file=sys.stderr)
+            notes.append(str(error))
     recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
     threads = steps.threads_per_worker or threads_of(environment)
@@ -176,16 +180,6 @@ def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]
     words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
     given = {name: value for name, value in vars(part).items() if value is not None}
     return {"command": [*words], **given}
-
-
-def _release(lease: LimitLease | None) -> list[str]:
-    try:
-        if lease is not None:
-            lease.release()
-    except NotAvailable as error:
-        print(f"wattlaw: {error}", file=sys.stderr)
-        return [str(error)]
-    return []
 
 
 @dataclass(frozen=True)

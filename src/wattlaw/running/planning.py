@@ -213,13 +213,6 @@ def _sweeps(study: Study, spec: WorkloadSpec) -> list[Sweep]:
     return [sweep for sweep in study.sweeps if spec.name in (sweep.workloads or [spec.name])]
 
 
-def _wide_layers(specs: Iterable[RunSpec]) -> list[str]:
-    placed = {(spec.setting.tp, spec.setting.gpus // spec.nodes) for spec in specs}
-    wide = [f"tp {tp} with {gpus} GPUs of a node" for tp, gpus in sorted(placed) if gpus % tp]
-    text = "tensor parallelism between nodes exchanges data in every layer; most networks slow it"
-    return [f"{', '.join(wide)}: {text}"] if wide else []
-
-
 class Forecast(NamedTuple):
     """What is known of runs before they start.
 
@@ -245,8 +238,15 @@ def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
     for repeats in by_setting.values():
         if (reason := examined.unsupported_reason(repeats[0].spec)) is not None:
             skipped |= {run.run_id: reason for run in repeats}
-    warnings = [*_wide_layers(specs), *command_warnings(study, planned.runs)]
-    warnings += examined.warnings(specs)
+    warnings = [*command_warnings(study, planned.runs), *examined.warnings(specs)]
+    placed = {(spec.setting.tp, spec.setting.gpus // spec.nodes) for spec in specs}
+    wide = [f"tp {tp} with {gpus} GPUs of a node" for tp, gpus in sorted(placed) if gpus % tp]
+    if wide:
+        warnings.insert(
+            0,
+            f"{', '.join(wide)}: tensor parallelism between nodes exchanges data in every layer; "
+            "most networks slow it",
+        )
     return Forecast(skipped, warnings, [*examined.missing(study)], examined.is_of_machine)
 
 

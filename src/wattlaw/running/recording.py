@@ -43,7 +43,6 @@ class JobStep:
 
     id: str
     nodes: int
-    tasks: int
     task: int
     local_task: int  # among those of this host
 
@@ -51,12 +50,12 @@ class JobStep:
     def of_environment(cls) -> "JobStep | None":
         ids = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT")
         step = "-".join(os.environ.get(name, "0") for name in ids)
-        names = ("STEP_NUM_NODES", "STEP_NUM_TASKS", "PROCID", "LOCALID")
+        if (first_number(["SLURM_STEP_NUM_TASKS"]) or 1) < 2 or not re.fullmatch("[0-9-]+", step):
+            return None
+        names = ("STEP_NUM_NODES", "PROCID", "LOCALID")
         read = (first_number([f"SLURM_{name}"]) for name in names)
         numbers = [number for number in read if number is not None]
-        if len(numbers) < len(names) or numbers[1] < 2 or not re.fullmatch("[0-9-]+", step):
-            return None
-        return cls(step, *numbers)
+        return cls(step, *numbers) if len(numbers) == len(names) else None
 
     def announce(self, store: Store, what: str, folder: RunFolder) -> None:
         write_text(self._path(store, what), folder.run_id)

@@ -75,11 +75,19 @@ def main() -> int:
         signal.signal(signal.SIGTERM, notify)
     begun_path(live, node).touch()
     launch, workers = submission.launch, options.workers
-    if (cores := processes.cores()) < workers:
+    cores = processes.cores()
+    if cores < workers:
         note = f"{node}: the job has {plural(cores, 'core')} for {workers} workers"
         advice = f"{note}; set launch.slurm.cpus_per_worker"
         write_text(live / f"notes.{node}.cores.json", json.dumps([advice]))
-    _set_environment(launch, workers)
+    # Without a number by the study or OMP_NUM_THREADS, a worker has its share of the cores of the
+    # job, or of a full node if the site does not assign cores, so that runs with one and with
+    # several workers are comparable.
+    is_assigned = cores < (os.cpu_count() or 1)
+    sharing = workers if is_assigned else launch.gpus_per_node or workers
+    share = launch.slurm.cpus_per_worker or max(1, cores // sharing)
+    threads = launch.threads_per_worker or threads_of(os.environ) or share
+    os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
     place = Node(number, options.nodes, options.address, options.port)
     if options.nodes == 1:
         place = Node()
@@ -93,19 +101,6 @@ def main() -> int:
             reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
         failures.write_failure(live, node, "refused", reason)
         return os.EX_UNAVAILABLE
-
-
-def _set_environment(launch: Launch, workers: int) -> None:
-    """Threads that neither the study nor OMP_NUM_THREADS says are a worker's share of the cores of
-    the job, or of a full node if the site does not assign cores, so that runs with one and with
-    several workers are comparable.
-    """
-    cores = processes.cores()
-    is_assigned = cores < (os.cpu_count() or 1)
-    sharing = workers if is_assigned else launch.gpus_per_node or workers
-    share = launch.slurm.cpus_per_worker or max(1, cores // sharing)
-    threads = launch.threads_per_worker or threads_of(os.environ) or share
-    os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
 
 
 @contextlib.contextmanager
