@@ -1,5 +1,6 @@
 """The first study of a script, from what one short run of it has shown and from the machine."""
 
+import json
 import math
 import re
 import shlex
@@ -239,7 +240,7 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
     text = _text(seen, machine, words, sweeps, layouts, steps)
-    runs = expand(Study.model_validate(yaml.safe_load(text)))
+    runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
     gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
     text += (
         f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {gpu_hours:.2g}}}"
