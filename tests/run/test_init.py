@@ -172,6 +172,12 @@ def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(
     assert any("too few" in note for note in study.notes) == is_noted
 
 
+@pytest.mark.parametrize("script", ["5.py", "null.py", "1e5.py", "2026-01-01.py"])
+def test_the_name_of_a_study_is_a_text(tmp_path, script):
+    study = study_of(tmp_path, replace(SEEN, command=("python", script, "-b", "64")))
+    assert study.name == script.removesuffix(".py")
+
+
 def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):
     """30 GB of 80 GB: twice the local batch fits, four times may need 120 GB."""
     machine = replace(EIGHT, memory_gb=80.0)

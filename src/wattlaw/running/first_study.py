@@ -337,7 +337,7 @@ def _text(
     lines = [
         f"# From a run of: {shorten(collapse_whitespace(shlex.join(seen.command)), 150)}",
         f"# {seen_text(seen)}",
-        f"name: {workload.name}",
+        _flow({"name": workload.name})[1:-1],
         "workloads:",
         f"  - command: {_flow(words)}",
     ]
