@@ -217,8 +217,13 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
 
 
 def _facts(live: Path, notes: list[str]) -> Facts:
-    what = "the host's facts (hardware, software, model)"
-    by_host = list(_read(live.glob("facts.*.json"), _FACTS, what, notes))
+    what, by_host = "the host's facts (hardware, software, model)", list[Facts]()
+    for path in sorted(live.glob("facts.*.json")):
+        for facts in _read([path], _FACTS, what, notes):
+            if facts.hosts:
+                by_host.append(facts)
+            else:
+                notes.append(f"{path.name} does not name its host, and {what} is missing")
     if not by_host:
         return Facts()
     hosts = tuple(host for facts in by_host for host in facts.hosts)

@@ -55,8 +55,8 @@ def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dic
         dtype = str(parameter.dtype).rpartition(".")[2]
         count_by_dtype[dtype] = count_by_dtype.get(dtype, 0) + parameter.numel()
         devices.add(str(parameter.device))
-    sizes = {"tensor": layout.get("tp"), "pipeline": layout.get("pp")}
-    kinds = layouts.kinds | {kind for kind, size in sizes.items() if (size or 1) > 1}
+    kinds, sizes = layouts.kinds, {"tensor": layout.get("tp"), "pipeline": layout.get("pp")}
+    kinds.update(kind for kind, size in sizes.items() if (size or 1) > 1)
     is_sharded = bool(kinds & {"fsdp", "deepspeed"})
     dtype = max(count_by_dtype, key=lambda name: count_by_dtype[name], default="")
     device = sorted(devices)[0].partition(":")[0] if devices else None
