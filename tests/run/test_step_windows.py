@@ -18,7 +18,7 @@ from made_runs import made_record
 from ranks import spec_of, trained, windows_of
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.running.finish import finish, merged_windows, missing_windows
-from wattlaw.running.steps import MOST_FACTOR, StepPlan, drift_note
+from wattlaw.running.steps import MOST_FACTOR, StepPlan, drift, drift_note
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
@@ -116,8 +116,11 @@ def test_a_drift_is_reported_and_steady_or_few_steps_are_not():
     for seed in range(20):
         assert drift_note(noisy(300, seed)) is None
     assert drift_note(np.linspace(1, 9, 20)) is None
-    for factor, sign in ((1.2, "+"), (0.8, "-")):
-        assert f"by {sign}1" in drift_note(noisy(300) * np.linspace(1, factor, 300))
+    for factor in (1.2, 0.8):  # its thirds have the means 1/6 and 5/6 of the way
+        steps_s = noisy(300) * np.linspace(1, factor, 300)
+        expected = (5 * factor + 1) / (factor + 5) - 1
+        assert drift(steps_s) == pytest.approx(expected, abs=0.07)  # four standard errors
+        assert f"{drift(steps_s):+.0%}" in drift_note(steps_s)
 
 
 # Real runs.
