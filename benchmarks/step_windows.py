@@ -101,7 +101,7 @@ def compared(workload: str, repeats: int, folder: Path) -> dict[str, Any]:
     store = Store(folder / workload)
     store.create()
     study = studies["steps"]
-    with closing(LocalLauncher(study.launch, gpus=[], boards=[])) as launcher:
+    with closing(LocalLauncher(study.launch, gpus=[], board_of={})) as launcher:
         progress = LineProgress(lambda line: print(line, flush=True), len(order))
         Campaign(study, order, store, launcher, [progress]).run()
     results = measured(store, runs)

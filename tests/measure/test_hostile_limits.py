@@ -132,7 +132,7 @@ def test_a_user_limits_what_another_has_left_limited_and_each_restores_their_own
 def test_the_owner_of_a_lock_is_named(place, open_folder):
     open_folder.chmod(0o1777)
     device = place.devices[0]
-    launcher = LocalLauncher(Launch(kind="local", gpus_per_node=1), [], [device])
+    launcher = LocalLauncher(Launch(kind="local", gpus_per_node=1), [], {device: device})
     spec = made_spec(Setting(gpus=1, power_limit_w=150), measure=Measure(epochs=2, warmup_epochs=1))
     with (
         user(NOBODY, lambda: acquire([device], own_folder(open_folder)), stays=True) as pid,

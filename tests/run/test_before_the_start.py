@@ -239,4 +239,4 @@ def test_threads_are_those_of_the_study_or_of_the_user_or_a_share_of_the_cores(
     if of_user is not None:
         monkeypatch.setenv("OMP_NUM_THREADS", of_user)
     launch = Launch(gpus_per_node=2, threads_per_worker=of_study)
-    assert LocalLauncher(launch, gpus=[], boards=[]).threads == expected
+    assert LocalLauncher(launch, gpus=[], board_of={}).threads == expected

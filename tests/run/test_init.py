@@ -19,11 +19,11 @@ from conftest import environment, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.commands.init import _batch
 from wattlaw.common.errors import BadInput
-from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_machine import Machine, slurm_machine
 from wattlaw.running.first_study import (
     Argument,
     Seen,
+    SeenLayout,
     batch_candidates,
     first_study,
     named_argument,
@@ -125,8 +125,6 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys, tmp_
         (1, 64, "data 64", "", "data {local_batch}"),
         (1, 64, "--width 64 -b 64", "-b", "--width 64 -b {local_batch}"),
         (1, 64, "--lr 1e-3 -b 64", "", "--lr 1e-3 -b {local_batch}"),  # no number in the file
-        (1, 64, "--lr 1", "--batch", "--lr 1 --batch {local_batch}"),
-        (1, 64, "lr=1", "batch=", "lr=1 batch={local_batch}"),
         (2, None, "--batch-size 8 -x {a}", "batch_size", "--batch-size {local_batch} -x {{a}}"),
     ],
 )
@@ -172,6 +170,12 @@ def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(
     read = read_study(tmp_path / "study.yaml")
     assert read.measure.steps == steps
     assert any("too few" in note for note in study.notes) == is_noted
+
+
+@pytest.mark.parametrize("script", ["5.py", "null.py", "1e5.py", "2026-01-01.py"])
+def test_the_name_of_a_study_is_a_text(tmp_path, script):
+    study = study_of(tmp_path, replace(SEEN, command=("python", script, "-b", "64")))
+    assert study.name == script.removesuffix(".py")
 
 
 def test_batches_fit_the_memory_that_the_peak_leaves(tmp_path):

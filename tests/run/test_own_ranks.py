@@ -46,7 +46,7 @@ def test_a_program_that_starts_ranks_is_seen(line, program, count):
         "python train.py --launcher torchrun",
         "python -c 'torchrun'",
         "lightning download x",
-        "sh -c 'torchrun t.py'",  # found in its processes while it runs
+        "sh -c 'torchrun t.py'",  # the steps of its ranks show it
         "taskset -c 0-3 python t.py --x mpirun",
     ],
 )
@@ -89,23 +89,10 @@ def test_check_refuses_a_command_that_certainly_starts_other_ranks(tmp_path, com
         (f"{HERE} -m torch.distributed.run --nproc-per-node {{gpus}} t.py", [1]),
         (f"{HERE} -m accelerate.commands.launch --num_processes 1 t.py", [1, 2]),
         (f"{HERE} -m accelerate.commands.launch t.py", [1, 2]),
-        (f"{HERE} -m torch.distributed.run --nnodes {{gpus}} --nproc-per-node 1 t.py", [2]),
     ],
 )
 def test_a_command_whose_ranks_may_be_right_is_not_refused(tmp_path, command, gpus):
     assert load_study(write(tmp_path, command, gpus)).plan.runs
-
-
-def test_a_shell_script_that_starts_ranks_is_found_while_it_runs(tmp_path):
-    (tmp_path / "t.py").write_text("import time; time.sleep(60)\n")
-    (tmp_path / "run.sh").write_text(
-        f"{HERE} -m torch.distributed.run --standalone --nproc-per-node 2 t.py\n"
-    )
-    path = write(tmp_path, "bash run.sh", [1])
-    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
-    (record,) = Store(tmp_path / "store").records()
-    assert (done.returncode, record.status) == (1, "failed")
-    assert "is torchrun, which starts 2 ranks" in record.reason
 
 
 #: As torch.multiprocessing.spawn, which no command line shows.
@@ -131,8 +118,9 @@ sys.exit(max(rank.wait() for rank in ranks))
 )
 def test_a_script_that_starts_ranks_is_no_result(tmp_path, count, gpus, expected):
     (tmp_path / "spawn.py").write_text(SPAWN)
-    words = f"{HERE} spawn.py {count} {shlex.quote(str(SCRIPTS / 'ddp.py'))} --epochs 1"
-    path = write(tmp_path, words, [gpus])
+    script = shlex.quote(str(SCRIPTS / "ddp.py"))
+    (tmp_path / "run.sh").write_text(f"{HERE} spawn.py {count} {script} --epochs 1\n")
+    path = write(tmp_path, "bash run.sh", [gpus])
     done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
     (record,) = Store(tmp_path / "store").records()
     assert (done.returncode, record.status) == (1, "failed")

@@ -1,7 +1,6 @@
 """The status of runs whose jobs have ended without recording it.
 
-`squeue`, `sacct` and `sbatch` are small programs here with scripted output; tests/slurm has
-the real ones.
+`squeue` and `sbatch` are small programs here with scripted output; tests/slurm has the real ones.
 """
 
 import os
@@ -10,7 +9,9 @@ import signal
 import pytest
 from test_slurm_words import command, launch_of, queue_line, record_of
 
+from conftest import study_in, study_of
 from wattlaw.common.errors import BadInput, NotAvailable
+from wattlaw.running.campaign import Campaign
 from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher
 from wattlaw.running.slurm.submission import (
@@ -23,6 +24,7 @@ from wattlaw.running.slurm.submission import (
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.record import Site, now
 from wattlaw.store.store import Store
+from wattlaw.study.plan import PlannedRun, read_study
 
 RUN = "0123456789abcdef"
 SITE = Site(scheduler="slurm", job_id="7", nodes=("node1", "node2"))
@@ -153,25 +155,44 @@ def test_files_of_a_job_may_appear_late_on_a_slow_file_system(tmp_path, monkeypa
     ],
 )
 @pytest.mark.parametrize("status", ["running", "planned"])  # the job has recorded its loss
-def test_a_lost_job_is_submitted_again_and_the_loss_recorded_once(queue, state, code, by, status):
+def test_the_run_of_a_lost_job_is_planned_again_and_the_loss_recorded_once(
+    queue, state, code, by, status
+):
     attempt = queue.submitted(status=status)
     queue.set_job(state, code, signal=by)
-    assert queue.poll(attempt) is None
-    assert queue.times("sbatch") == 2
-    record = queue.folder.read()
+    record = queue.poll(attempt).record
     assert record.status == "planned"
+    assert queue.folder.read() == record
     recorded = [(cut.attempt, cut.job_id, cut.nodes) for cut in record.interruptions]
     assert recorded == [(1, "7", ("node1", "node2"))] * (status == "running")
-    assert queue.poll(attempt) is None  # the new job is not in the queue's old answer
+    assert queue.launcher.reattach(record, queue.folder) is None  # the lost job is not taken up
 
 
-def test_one_accounting_query_explains_a_job_that_left_the_queue(queue):
+def test_a_campaign_submits_a_lost_job_again(queue):
+    """The state in the queue follows the jobs: the first is lost, the second leaves no record."""
+    run = record_of(RUN)
+    planned = PlannedRun(RUN, run.spec)
+    lost, after = (
+        queue_line(job, state, str(code << 8), job_name(store_tag(queue.store.path), RUN), "None")
+        for job, state, code in (("7", "NODE_FAIL", 0), ("7", "FAILED", 1))
+    )
+    (queue.bin / "squeue").write_text(
+        f"#!/bin/bash\ncase $(wc -l < {queue.bin}/sbatch.words) in\n"
+        f"1) echo '{lost}';;\n2) echo '{after}';;\nesac\n"
+    )
+    study = read_study(study_in(queue.bin.parent, study_of()))
+    queue.launcher.poller._poll_s = 0.01
+    outcome = Campaign(study, [planned], queue.store, queue.launcher).run()
+    assert (outcome.failed, outcome.left, queue.times("sbatch")) == (1, 0, 2)
+    assert "exit code 1" in queue.folder.read().reason
+
+
+def test_a_job_that_left_the_queue_without_a_record_is_an_interruption(queue):
     attempt = queue.submitted()
-    command(queue.bin, "sacct", "7|CANCELLED by 1000|0:15")
     queue.set_job()
-    assert queue.poll(attempt) is None
-    assert queue.poll(attempt).reason == "job 7 was cancelled"
-    assert queue.times("sacct") == 1
+    ended = queue.poll(attempt)
+    assert "job 7 is no longer in the queue" in ended.reason
+    assert ended.record.state == "interrupted"  # the next campaign starts it again
 
 
 def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen(queue):
@@ -189,18 +210,6 @@ def test_a_submission_without_an_answer_is_not_repeated_before_the_queue_is_seen
     assert queue.poll(attempt) is None
     queue.set_job("CANCELLED", job="9")
     assert queue.poll(attempt).reason == "job 9 was cancelled"
-
-
-def test_the_queue_is_polled_while_the_accounting_is_down(queue):
-    attempt = queue.submitted()
-    command(queue.bin, "sacct", "slurmdbd: Connection refused", code=1)
-    queue.set_job()
-    for _ in range(5):
-        assert queue.poll(attempt) is None
-    assert queue.times("sacct") == 4
-    assert queue.times("squeue") >= 5
-    assert queue.launcher.allocate(queue.folder.read().spec) is not None
-    assert queue.folder.read().status == "running"
 
 
 def test_only_one_campaign_at_a_time_submits_for_a_store(queue):

@@ -15,7 +15,7 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher, commands
-from wattlaw.running.slurm.commands import Account, Unreachable
+from wattlaw.running.slurm.commands import Unreachable
 from wattlaw.running.slurm.submission import (
     MAX_INTERRUPTIONS,
     SETUP_FAILED,
@@ -183,18 +183,11 @@ def test_columns_of_squeue_are_parsed(rows):
     assert read == [(a, b, d, e) for a, b, _, d, e in rows]
 
 
-def test_exit_codes_of_squeue_and_sacct_are_parsed():
+def test_exit_codes_of_squeue_are_parsed():
     (job,) = commands.parse_jobs(queue_line("12", "FAILED", str(75 << 8), "n", "NonZeroExitCode"))
     assert (job.exit_code, job.signal, job.is_over, job.is_queued) == (75, 0, True, False)
     (killed,) = commands.parse_jobs(queue_line("12", "FAILED", "10", "n", "NonZeroExitCode"))
     assert (killed.exit_code, killed.signal) == (0, 10)
-    (account,) = commands.parse_accounts("12|CANCELLED by 1000|0:15")
-    assert account == Account("12", "CANCELLED", 0, 15)
-
-
-@given(st.text(max_size=200))
-def test_any_output_of_sacct_is_parsed_without_an_error(text):
-    assert all(account.id for account in commands.parse_accounts(text))
 
 
 def command(folder: Path, name: str, text: str, code: int = 0) -> None:

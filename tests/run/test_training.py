@@ -31,7 +31,7 @@ def run_here(study: Study, path: Path) -> Store:
     planned = Planned(study, expand(study))
     store = Store(path)
     store.create()
-    launcher = LocalLauncher(study.launch, gpus=[], boards=[])
+    launcher = LocalLauncher(study.launch, gpus=[], board_of={})
     outcome = Campaign(planned.study, planned.runs, store, launcher, []).run()
     assert (outcome.failed, outcome.left) == (0, 0), store.records()
     return store

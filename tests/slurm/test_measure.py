@@ -13,8 +13,8 @@ MEASURE = (sys.executable, "-m", "wattlaw", "measure", "--assume-cpu-w", "5", "-
 IMPATIENT = """
 import sys
 from wattlaw.cli.main import main
-from wattlaw.running import job_step
-job_step._RUN_S = job_step._BEGIN_S = 4.0
+from wattlaw.running import recording
+recording._RUN_S = recording._BEGIN_S = 4.0
 sys.exit(main())
 """
 TRACKED = """

@@ -38,7 +38,7 @@ def test_the_least_number_of_nodes_is_the_same_run_whether_it_is_named_or_not():
 def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study):
     sweep = {"gpus": [2], "local_batch": [8], "nodes": [1, 2]}
     runs = planned(sweep, kind="local")
-    launcher = LocalLauncher(Launch(gpus_per_node=2), gpus=[], boards=[])
+    launcher = LocalLauncher(Launch(gpus_per_node=2), gpus=[], board_of={})
     reasons = {run.spec.nodes: launcher.unsupported_reason(run.spec) for run in runs}
     assert reasons[1] is None
     assert "2 nodes" in reasons[2]

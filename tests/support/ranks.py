@@ -156,7 +156,7 @@ def _rank(
     try:
         entry = registry.load(catalogue.GROUP, spec.workload.name)
         workload = catalogue.build(spec.workload)
-        with process_group() as ranks:
+        with process_group(spec.setting.tp) as ranks:
             torch.manual_seed(seed)
             model = new_model(workload, spec.setting, ranks)
             training = Training(workload, model, spec, seed, ranks)

@@ -12,8 +12,8 @@ from reduced import WORKLOADS
 from wattlaw.common.errors import BadInput
 from wattlaw.running.campaign import Campaign
 from wattlaw.running.local import LocalLauncher
+from wattlaw.running.planning import check_layout
 from wattlaw.running.training.flops import flops_per_sample
-from wattlaw.running.training.layout_checks import check_layout
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, WorkloadSpec
 from wattlaw.study.plan import expand
@@ -107,7 +107,7 @@ def test_a_run_has_its_layout_and_its_peak_memory_as_columns(tmp_path):
     run = replace(run, spec=run.spec.model_copy(update={"setting": setting}))
     store = Store(tmp_path / "store")
     store.create()
-    launcher = LocalLauncher(study.launch, gpus=[], boards=[])
+    launcher = LocalLauncher(study.launch, gpus=[], board_of={})
     outcome = Campaign(study, [run], store, launcher, []).run()
     assert outcome.done == 1, store.records()
     (row,) = store.pandas("runs").to_dict("records")

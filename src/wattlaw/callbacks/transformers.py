@@ -7,7 +7,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from wattlaw.callbacks.training_callback import TrainingRecorder, rows_of, size_of_dataset
-from wattlaw.running.job_step import first_number
+from wattlaw.running.instrumentation.hook._wattlaw.layouts import first_number
 
 _PREFIX = "eval_"
 #: What the Trainer adds to the results of an evaluation.

@@ -4,12 +4,10 @@ Unpacked, it is a store with one import. Equal results give equal bytes.
 """
 
 import io
-import json
 import zipfile
 from collections import Counter
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 import pyarrow.parquet as pq
 
@@ -22,8 +20,6 @@ from wattlaw.store.table_files import write_csv
 from wattlaw.store.version import CONTENT
 from wattlaw.study.sources import source_of
 
-#: Columns of runs that say where they ran.
-_ENVIRONMENT = ("hardware", "launcher", "git_commit", "partition", "backend")
 #: The date of all members.
 _DATE = (1980, 1, 1, 0, 0, 0)
 
@@ -48,7 +44,6 @@ class Bundle:
             **tables.documents,
             "store.json": CONTENT.encode(),
             "columns.csv": files("wattlaw.store").joinpath("columns.csv").read_bytes(),
-            "environment.json": _environment(runs).encode(),
             "README.md": readme.format(
                 studies=studies,
                 sources=sources or "no runs",
@@ -80,15 +75,6 @@ def _member(
     member.compress_type = compression
     member.external_attr = mode << 16
     return member
-
-
-def _environment(runs: list[dict[str, Any]]) -> str:
-    counts: Counter[str] = Counter()
-    for run in runs:
-        own = {name: run[name] for name in _ENVIRONMENT}
-        counts[json.dumps(own | {"software": json.loads(run["software"])})] += 1
-    rows = [{**json.loads(key), "runs": count} for key, count in sorted(counts.items())]
-    return json.dumps(rows, indent=1, sort_keys=True) + "\n"
 
 
 def columns_in_markdown() -> str:

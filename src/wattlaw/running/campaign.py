@@ -316,12 +316,15 @@ class Campaign:
         attempts, changes = 0, dict[str, object]()
         if old is not None:
             attempts = old.attempts
-            # The run continues from the checkpoints of these attempts.
-            changes["interruptions"] = tuple(cut for cut in old.interruptions if cut.has_progress)
-            if attempts and old.status != "skipped":
+            kept = ("notes", "interruptions", "started_at")  # of a run whose job was lost
+            if attempts and old.status == "planned":
+                changes = {name: getattr(old, name) for name in kept}
+            elif attempts and old.status != "skipped":
                 ended = f"attempt {attempts}: {old.reason or 'interrupted'}"
-                # A planned run was requeued with its notes.
-                changes["notes"] = old.notes if old.status == "planned" else (*old.notes, ended)
+                changes["notes"] = (*old.notes, ended)
+                # The run continues from the checkpoints of these attempts.
+                cuts = old.interruptions
+                changes["interruptions"] = tuple(cut for cut in cuts if cut.has_progress)
         if self._launcher.queue is None:
             changes |= {"status": "running", "started_at": now(), "attempts": attempts + 1}
         record = self._new(run, attempts).model_copy(update=changes)
@@ -376,16 +379,18 @@ class Campaign:
     def _finish(self, run: _ActiveRun, ended: Ended) -> None:
         if ended.record is not None:  # the launcher has stored it
             run.lock.release()
-            self._report_end(ended.record, is_new=True)
+            if ended.record.status == "planned":  # its job was lost
+                run_id = ended.record.run_id
+                del self._active[run_id]
+                self._pending[run_id] = next(one for one in self._plan if one.run_id == run_id)
+            else:
+                self._report_end(ended.record, is_new=True)
             return
         if ended.reason is not None:
             record = failed_attempt(run.record, run.folder, ended.reason)
         else:
-            try:
-                record = finish(run.record, run.folder)
-                record = record.model_copy(update={"notes": (*record.notes, *ended.notes)})
-            except Exception as error:  # one run must not end the campaign
-                record = failed(run.record, f"could not be finished: {one_line(error)}")
+            record = finish(run.record, run.folder)
+        record = record.model_copy(update={"notes": (*record.notes, *ended.notes)})
         self._end(record, run.folder, run.lock)
 
     def _end(self, record: RunRecord, folder: RunFolder, lock: RunLock) -> None:

@@ -7,7 +7,7 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic import BaseModel, TypeAdapter
 
 from wattlaw.common.errors import one_line
 from wattlaw.common.files import read_text, write_text
@@ -60,12 +60,16 @@ def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
 
 
 def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
+    """Return the record of an attempt whose processes succeeded; it failed without its windows."""
     damage: list[str] = []
-    missing = missing_windows(record, merged_windows(record, folder, damage)[0])
-    if missing is not None and damage:
-        missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
-    missing = missing or _stop(record, folder)
-    return failed(record, missing) if missing is not None else finalize_run(record, folder)
+    try:
+        missing = missing_windows(record, merged_windows(record, folder, damage)[0])
+        if missing is not None and damage:
+            missing = f"{missing} ({folder.live(record.attempts)}: {'; '.join(damage)})"
+        missing = missing or _stop(record, folder)
+        return failed(record, missing) if missing is not None else finalize_run(record, folder)
+    except Exception as error:  # it must not end a campaign or a job
+        return failed(record, f"could not be finished: {failures.reason_of(error)}")
 
 
 def merged_windows(
@@ -196,9 +200,6 @@ def _read(paths: Iterable[Path], kind: TypeAdapter[T], what: str, notes: list[st
             yield kind.validate_json(read_text(path))
         except (OSError, ValueError) as error:
             problem = getattr(error, "strerror", None) or one_line(error)[:200]
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                problem = ": ".join(filter(None, [".".join(map(str, first["loc"])), first["msg"]]))
             notes.append(f"cannot read {path.name}: {problem}; {what} is missing from the run")
 
 
@@ -210,12 +211,7 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
         if not os.path.lexists(path):
             notes.append(f"the sampler of {host} ended without a report; telemetry ends early")
             continue
-        for report in _read([path], _SAMPLER, "its report", notes):
-            if report.host == host:
-                reports.append(report)
-            else:
-                wrong = f"{path.name} names host {report.host!a}"
-                notes.append(f"{wrong}, not the host of its file name; it is ignored")
+        reports += _read([path], _SAMPLER, "its report", notes)
     notes += [f"{r.host}: {problem}" for r in reports for problem in r.problems]
     return reports
 
@@ -223,9 +219,8 @@ def _sampler_reports(folder: RunFolder, attempt: int, notes: list[str]) -> list[
 def _facts(live: Path, notes: list[str]) -> Facts:
     what, by_host = "the host's facts (hardware, software, model)", list[Facts]()
     for path in sorted(live.glob("facts.*.json")):
-        host = path.name.removeprefix("facts.").removesuffix(".json")
         for facts in _read([path], _FACTS, what, notes):
-            if host in facts.hosts:
+            if facts.hosts:
                 by_host.append(facts)
             else:
                 notes.append(f"{path.name} does not name its host, and {what} is missing")

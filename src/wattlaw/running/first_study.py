@@ -1,10 +1,12 @@
 """The first study of a script, from what one short run of it has shown and from the machine."""
 
+import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,13 +17,14 @@ from wattlaw.common.files import read_bytes
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.running.boards import NEAR
-from wattlaw.running.first_layout import SeenLayout, carriers, layouts_on, sweep_values
 from wattlaw.running.first_machine import Machine
 from wattlaw.study.base_model import OwnPrecision
 from wattlaw.study.command import Argument, arguments, epochs_argument
 from wattlaw.study.document import Dumper
 from wattlaw.study.labels import threads_label
-from wattlaw.study.model import Measure, WorkloadSpec
+from wattlaw.study.model import Measure, Study, WorkloadSpec
+from wattlaw.study.plan import PlannedRun, expand
+from wattlaw.study.setting import MODEL_SIZES
 
 #: Batches of the study, in multiples of the one that was seen, and nodes: a first study is small.
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
@@ -36,6 +39,57 @@ _PARALLEL = re.compile(
     rb"torch\.distributed|DistributedDataParallel|fully_shard|[Aa]ccelerat|[Ll]ightning|Fabric"
     rb"|[Dd]eep[Ss]peed|Trainer|[Hh]orovod"
 )
+#: How the arguments are named that carry a layout.
+_NAMES = {
+    "tp": r"\btp\b|tensor", "pp": r"\bpp\b|pipe", "cp": r"\bcp\b|context", "ep": r"\bep\b|expert",
+    "sharding": r"shard|zero|fsdp|parallel", "micro_batch": r"micro",
+    "gradient_accumulation": r"accum",
+}  # fmt: skip
+_LEFT_OUT = (None, 1, "none")
+
+
+@dataclass(frozen=True)
+class SeenLayout:
+    """What of a layout is not that of a data-parallel job."""
+
+    sizes: dict[str, Any] = field(default_factory=dict)  # tp, pp, cp, ep, sharding
+    network: Mapping[str, Any] | None = None  # sizes of the transformer
+
+    @classmethod
+    def of(cls, facts: Any, network: Mapping[str, Any] | None) -> "SeenLayout":
+        sizes = {name: getattr(facts, name) for name in (*MODEL_SIZES, "ep", "sharding")}
+        return cls({name: v for name, v in sizes.items() if v not in _LEFT_OUT}, network)
+
+    @property
+    def model_gpus(self) -> int:
+        return prod(self.sizes.get(name, 1) for name in MODEL_SIZES)
+
+    @property
+    def text(self) -> str:
+        return ", ".join(f"{name} {value}" if name != "sharding" else str(value)
+                         for name, value in self.sizes.items())  # fmt: skip
+
+
+def sweep_values(
+    layout: SeenLayout, carried: Mapping[str, Argument], micro_batch: float | None, node: int
+) -> dict[str, list[Any]]:
+    """Return what of a layout a sweep has: what ran, and half and twice of what is an argument.
+
+    Tensor parallel sizes stay within a node. Other sizes need those of the network: decisions
+    predict them.
+    """
+    values: dict[str, list[Any]] = {}
+    has_sizes = layout.model_gpus > 1 or "ep" in layout.sizes
+    for name, seen in layout.sizes.items():
+        if name in carried and name != "sharding" and layout.network is not None:
+            around = {max(1, seen // 2), seen, 2 * seen}
+            values[name] = sorted(v for v in around if v == seen or name != "tp" or v <= node)
+        elif has_sizes or name in carried:
+            values[name] = [seen]
+    if micro_batch is not None and "micro_batch" in carried:
+        around = {max(1, int(micro_batch) // 2), int(micro_batch), 2 * int(micro_batch)}
+        values["micro_batch"] = sorted(around)
+    return values
 
 
 @dataclass(frozen=True)
@@ -82,7 +136,19 @@ class Seen:
 
     @property
     def carriers(self) -> dict[str, Argument]:
-        return carriers(self.command, self.layout, self.micro_batch, self.gradient_accumulation)
+        """Return the argument of each part of the layout that one carries, by name and value."""
+        parts = {
+            "micro_batch": self.micro_batch,
+            "gradient_accumulation": self.gradient_accumulation,
+        }
+        found: dict[str, Argument] = {}
+        for name, value in (self.layout.sizes | parts).items():
+            text = f"{value:g}" if isinstance(value, float) else str(value)
+            for argument in arguments(self.command):
+                words = argument.name.replace("_", "-")
+                if argument.value == text and re.search(_NAMES[name], words, re.IGNORECASE):
+                    found.setdefault(name, argument)
+        return found
 
 
 @dataclass(frozen=True)
@@ -114,23 +180,16 @@ def batch_candidates(seen: Seen) -> list[Argument]:
 
 
 def named_argument(seen: Seen, name: str) -> Argument:
-    """Return the argument that a user has named; one that the command lacks is to be added.
-
-    ``BadInput`` if its value is not the batch.
-    """
+    """Return the argument that a user has named; ``BadInput`` if its value is not the batch."""
 
     def plain(text: str) -> str:
         return text.strip("-=").replace("_", "-")
 
     found = [each for each in arguments(seen.command) if plain(each.name) == plain(name)]
     if not found:
-        if seen.global_batch is None:
-            raise BadInput(f"{name}: the batch was not seen; add {name} and its value to COMMAND")
         if others := [each.name for each in batch_candidates(seen) if "batch" in each.name]:
             raise BadInput(f"{name}: not in COMMAND; {others[0]} has the batch that ran")
-        if not (name.startswith("-") or name.endswith("=")):
-            raise BadInput(f"{name}: not in COMMAND; to add it, write --{name} or {name}=")
-        return Argument(len(seen.command), name)
+        raise BadInput(f"{name}: not in COMMAND; add it there with its value")
     value = found[-1].value or ""
     if seen.global_batch is None:
         if not (value.isascii() and value.isdigit() and 0 < int(value) < 10**7):
@@ -154,18 +213,17 @@ def batch_text(seen: Seen) -> str:
 def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     """Propose a study file: which settings to choose from, and what measuring them costs."""
     is_global = re.search("global|total", batch.name, re.IGNORECASE) is not None
-    if batch.value is not None and seen.global_batch is None:
-        count = int(batch.value) * (1 if is_global else seen.ranks)
-        seen = replace(seen, global_batch=count)
-    elif batch.value is not None and seen.ranks > 1:
-        is_global = int(batch.value) not in (seen.local_batch, seen.micro_batch)
-    base = seen.global_batch or 1  # known, or given as a value
+    value = int(batch.value or 1)
+    if seen.global_batch is None:
+        seen = replace(seen, global_batch=value * (1 if is_global else seen.ranks))
+    elif seen.ranks > 1:
+        is_global = value not in (seen.local_batch, seen.micro_batch)
+    base = seen.global_batch or 1
     sweeps = _sweeps(seen, base, machine)
     carried = {name: each for name, each in seen.carriers.items() if each.index != batch.index}
     if not (is_global or "gradient_accumulation" in carried):
         carried.pop("micro_batch", None)
     layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
-    caps_w = machine.caps_w
     steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
     warmup, notes = Measure().warmup_steps, []
     if seen.training_steps is not None:
@@ -177,23 +235,18 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
                 f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
                 f"for {steps} after {warmup} of warm-up: let it train for more epochs"
             )
-    costs = [
-        _gpu_hours(seen, workers, size / base, cap_w, warmup + steps, machine)
-        for counts, sizes in sweeps
-        for workers in counts
-        for size in sizes
-        for cap_w in (None, *caps_w)
-        for _ in range(layouts_on(layouts, workers, size))
-    ]
-    gpu_hours = _REPEATS * sum(costs)
     of_one = "{micro_batch}" if seen.layout.model_gpus > 1 else "{local_batch}"
     words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
-    text = _text(seen, machine, words, sweeps, layouts, steps, f"{gpu_hours:.2g}")
-    if batch.value is None:
-        notes.append(f"{batch.name} was added to the command; the run does not show that it exists")
-    if caps_w == () and machine.has_gpus:
+    text = _text(seen, machine, words, sweeps, layouts, steps)
+    runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
+    gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
+    text += (
+        f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {gpu_hours:.2g}}}"
+        "  # at most this much measuring\n"
+    )
+    if machine.caps_w == () and machine.has_gpus:
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if _ran_elsewhere(seen, machine):
         notes.append("the run used no GPU: cost and memory are not known; the budget is a comment")
@@ -207,7 +260,7 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
             "one worker only: the script names neither torch.distributed nor another way to train "
             "on several; if it does train on several, add counts to gpus"
         )
-    return FirstStudy(text, len(costs), gpu_hours, tuple(notes))
+    return FirstStudy(text, len(runs) // _REPEATS, gpu_hours, tuple(notes))
 
 
 def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -247,14 +300,14 @@ def _fits(seen: Seen, growth: float, machine: Machine) -> bool:
     return seen.peak_memory_bytes / 1e9 * growth <= NEAR * machine.memory_gb
 
 
-def _gpu_hours(
-    seen: Seen, workers: int, growth: float, cap_w: float | None, steps: int, machine: Machine
-) -> float:
-    """Return the most GPU-hours of a run; ``growth`` is of the global batch.
+def _gpu_hours(seen: Seen, run: PlannedRun, base: int, steps: int, machine: Machine) -> float:
+    """Return the most GPU-hours of a run; ``base`` is the global batch that was seen.
 
     More GPUs are no faster, a batch takes as long as its samples, and a cap cuts the clock as it
     cuts the power. Workers have as many threads as the seen one had.
     """
+    workers, cap_w = run.setting.gpus, run.setting.power_limit_w
+    growth = (run.spec.global_batch or base) / base
     most = max(1.0, growth * seen.ranks / workers, growth)
     if cap_w is not None:
         most *= (machine.default_w or cap_w) / cap_w
@@ -263,9 +316,6 @@ def _gpu_hours(
 
 def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:
     words = [word.replace("{", "{{").replace("}", "}}") for word in seen.command]
-    if batch.index == len(words):
-        ends = batch.name.endswith("=")
-        return [*words, f"{batch.name}{placeholder}"] if ends else [*words, batch.name, placeholder]
     words[batch.index] = f"{batch.prefix}{placeholder}"
     precisions = [each for each in arguments(seen.command) if each.value == seen.precision]
     if len(precisions) == 1:
@@ -274,15 +324,20 @@ def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:
 
 
 def _text(
-    seen: Seen, machine: Machine, words: list[str], sweeps: Any, layouts: dict[str, list[Any]],
-    steps: int, hours: str,
-) -> str:  # fmt: skip
+    seen: Seen,
+    machine: Machine,
+    words: list[str],
+    sweeps: list[tuple[tuple[int, ...], list[int]]],
+    layouts: dict[str, list[Any]],
+    steps: int,
+) -> str:
+    """Return the study file without its last line, the budget, which follows from the runs."""
     workload = WorkloadSpec(command=tuple(words))  # type: ignore[call-arg]
     precision = seen.precision if seen.precision in get_args(OwnPrecision) else None
     lines = [
         f"# From a run of: {shorten(collapse_whitespace(shlex.join(seen.command)), 150)}",
         f"# {seen_text(seen)}",
-        f"name: {workload.name}",
+        _flow({"name": workload.name})[1:-1],
         "workloads:",
         f"  - command: {_flow(words)}",
     ]
@@ -331,8 +386,6 @@ def _text(
         f"  baseline: {baseline}  # what you run today; savings are against it",
         *_epochs(seen),
         f"  tolerance: {_TOLERANCE[machine.has_gpus]}  # an answer so near the best is good enough",
-        f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {hours}}}"
-        "  # at most this much measuring",
     ]
     return "\n".join(lines) + "\n"
 

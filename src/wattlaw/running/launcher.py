@@ -64,8 +64,9 @@ class ResourcesBusy(WattlawError):
 class Ended:
     """The end of an attempt; ``reason`` is None if it succeeded.
 
-    A launcher that stores a run's record and tables itself sets ``record``. For other launchers
-    the campaign converts the live files of the attempt.
+    A launcher that stores a run's record and tables itself sets ``record``; if that is planned
+    again, the campaign starts another attempt. For other launchers the campaign converts the live
+    files of the attempt.
     """
 
     reason: str | None = None

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, partial
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Self
 
 from wattlaw.common import machine_lock, processes
 from wattlaw.common.errors import NotAvailable
@@ -28,7 +28,6 @@ from wattlaw.measure.devices.inventory import (
     accelerators,
     gpu_environment,
     visible_devices,
-    visible_gpu_ids,
 )
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
@@ -77,8 +76,8 @@ class LocalLauncher(Launcher):
     Without GPUs a machine has as many workers as cores. Every worker gets as many threads as the
     study or OMP_NUM_THREADS says, or else ``cores / gpus_per_node``, so that runs with one and with
     several workers are comparable. ``gpus`` are the UUIDs of the GPUs and MIG instances that torch
-    can use, all visible ones if torch is not installed. If torch cannot use the visible ``boards``,
-    a run is metered and limited on all of them. ``board_of`` has the board of each MIG instance.
+    can use, all visible ones if torch is not installed. ``board_of`` has the board of each visible
+    one. If torch cannot use them, a run is metered and limited on all boards.
     """
 
     is_of_machine = True
@@ -87,15 +86,13 @@ class LocalLauncher(Launcher):
         self,
         launch: Launch,
         gpus: list[str],
-        boards: list[str],
-        torch: "Torch | None" = None,
-        board_of: Mapping[str, str] | None = None,
+        board_of: Mapping[str, str],
+        hardware: tuple[Board, ...] = (),
     ) -> None:
-        self._launch = launch
-        self.gpus, self._boards, self._board_of = gpus, boards, board_of or {}
-        self._torch = torch or Torch()
+        self._launch, self.gpus, self._board_of = launch, gpus, board_of
+        self._boards = list(dict.fromkeys(board_of.values()))
         labelled = named_board(launch.hardware or "")
-        self.hardware = self._torch.hardware or ((labelled,) if labelled else ())
+        self.hardware = hardware or ((labelled,) if labelled else ())
         available = len(gpus) or processes.cores()
         requested = launch.gpus_per_node
         self.capacity = min(requested or available, available) if gpus else requested or available
@@ -110,20 +107,15 @@ class LocalLauncher(Launcher):
     @classmethod
     def open(cls, launch: Launch, store: Path) -> Self:  # noqa: ARG003 - it is for all stores
         restore_stale_limits()
-        return cls._of_devices(launch)
+        return cls(launch, *_devices())
 
     @classmethod
     def examine(cls, launch: Launch) -> Self:
         try:
-            return cls._of_devices(launch)
+            return cls(launch, *_devices())
         except NotAvailable:  # the start says so
-            gpus = visible_gpu_ids()
-            return cls(launch, gpus, gpus)
-
-    @classmethod
-    def _of_devices(cls, launch: Launch) -> Self:
-        gpus, board_of, torch = _devices()
-        return cls(launch, gpus, list(dict.fromkeys(board_of.values())), torch, board_of)
+            devices = visible_devices()
+            return cls(launch, list(devices), devices)
 
     def unsupported_reason(self, spec: RunSpec) -> str | None:
         setting = spec.setting
@@ -332,22 +324,18 @@ class LocalAttempt:
                 self._allocation.release()
 
 
-class Torch(NamedTuple):
-    uuids: tuple[str, ...] = ()
-    hardware: tuple[Board, ...] = ()
-
-
-def _devices() -> tuple[list[str], dict[str, str], Torch]:
+def _devices() -> tuple[list[str], dict[str, str], tuple[Board, ...]]:
+    """Return the GPUs that torch can use, the board of each visible one, and their kinds."""
     devices = visible_devices()
     if importlib.util.find_spec("torch") is None:  # for commands, which may not need it
-        return list(devices), devices, Torch()
+        return list(devices), devices, ()
     vendors = accelerators()
     drivers = [file for vendor in vendors for file in vendor.driver_files]
     if not devices and not any(map(os.path.exists, drivers)):
-        return [], devices, Torch()
+        return [], devices, ()
     kinds = tuple(vendor.torch_kind for vendor in vendors)
-    torch = _probe_torch(kinds, tuple(sorted(isolated_environment().items())))
-    return _usable(list(devices), torch.uuids), devices, torch
+    uuids, hardware = _probe_torch(kinds, tuple(sorted(isolated_environment().items())))
+    return _usable(list(devices), uuids), devices, hardware
 
 
 def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
@@ -360,7 +348,9 @@ def _usable(visible: list[str], uuids: Sequence[str]) -> list[str]:
 
 
 @cache
-def _probe_torch(kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...]) -> Torch:
+def _probe_torch(
+    kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...]
+) -> tuple[list[str], tuple[Board, ...]]:
     line = isolated_python("-c", _PROBE, *kinds)
     try:
         probe = processes.run_captured(line, _PROBE_TIMEOUT_S, dict(environment))
@@ -370,4 +360,4 @@ def _probe_torch(kinds: tuple[str, ...], environment: tuple[tuple[str, str], ...
         raise NotAvailable(f"torch cannot be used here: {lines[-1]}") from None
     rows = [row.split(maxsplit=3) for row in probe.stdout.splitlines() if row.startswith("GPU ")]
     boards = [Board(name, int(memory_bytes) / 1e9) for _, _, memory_bytes, name in rows]
-    return Torch(tuple(uuid for _, uuid, _, _ in rows), tuple(boards))
+    return [uuid for _, uuid, _, _ in rows], tuple(boards)

@@ -20,7 +20,6 @@ from wattlaw.common.isolation import user_environment
 from wattlaw.common.processes import handling
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.measure.devices.inventory import visible_devices
-from wattlaw.measure.limits.guard import LimitLease
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running.command_processes import CommandProcesses
 from wattlaw.running.finish import write_limits
@@ -28,9 +27,8 @@ from wattlaw.running.instrumentation import instrumented_environment
 from wattlaw.running.instrumentation.observer import RUN, StepObserver
 from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.steady_state import MeasuredPart, StepSummary
-from wattlaw.running.job_step import JobStep
 from wattlaw.running.node_setup import lease_boards, restore_stale_limits
-from wattlaw.running.recording import Recording
+from wattlaw.running.recording import JobStep, Recording
 from wattlaw.running.training.environment import threads_of
 from wattlaw.running.training.failures import KILLED_FOR_MEMORY, oom_kills
 from wattlaw.store.record import RunRecord
@@ -141,7 +139,12 @@ def measure(
         ended = _run(command, environment, observer)
         duration_s = ended.at_s - start_s
     finally:
-        notes += _release(lease)
+        try:
+            if lease is not None:
+                lease.release()
+        except NotAvailable as error:
+            print(f"wattlaw: {error}", file=sys.stderr)
+            notes.append(str(error))
     recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
     threads = steps.threads_per_worker or threads_of(environment)
@@ -177,16 +180,6 @@ def _options(command: Sequence[str], part: MeasuredPart) -> dict[str, JsonValue]
     words = [os.fsencode(word).decode("utf-8", "backslashreplace") for word in command]
     given = {name: value for name, value in vars(part).items() if value is not None}
     return {"command": [*words], **given}
-
-
-def _release(lease: LimitLease | None) -> list[str]:
-    try:
-        if lease is not None:
-            lease.release()
-    except NotAvailable as error:
-        print(f"wattlaw: {error}", file=sys.stderr)
-        return [str(error)]
-    return []
 
 
 @dataclass(frozen=True)

@@ -5,16 +5,15 @@ The command gets one JSON object on its standard input: ``{event, store, run_id,
 
 import json
 import os
-import queue
 import shlex
 import shutil
 import signal
 import subprocess
-import threading
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.isolation import user_environment
@@ -58,12 +57,10 @@ class Notifications(Observer):
 
     def __init__(self, command: Sequence[str], store: Path) -> None:
         self._command, self._store = command, store.resolve()
-        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        self._failures: list[str] = []
+        self._caller = ThreadPoolExecutor(max_workers=1)
+        self._calls: list[Future[None]] = []
         self._process: subprocess.Popen[str] | None = None
-        self._is_over = False
         self.warnings: tuple[str, ...] = ()
-        self._thread = threading.Thread(target=self._call_each, daemon=True)
 
     def ended(self, record: RunRecord, *, is_new: bool) -> None:
         if is_new and record.state == "failed":
@@ -83,33 +80,27 @@ class Notifications(Observer):
             self._add("study ended", reason)
 
     def __enter__(self) -> Self:
-        self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """Wait for the calls that are left, at most a minute."""
-        self._events.put(None)
-        self._thread.join(_LAST_S)
-        if self._thread.is_alive():
-            self._failures.append(f"calls were not over {_LAST_S:g} s after the end of the study")
-            self._is_over = True
+        late = wait(self._calls, _LAST_S).not_done
+        self._caller.shutdown(wait=False, cancel_futures=True)
+        errors = [call.exception() for call in self._calls if call not in late]
+        failures = [one_line(error) for error in errors if error is not None]
+        if late:
+            failures.append(f"calls were not over {_LAST_S:g} s after the end of the study")
             if (process := self._process) is not None:
                 _kill(process)
-        if self._failures:
-            count, last = len(self._failures), self._failures[-1]
-            self.warnings = (f"--notify: {count} call(s) failed, the last one: {last}",)
+        if failures:
+            text = f"--notify: {len(failures)} call(s) failed, the last one: {failures[-1]}"
+            self.warnings = (text,)
 
     def _add(self, event: Event, reason: str | None, run_id: str | None = None) -> None:
         time = now().isoformat()
         content = {"event": event, "store": str(self._store), "run_id": run_id}
-        self._events.put(content | {"reason": reason, "time": time})
-
-    def _call_each(self) -> None:
-        while (content := self._events.get()) is not None and not self._is_over:
-            try:
-                self._call(json.dumps(content) + "\n")
-            except (OSError, subprocess.SubprocessError) as error:
-                self._failures.append(one_line(error))
+        text = json.dumps(content | {"reason": reason, "time": time}) + "\n"
+        self._calls.append(self._caller.submit(self._call, text))
 
     def _call(self, text: str) -> None:
         process = self._process = subprocess.Popen(
@@ -130,7 +121,7 @@ class Notifications(Observer):
         finally:
             self._process = None
         if process.returncode:
-            self._failures.append(f"it ended with code {process.returncode}")
+            raise subprocess.CalledProcessError(process.returncode, self._command[0])
 
 
 def _kill(process: subprocess.Popen[str]) -> None:

@@ -6,7 +6,7 @@ warm-up, a pause and a window are. The windows become rows of ``epochs.parquet``
 
 import math
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,9 +21,8 @@ Mask = npt.NDArray[np.bool_]
 #: A moment of ``StepClock``: a device event, or a time of the host's clock.
 Moment = Any
 
-#: A step of this many medians is long. Long steps and drifts above these shares are reported; a
-#: drift also is that many of its standard errors. Fewer steps show neither.
-_LONG, _LONG_SHARE, _DRIFT, _ERRORS, _LEAST_STEPS = 5.0, 0.05, 0.05, 4.0, 30
+#: A drift is above this share and this many of its standard errors. Fewer steps do not show it.
+_DRIFT, _ERRORS, _LEAST_STEPS = 0.05, 4.0, 30
 #: Standard deviation over median absolute deviation, and standard error of a median of n values
 #: over standard deviation / sqrt(n), both of normal values.
 _SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
@@ -96,7 +95,6 @@ class StepWindow:
         self.clock = StepClock(gpu, device)
         self.steps = 0
         self.all = Step()  # the sums over the steps
-        self.epoch_begins: list[int] = []  # steps that are the first of an epoch
 
     @property
     def elapsed_s(self) -> float:
@@ -186,10 +184,11 @@ class StepPlan:
             rest_s = (self._measure.steps - measured) * measured_s / measured
         return self._largest([self._shortest_s - min(window_s, rest_s)])[0] <= 0
 
-    def add(self, steps_s: Floats, duration_s: float, epoch_begins: Collection[int] = ()) -> None:
+    def add(self, steps_s: Floats, duration_s: float) -> None:
         self._measured += len(steps_s)
         self._measured_s += duration_s
-        self._notes += steadiness_notes(steps_s, epoch_begins)
+        if (note := drift_note(steps_s)) is not None:
+            self._notes.append(note)
 
     def problem(self) -> str | None:
         seconds, steps = self._measure.seconds, self._measure.steps or 0
@@ -205,31 +204,13 @@ class StepPlan:
         return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
 
     def notes(self) -> list[str]:
-        difference = self.problem() or self._difference()
-        return list(dict.fromkeys([*self._notes, *([difference] if difference else [])]))
-
-    def _difference(self) -> str | None:
-        steps, total_s, needed = self._measured, self._measured_s, f"{self._needed_s:g} s"
-        requested = self._measure.steps
-        if requested is None:
-            if self._seconds >= self._needed_s:
-                return None
-            return (
-                f"{total_s:.3g} s were measured: measure.seconds {self._seconds:g} is less than "
-                f"the {needed} that a reliable energy needs"
+        notes, problem = self._notes, self.problem()
+        if problem is None and self._measured_s < self._needed_s:
+            problem = (
+                f"too few steps: {self._measured:,} took {self._measured_s:.3g} s, and a reliable "
+                f"energy needs {self._needed_s:g} s; set measure.steps or measure.seconds to more"
             )
-        if total_s < self._needed_s:
-            enough = math.ceil(self._needed_s / total_s * steps / requested) * requested
-            return (
-                f"too few steps: {steps:,} took {total_s:.3g} s, and a reliable energy needs "
-                f"{needed}; set measure.steps to {enough:,} or more"
-            )
-        if steps == requested:
-            return None
-        return (
-            f"{steps:,} steps were measured instead of measure.steps {requested:,}, so that "
-            f"windows last at least {needed}, which a reliable energy needs"
-        )
+        return list(dict.fromkeys([*notes, problem] if problem else notes))
 
 
 def step_time_columns(steps_s: Floats) -> dict[str, float | None]:
@@ -271,31 +252,9 @@ def drift(steps_s: Floats) -> float | None:
     return change_s / before_s if is_clear else None
 
 
-def steadiness_notes(steps_s: Floats, left_out: Collection[int] = ()) -> list[str]:
-    """Return a note for long steps and one for a drift of the times of a window's steps.
-
-    Steps of the numbers ``left_out`` are not long: the first of an epoch waits for its samples.
-    """
-    kept = np.delete(steps_s, [number for number in left_out if number < len(steps_s)])
-    if len(kept) < _LEAST_STEPS:
-        return []
-    notes = []
-    median_s = float(np.median(kept))
-    long_s = kept[kept > _LONG * median_s]
-    share = float((long_s - median_s).sum() / steps_s.sum())
-    if len(long_s) and share > _LONG_SHARE:
-        notes.append(
-            f"not steady: {len(long_s)} of {len(kept):,} steps took more than {_LONG:g} times "
-            f"the median, {share:.0%} of the time"
-        )
-    change = drift(kept)
-    if change is not None:
-        direction = "slower" if change > 0 else "faster"
-        notes.append(
-            f"not steady: the last third of {len(kept):,} steps is {abs(change):.0%} {direction} "
-            "than the first (median)"
-        )
-    return notes
+def drift_note(steps_s: Floats) -> str | None:
+    change = drift(steps_s)
+    return None if change is None else f"the step time changes by {change:+.0%} within the window"
 
 
 def batch_that_ran(steps_by_samples: Mapping[int, int], declared: int | None) -> int | None:

@@ -135,7 +135,6 @@ class WindowEnergy:
 
 @dataclass(frozen=True)
 class PhaseSummary:
-    phase: str
     windows: int
     duration_s: float
     energy: WindowEnergy
@@ -154,10 +153,10 @@ def phase_summaries(folder: RunFolder, *, is_measured: bool = False) -> dict[str
     for row in pq.read_table(folder.epochs_path).to_pylist():
         if not (is_measured and row["warmup"]):
             phases[row["phase"]].append(row)
-    return {name: _phase(name, rows) for name, rows in phases.items()}
+    return {name: _phase(rows) for name, rows in phases.items()}
 
 
-def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
+def _phase(rows: list[dict[str, Any]]) -> PhaseSummary:
     durations_s: dict[str, float] = defaultdict(float)
     for row in rows:  # hosts run at the same time
         durations_s[row["host"]] += row["duration_s"]
@@ -170,7 +169,6 @@ def _phase(name: str, rows: list[dict[str, Any]]) -> PhaseSummary:
     memory_bytes = [row["mem_used_max_bytes"] for row in rows]
     steps = [row["steps"] for row in rows]
     return PhaseSummary(
-        phase=name,
         windows=len(rows) // len(durations_s),
         duration_s=max(durations_s.values()),
         energy=WindowEnergy.of(rows),

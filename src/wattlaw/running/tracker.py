@@ -18,8 +18,8 @@ from pydantic import JsonValue
 from wattlaw.common.errors import BadInput
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.running.instrumentation.hook._wattlaw.device_times import TORCH_GPUS
-from wattlaw.running.job_step import JobStep, first_number
-from wattlaw.running.recording import NestedRecording, Recording
+from wattlaw.running.instrumentation.hook._wattlaw.layouts import LAUNCHERS, first_number
+from wattlaw.running.recording import JobStep, NestedRecording, Recording
 from wattlaw.running.run_logger import result_logger
 from wattlaw.running.steps import Step, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result
@@ -37,12 +37,11 @@ TRAIN, EVALUATE, STEPS = "train", "evaluate", "steps"
 #: The rest of a training window after an evaluation is stored if it is longer, or has values. On a
 #: busy processor the end of an iteration takes some of this time without any training.
 _SHORTEST_REST_S = 0.05
-#: Environment variables of launchers for the local rank, and for the number of all ranks.
+#: Environment variables of launchers for the local rank.
 _LOCAL_RANKS = (
     *("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID"),
     *("MV2_COMM_WORLD_LOCAL_RANK", "PALS_LOCAL_RANKID", "FLUX_TASK_LOCAL_ID"),
 )
-_WORLDS = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _WHY_NO_RESULT: dict[type, str] = {
     Recording: "the first task of this srun stores the run",
     NestedRecording: "the 'wattlaw run' that started this program measures it",
@@ -126,7 +125,7 @@ def track(
         return Track(name, None, quiet=True)
     if RUN_FOLDER in os.environ:
         return Track(name, NestedRecording.of_environment(), quiet=True)
-    gpus = (first_number(_WORLDS) or 1) if gpus is None else gpus
+    gpus = (first_number(LAUNCHERS["env_world_size"]) or 1) if gpus is None else gpus
     if global_batch is not None and gpus > 0 and global_batch % gpus:
         raise ValueError(
             f"wattlaw.track: global_batch: {global_batch} with {gpus} gpus; allowed: a multiple"

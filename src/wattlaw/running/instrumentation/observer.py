@@ -20,8 +20,7 @@ from wattlaw.study.out_of_memory import memory_that_ran_out
 
 #: The phase of the window that is a process from its start to its end.
 RUN = "run"
-#: Ends the message about a command that starts ranks.
-REMEDY = (
+_REMEDY = (
     "wattlaw starts the command once per GPU; write the command of one rank, without torchrun, "
     "accelerate launch, mpirun, srun or torch.multiprocessing.spawn, or use launch_with"
 )
@@ -128,7 +127,7 @@ def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
             one = "one rank alone" if size == 1 else f"one of {size} ranks"
             return (
                 f"process {process.pid} on {process.host} trained as {one}, but {launched} "
-                f"{'was' if launched == 1 else 'were'} launched; {REMEDY}"
+                f"{'was' if launched == 1 else 'were'} launched; {_REMEDY}"
             )
         if process.launched_rank is not None and process.rank is not None:
             ranks[process.launched_rank].add(process.rank)
@@ -136,6 +135,6 @@ def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
         if len(own) > 1:
             return (
                 f"rank {launched_rank} of the {launched} that were launched has started {len(own)} "
-                f"ranks of its own; {REMEDY}"
+                f"ranks of its own; {_REMEDY}"
             )
     return None

@@ -4,10 +4,10 @@ import contextlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -15,17 +15,21 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import open_regular
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.steps import Floats, Mask
+from wattlaw.store.record import Parallelism
+from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 from wattlaw.study.network import Network
 
 _NAME = re.compile(r"steps\..+\.jsonl")
 _MAX_FILES, _MAX_FILE_BYTES, _MAX_LINE_BYTES = 4096, 160 * 2**20, 8 * 2**20
 _MAX_NUMBER, _MAX_OPTIMIZERS, _MAX_PROBLEMS, _MAX_PACKAGES = 2**62, 10_000, 20, 30
-#: Steps whose records are lost, and gaps of such steps, of a process: each step takes memory and
-#: each gap a window. Lines are at most 8 MiB, so that a damaged one loses less.
-_MAX_LOST_STEPS, _MAX_GAPS = 2 * 10**6, 1000
 #: A hundred years: no process counts more. Samples of one step.
 _MAX_US, _MAX_SAMPLES = 3.2e15, 2**40
 _TEXTS = ("host", "backend", "parallelism", "precision", "sharding", "checkpointing")
+_CHOICES: Mapping[str, Sequence[str]] = {
+    "parallelism": get_args(Parallelism),
+    "sharding": SHARDINGS,
+    "checkpointing": CHECKPOINTINGS,
+}
 _NUMBERS = (
     "pid", "rank", "world_size", "env_world_size", "local_world_size",
     "launched_rank", "parameters", "gradient_bytes", "gpu_memory_bytes", "peak_memory_bytes",
@@ -171,7 +175,6 @@ class _Optimizer:
 class _File:
     def __init__(self, path: Path) -> None:
         self._path, self._offset = path, 0
-        self._lost_steps = self._gaps = 0
         self._facts: dict[str, Any] = {}
         self._problems: dict[str, None] = {}
         self._optimizers: dict[int, _Optimizer] = {}
@@ -231,7 +234,8 @@ class _File:
 
     def _take_facts(self, record: dict[str, Any]) -> None:
         for name in _TEXTS:
-            if isinstance(value := record.get(name), str):
+            value = record.get(name)
+            if isinstance(value, str) and value in _CHOICES.get(name, (value,)):
                 self._facts[name] = value[:200]
         if isinstance(config := record.get("config"), dict):
             self._facts["config"] = config
@@ -251,24 +255,18 @@ class _File:
         counts = samples if isinstance(samples, list) else [samples] * len(ends_us)
         counted = np.array([np.nan if n is None else _integer(n) for n in counts], float)
         evaluations = [_integer(number) for number in record.get("evaluations", [])]
-        lost = _integer(record["first"]) - own.steps
         is_in_time = own.end_us <= ends_us[0] and ends_us[-1] <= _MAX_US >= waits_us.max()
         if not len(ends_us) == len(counted) == len(waits_us) or not is_in_time:
             raise ValueError
         if np.nan_to_num(counted).max() > _MAX_SAMPLES:
             raise ValueError
-        is_bounded = 0 <= lost <= _MAX_LOST_STEPS - self._lost_steps
-        if not is_bounded or (lost and self._gaps == _MAX_GAPS):
-            raise ValueError  # a record claims too many
-        if lost:
-            self._lost_steps += lost
-            self._gaps += 1
-            self._problem(f"the times of {lost} steps are lost")
-        block = np.full((lost + len(ends_us), 5), np.nan)
-        block[lost:, _END_US], block[lost:, _SAMPLES] = ends_us, counted
-        block[lost:, _WAIT_S] = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
+        if _integer(record["first"]) != own.steps:
+            raise ValueError  # those before are lost: steps after them have no place
+        block = np.full((len(ends_us), 5), np.nan)
+        block[:, _END_US], block[:, _SAMPLES] = ends_us, counted
+        block[:, _WAIT_S] = np.where(np.isnan(counted), np.nan, waits_us * 1e-6)
         if "passes" in record:
-            block[lost:, _PASSES] = np.cumsum(_numbers(record["passes"]))
+            block[:, _PASSES] = np.cumsum(_numbers(record["passes"]))
         block[:, _EVALUATED] = np.isin(own.steps + np.arange(len(block)), evaluations)
         own.blocks.append(block)
         own.end_us = float(ends_us[-1])

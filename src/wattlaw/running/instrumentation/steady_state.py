@@ -3,14 +3,13 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
 from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
-from wattlaw.running.steps import Floats, Mask, drift, step_time_columns
-from wattlaw.store.record import Parallelism
-from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
+from wattlaw.running.steps import Floats, Mask, drift, drift_note, step_time_columns
+from wattlaw.store.record import Facts
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
@@ -81,20 +80,6 @@ class MeasuredPart:
         return len(training) >= expected
 
 
-#: What is stored of a job as it is.
-_FACTS = (
-    "instrumented", "world_size", "backend", "parameters", "gradient_bytes", "dataset_samples",
-    "tp", "pp", "cp", "ep", "dp", "virtual_stages", "gradient_accumulation", "micro_batch",
-    "tokens_per_sample", "threads_per_worker", "network", "software",
-)  # fmt: skip
-#: What is stored if it is one of these.
-_CHOICES: Mapping[str, tuple[str, ...]] = {
-    "parallelism": get_args(Parallelism),
-    "sharding": SHARDINGS,
-    "checkpointing": CHECKPOINTINGS,
-}
-
-
 @dataclass(frozen=True)
 class StepSummary(TrainingFacts):
     """The steps of a job: those of one rank, never the sum over ranks; unknown values are None.
@@ -128,16 +113,12 @@ class StepSummary(TrainingFacts):
     steps_by_samples: Mapping[int, int] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Any]:
-        known = {name: getattr(self, name) for name in _FACTS}
+        """Return what is stored of a job, the columns of ``Facts``."""
+        known = {name: getattr(self, name) for name in Facts.model_fields if hasattr(self, name)}
         if self.workers_work_together is False:  # each has epochs of its own
             known["dataset_samples"] = None
-        for name, allowed in _CHOICES.items():
-            known[name] = getattr(self, name) if getattr(self, name) in allowed else None
-        peak_bytes = self.peak_memory_bytes or self.peak_resident_bytes
-        return known | {
-            "peak_memory_bytes": peak_bytes,
-            "workers_cooperate": self.workers_work_together,
-        }
+        known["peak_memory_bytes"] = self.peak_memory_bytes or self.peak_resident_bytes
+        return known | {"workers_cooperate": self.workers_work_together}
 
 
 def summarise(processes: Sequence[ProcessSteps], part: MeasuredPart | None = None) -> StepSummary:
@@ -264,9 +245,8 @@ def _measured(
             "all, such as an evaluation or a checkpoint; they are left out"
         )
     is_steady &= ~is_pause
-    change = drift(steps_s[is_steady])
-    if change is not None:
-        notes.append(f"the step time changes by {100 * change:+.0f} % within the measured steps")
+    if (note := drift_note(steps_s[is_steady])) is not None:
+        notes.append(note)
     before = _windows(is_warmup, end_s, samples, parts_s, warmup=True)
     measured = _windows(is_steady, end_s, samples, parts_s, warmup=False)
     counts = [window["samples"] for window in measured]
@@ -277,7 +257,7 @@ def _measured(
         **step_time_columns(steps_s[is_steady]),
         "pauses": pauses,
         "pause_s": pause_s,
-        "drift": change,
+        "drift": drift(steps_s[is_steady]),
     }
 
 

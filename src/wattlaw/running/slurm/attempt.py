@@ -1,23 +1,23 @@
-"""Attempts as jobs of Slurm, seen from outside; a lost job is submitted again."""
+"""Attempts as jobs of Slurm, seen from outside; the run of a lost job is planned again."""
 
 import contextlib
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import read_end
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.running.finish import failed_attempt
-from wattlaw.running.launcher import Ended, ResourcesBusy
+from wattlaw.running.launcher import Ended
 from wattlaw.running.slurm import commands
-from wattlaw.running.slurm.commands import Account, Job, Unreachable
+from wattlaw.running.slurm.commands import Job, Unreachable
 from wattlaw.running.slurm.submission import (
     ENDED,
     INTERRUPTED,
     REASONS,
+    Submission,
     has_progress,
     interrupted,
     run_id_of,
@@ -45,8 +45,7 @@ _LAST_LINES, _LONGEST = 50, 200
 class QueuePoller:
     """The last known state of the jobs of one store, which have its tag in their names.
 
-    It reads the queue once per ``poll_s``, and the accounts of jobs that have disappeared from it.
-    While Slurm does not respond, the intervals grow.
+    It reads the queue once per ``poll_s``. While Slurm does not respond, the intervals grow.
     """
 
     def __init__(self, tag: str, poll_s: float) -> None:
@@ -55,19 +54,10 @@ class QueuePoller:
         self.error: str | None = None  # of the last poll
         self._jobs: dict[str, Job] = {}
         self._next_s, self._interval_s, self._failures = 0.0, poll_s, 0
-        #: Jobs whose accounts are requested with the next poll, and the accounts of those that have
-        #: been requested; None without one.
-        self.unexplained: set[str] = set()
-        self.accounts: dict[str, Account | None] = {}
 
     def poll(self) -> None:
         if time.monotonic() < self._next_s:
             return
-        if job_ids := sorted(self.unexplained):
-            with contextlib.suppress(Unreachable):  # accounting may be down on its own
-                found = {account.id: account for account in commands.accounts(job_ids)}
-                self.accounts |= {job_id: found.get(job_id) for job_id in job_ids}
-                self.unexplained.clear()
         try:
             # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
             jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))
@@ -95,18 +85,12 @@ class QueuePoller:
     def status_message(self) -> str | None:
         if self.error is not None:
             return f"Slurm does not respond: polling every {self._interval_s:.0f} s ({self.error})"
-        return queue_message(self.active().values())
-
-
-def queue_message(jobs: Iterable[Job]) -> str | None:
-    listed = list(jobs)
-    if not listed:
-        return None
-    states = Counter(job.state.lower() for job in listed)
-    reasons = Counter(job.reason for job in listed if job.is_queued and job.reason != "None")
-    counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
-    reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
-    return f"Slurm: {counts}{reason}"
+        jobs = self.active().values()
+        states = Counter(job.state.lower() for job in jobs)
+        reasons = Counter(job.reason for job in jobs if job.is_queued and job.reason != "None")
+        counts = ", ".join(f"{count} {state}" for state, count in sorted(states.items()))
+        reason = f" ({reasons.most_common(1)[0][0]})" if reasons else ""
+        return f"Slurm: {counts}{reason}" if jobs else None
 
 
 class SlurmAttempt:
@@ -122,7 +106,6 @@ class SlurmAttempt:
         self._record, self._folder = record, folder
         self._job_id = job_id  # None if only the job's name is known
         self._over_since_s: float | None = None
-        self._resubmission: RunRecord | None = None  # waits for resources
         self._ended: Ended | None = None
 
     def poll(self) -> Ended | None:
@@ -140,11 +123,10 @@ class SlurmAttempt:
         record = self._folder.read()
         if self._ended is not None or record is None:
             return
-        is_queued = self._job_id is not None and self._resubmission is None
-        if record.status not in ENDED and is_queued:
+        if record.status not in ENDED and self._job_id is not None:
             # 'wattlaw cancel' reports it if Slurm does not respond.
             with contextlib.suppress(Unreachable, NotAvailable):
-                commands.cancel([str(self._job_id)])
+                commands.cancel([self._job_id])
                 end_s = time.monotonic() + _CANCEL_TIMEOUT_S
                 while time.monotonic() < end_s and any(
                     job.id == self._job_id and not job.is_over for job in commands.queue()
@@ -156,36 +138,28 @@ class SlurmAttempt:
         self._ended = Ended(record.reason, record=record)
 
     def _advance(self) -> RunRecord | None:
-        """Return the record of a run that has ended; submit the job of a lost run again."""
+        """Return the record of a run whose job has ended; None while the job is active."""
         job = self._poller.job(self._record.run_id)
         if job is not None and not job.is_over:
-            self._job_id, self._over_since_s, self._resubmission = job.id, None, None
+            self._job_id, self._over_since_s = job.id, None
             return None
-        if self._resubmission is not None:
-            return self._resubmit(self._resubmission)
         record = self._folder.read()
         if record is None or record.status in ENDED:
             return record
         if job is not None and self._job_id not in (None, job.id):
             job = None  # a job of an earlier attempt
-        job_id, poller = self._job_id, self._poller
-        if job is None and job_id is not None and job_id not in poller.accounts:
-            poller.unexplained.add(job_id)
-            return None
         self._over_since_s = self._over_since_s or time.monotonic()
         if time.monotonic() - self._over_since_s < self._launcher.settle_s:
             return None  # files of the job may not be visible yet
-        if job is None and (account := self._poller.accounts.get(self._job_id or "")) is not None:
-            job = Job(account.id, account.state, "", "", account.exit_code, account.signal)
         return self._handle_unrecorded_end(record, job)
 
-    def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord | None:
-        if job is None:  # neither queue nor accounting knows it
+    def _handle_unrecorded_end(self, record: RunRecord, job: Job | None) -> RunRecord:
+        if job is None:
             last = record.interruptions[-1] if record.interruptions else None
             if record.status == "planned" and last and last.job_id == self._job_id:
-                return self._resubmit(record)  # the job recorded its interruption
-            gone = f"job {self._job_id} disappeared from the queue; no accounting record found"
-            return self._failed(record, gone, interrupted=True)
+                return self._plan_again(record)  # the job recorded its interruption
+            gone = f"job {self._job_id} is no longer in the queue"
+            return self._failed(record, f"{gone}; sacct may say why", interrupted=True)
         # With a short time limit, SIGUSR1 may come before the driver handles it.
         was_interrupted = job.exit_code == INTERRUPTED or job.signal == signal.SIGUSR1
         name, is_timeout = f"job {job.id}", job.state in _TIMEOUT_STATES
@@ -205,7 +179,11 @@ class SlurmAttempt:
         if record.status == "running":
             record = interrupted(record, self._folder, f"{name}: {why}")
             self._folder.write(record)
-        return record if record.status == "failed" else self._resubmit(record)
+        return record if record.status == "failed" else self._plan_again(record)
+
+    def _plan_again(self, record: RunRecord) -> RunRecord:
+        Submission.path(self._folder).unlink(missing_ok=True)  # of the job that was lost
+        return record
 
     def _last_log_line(self) -> str:
         try:
@@ -218,19 +196,6 @@ class SlurmAttempt:
         printed = [collapse_whitespace(line) for line in lines[-_LAST_LINES:] if line.strip()]
         last = printed[-1][:_LONGEST] if printed else "the log is empty"
         return f"{last} (log: {self._folder.log_path})"
-
-    def _resubmit(self, record: RunRecord) -> RunRecord | None:
-        try:
-            self._job_id = self._launcher.submit_again(record, self._folder)
-            self._resubmission = None
-        except ResourcesBusy:
-            self._resubmission = record
-        except Unreachable:  # if Slurm has accepted the job, the queue will show its name
-            self._resubmission, self._job_id = record, None
-        except NotAvailable as error:
-            return self._failed(record, f"could not be submitted again: {one_line(error)}")
-        self._seen, self._over_since_s = self._poller.number, None
-        return None
 
     def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
         end = {"interrupted": interrupted, "finished_at": now()}

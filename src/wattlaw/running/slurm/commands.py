@@ -1,6 +1,6 @@
 """Calls of Slurm's commands, and parsers of their output.
 
-Formats: manual pages squeue(1), sbatch(1), sacct(1) of Slurm 22.05.
+Formats: manual pages squeue(1) and sbatch(1) of Slurm 22.05.
 """
 
 import re
@@ -30,7 +30,6 @@ FINAL = {
     *("OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT"),
 }
 _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
-_ACCOUNTS = ("JobIDRaw", "State", "ExitCode")
 #: Variables that Slurm's commands read as options ("Input environment variables" in their manual
 #: pages) begin so; SLURM_CONF says where Slurm is configured.
 _INPUTS = (
@@ -64,7 +63,7 @@ class Job:
     name: str
     reason: str = ""
     exit_code: int | None = None
-    signal: int | None = None  # that ended the batch script; 0 for none
+    signal: int = 0  # that ended the batch script; 0 for none
 
     @property
     def is_over(self) -> bool:
@@ -73,16 +72,6 @@ class Job:
     @property
     def is_queued(self) -> bool:
         return self.state == "PENDING"
-
-
-@dataclass(frozen=True)
-class Account:
-    """One job, or step of a job, of the accounting."""
-
-    id: str
-    state: str
-    exit_code: int | None
-    signal: int | None
 
 
 def submit(arguments: Sequence[str]) -> str:
@@ -112,7 +101,9 @@ def parse_jobs(output: str) -> list[Job]:
         cells = (line[start:end].strip() for start, end in pairwise(ends))
         job_id, state, code, name, reason = cells
         if job_id:
-            jobs.append(Job(job_id, state, name, reason, *_parse_exit(code)))
+            is_known = re.fullmatch("[0-9]{1,9}", code) is not None
+            ended = divmod(int(code), 256) if is_known else (None, 0)  # the status of wait(2)
+            jobs.append(Job(job_id, state, name, reason, ended[0], ended[1] & 0x7F))
     return jobs
 
 
@@ -128,28 +119,6 @@ def requeue(job_id: str) -> bool:
     except WattlawError:
         return False
     return True
-
-
-def accounts(job_ids: Sequence[str]) -> list[Account]:
-    """Return the accounts of jobs and their steps; none if the site has no accounting."""
-    if not job_ids:
-        return []
-    line = ["sacct", "--noheader", "--parsable2", f"--format={','.join(_ACCOUNTS)}"]
-    try:
-        return parse_accounts(_run([*line, f"--jobs={','.join(job_ids)}"]))
-    except NotAvailable:  # the site has no accounting, or no command for it here
-        return []
-
-
-def parse_accounts(output: str) -> list[Account]:
-    accounts = []
-    for line in output.splitlines():
-        fields = line.split("|")
-        if len(fields) == len(_ACCOUNTS) and fields[0]:
-            job_id, state, code = fields
-            state = state.partition(" ")[0]  # as "CANCELLED by 1000"
-            accounts.append(Account(job_id, state, *_parse_exit(code)))
-    return accounts
 
 
 def hostnames(node_list: str) -> tuple[str, ...]:
@@ -231,11 +200,3 @@ def _run(line: list[str]) -> str:
     if re.search(_JOB_LIMIT, message.lower()):
         raise ResourcesBusy(message)
     raise NotAvailable(message)
-
-
-def _parse_exit(text: str) -> tuple[int | None, int | None]:
-    """Return exit code and signal from sacct's format ``1:0`` or from squeue's wait(2) status."""
-    code, colon, number = text.partition(":")
-    if not re.fullmatch("[0-9]{1,9}", code) or (colon and not re.fullmatch("[0-9]{1,9}", number)):
-        return None, None
-    return (int(code), int(number)) if colon else (int(code) >> 8, int(code) & 0x7F)

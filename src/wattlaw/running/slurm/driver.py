@@ -15,11 +15,10 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from wattlaw.common import crash
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError, one_line
-from wattlaw.common.files import read_text, write_text
+from wattlaw.common.files import read_text
 from wattlaw.common.isolation import isolate, isolated_python
 from wattlaw.running.finish import (
     failed,
@@ -125,9 +124,7 @@ class _Driver:
     def _begin(self, old: RunRecord) -> RunRecord:
         record = old
         if old.status == "running":  # an attempt without an end was interrupted
-            stopped = _read_json(self._folder.live(old.attempts) / "interrupted.json")
-            reason = str(stopped.get("reason", "the job was requeued"))
-            record = interrupted(old, self._folder, reason)
+            record = interrupted(old, self._folder, "the job was requeued")
             if record.status == "failed":
                 return record
         of_job = {
@@ -173,7 +170,7 @@ class _Driver:
                 continue
             if limit_s is not None and time.monotonic() - self._begun_s > limit_s:
                 reason = f"time limit of {limit_s:g} s reached (launch.timeout_s)"
-            elif any(live.glob("refused.*.json")):
+            elif _refusals(live):
                 reason = "refused"
             if reason is not None:
                 process.terminate()
@@ -202,19 +199,18 @@ class _Driver:
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
         """Return the exit code. srun may return 0 although its tasks were killed: files count."""
-        refused = [_read_json(path) for path in sorted(live.glob("refused.*.json"))]
-        if refused or reason is not None:
-            # A limit that cannot be set skips the run; packages that are missing fail it.
-            is_failed = not refused or any(one.get("status") == "failed" for one in refused)
-            refusals = "; ".join(str(refusal.get("reason", "")) for refusal in refused)
-            self._end(record, "failed" if is_failed else "skipped", refusals or reason or "")
+        if refusals := _refusals(live):
+            self._end(record, "skipped", "; ".join(refusals))
+            return 0
+        if reason is not None:
+            self._end(record, "failed", reason)
             return 0
         codes = self._node_codes(live)
         lost = [name for name in self._nodes if name not in codes]
         if not lost and not any(codes.values()):
             if (live / "stopped.json").exists():
                 notice = "preemption notice from Slurm (SIGUSR1)"
-                return self._interrupt(record, live, notice)
+                return self._interrupt(record, notice)
             self._finish(record, live)
             return 0
         # Slurm terminates a node (SIGTERM) as the first step of a preemption.
@@ -224,7 +220,7 @@ class _Driver:
         if is_interrupted and failures.cause(live) is None:
             why = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
             failure = failures.first_failure(live)
-            return self._interrupt(record, live, f"{why}; {failure.reason}" if failure else why)
+            return self._interrupt(record, f"{why}; {failure.reason}" if failure else why)
         reason = failure_reason(self._folder, record.attempts, code)
         ended = failed_attempt(record, self._folder, reason)
         self._write(ended.model_copy(update={"finished_at": now()}))
@@ -235,21 +231,20 @@ class _Driver:
 
         def are_complete() -> bool:
             for name in self._nodes:
-                with contextlib.suppress(ValueError, KeyError):
-                    codes[name] = int(_read_json(live / f"ended.{name}.json")["code"])
+                with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                    text = (live / f"ended.{name}.json").read_text(encoding="utf-8")
+                    codes[name] = int(json.loads(text)["code"])
             return len(codes) == len(self._nodes) or self._signals.terminate
 
         self._wait_until(are_complete, live)
         return codes
 
-    def _interrupt(self, record: RunRecord, live: Path, reason: str) -> int:
+    def _interrupt(self, record: RunRecord, reason: str) -> int:
         """Record an interruption and requeue the job; return the exit code.
 
         After SIGTERM the reason is unknown. The record stays, and Slurm's state of the job decides.
         """
         if self._signals.terminate:
-            reason = f"{reason}; terminated (SIGTERM)"
-            write_text(live / "interrupted.json", json.dumps({"reason": reason}))
             return INTERRUPTED
         after = interrupted(record, self._folder, reason)
         self._write(after)
@@ -264,13 +259,7 @@ class _Driver:
         self._wait_until(
             lambda: missing_windows(record, merged_windows(record, self._folder)[0]) is None, live
         )
-        try:
-            after = finish(record, self._folder)
-        except OSError:
-            raise
-        except Exception as error:  # the run fails, not the driver
-            self._end(record, "failed", f"could not be finished: {one_line(error)}")
-            return
+        after = finish(record, self._folder)
         after = after.model_copy(update={"finished_at": now()})
         self._write(after)
         if after.status == "done":
@@ -298,12 +287,8 @@ class _Driver:
             time.sleep(_POLL_S)
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _refusals(live: Path) -> list[str]:
+    return [one.reason for one in failures.read_failures(live) if one.kind == "refused"]
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ from wattlaw.running.node_setup import (
     worker_environment,
 )
 from wattlaw.running.slurm.submission import read_submission
+from wattlaw.running.training import failures
 from wattlaw.running.training.agent import run_agent
 from wattlaw.running.training.environment import HOST, WARNS, threads_of
 from wattlaw.running.training.rank_processes import Node
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.setting import Setting
-from wattlaw.workloads import catalogue
 
 
 def begun_path(live: Path, node: str) -> Path:
@@ -74,18 +74,20 @@ def main() -> int:
 
         signal.signal(signal.SIGTERM, notify)
     begun_path(live, node).touch()
-    try:
-        catalogue.check_installed(record.spec.workload)
-    except NotAvailable as error:  # before it trains, so that one line says why
-        refused = {"reason": f"{node}: {error} ({sys.executable})", "status": "failed"}
-        write_text(live / f"refused.{node}.json", json.dumps(refused))
-        return os.EX_UNAVAILABLE
     launch, workers = submission.launch, options.workers
-    if (cores := processes.cores()) < workers:
+    cores = processes.cores()
+    if cores < workers:
         note = f"{node}: the job has {plural(cores, 'core')} for {workers} workers"
         advice = f"{note}; set launch.slurm.cpus_per_worker"
         write_text(live / f"notes.{node}.cores.json", json.dumps([advice]))
-    _set_environment(launch, workers)
+    # Without a number by the study or OMP_NUM_THREADS, a worker has its share of the cores of the
+    # job, or of a full node if the site does not assign cores, so that runs with one and with
+    # several workers are comparable.
+    is_assigned = cores < (os.cpu_count() or 1)
+    sharing = workers if is_assigned else launch.gpus_per_node or workers
+    share = launch.slurm.cpus_per_worker or max(1, cores // sharing)
+    threads = launch.threads_per_worker or threads_of(os.environ) or share
+    os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
     place = Node(number, options.nodes, options.address, options.port)
     if options.nodes == 1:
         place = Node()
@@ -97,21 +99,8 @@ def main() -> int:
         reason = f"{node}: {one_line(error)}"
         if launch.slurm.limits == "own" and isinstance(error, NotPermitted):
             reason += "; if the site's prolog sets limits, set launch.slurm.limits to prolog"
-        write_text(live / f"refused.{node}.json", json.dumps({"reason": reason}))
+        failures.write_failure(live, node, "refused", reason)
         return os.EX_UNAVAILABLE
-
-
-def _set_environment(launch: Launch, workers: int) -> None:
-    """Threads that neither the study nor OMP_NUM_THREADS says are a worker's share of the cores of
-    the job, or of a full node if the site does not assign cores, so that runs with one and with
-    several workers are comparable.
-    """
-    cores = processes.cores()
-    is_assigned = cores < (os.cpu_count() or 1)
-    sharing = workers if is_assigned else launch.gpus_per_node or workers
-    share = launch.slurm.cpus_per_worker or max(1, cores // sharing)
-    threads = launch.threads_per_worker or threads_of(os.environ) or share
-    os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
 
 
 @contextlib.contextmanager

@@ -76,8 +76,6 @@ class SlurmLauncher(Launcher):
         #: Jobs submitted since the last poll of the queue, and whether Slurm refuses more now.
         self._submitted_at, self._submitted, self._is_full = 0, 0, False
         self._watched: set[str] = set()
-        #: Runs whose submission was not confirmed, with the number of the last poll before it.
-        self._unconfirmed: dict[str, int] = {}
         self._cancelled_before = Store(store).cancelled_at()
         self._refused_in_a_row = 0
 
@@ -164,34 +162,23 @@ class SlurmLauncher(Launcher):
     def start(self, record: RunRecord, folder: RunFolder, allocation: Allocation) -> SlurmAttempt:
         """Raises ``BadInput`` if the site refuses the job, ``ResourcesBusy`` if it may be later."""
         allocation.release()
-        if self._unconfirmed.get(record.run_id) == self.poller.number:
-            raise ResourcesBusy("the submission is not confirmed until Slurm responds again")
-        try:
-            job_id = self.submit(record, folder)
-        except Unreachable as error:
-            self._unconfirmed[record.run_id] = self.poller.number
-            self._is_full = True
-            raise ResourcesBusy(str(error)) from None
-        except ResourcesBusy:
-            self._is_full = True
-            raise
-        except NotAvailable as error:
-            self._refused_in_a_row += 1
-            raise BadInput(f"{error} (launch.slurm)") from None
-        self._refused_in_a_row = 0
-        return self._attempt(record, folder, job_id)
-
-    def submit(self, record: RunRecord, folder: RunFolder) -> str:
-        """Submit the job of a run, in place of any earlier one, and return its id."""
         submission = Submission(launch=self._launch, at=now())
         submission.write(folder)
         write_script(folder, self._launch)
-        claim_path(folder).unlink(missing_ok=True)
+        claim_path(folder).unlink(missing_ok=True)  # of an earlier job
         name = job_name(self.poller.tag, record.run_id)
-        job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
+        try:
+            job_id = commands.submit(sbatch_arguments(record.spec, folder, self._launch, name))
+        except (Unreachable, ResourcesBusy) as error:  # the job may be in the queue all the same
+            self._is_full = True
+            raise ResourcesBusy(str(error)) from None
+        except NotAvailable as error:
+            self._refused_in_a_row += 1
+            raise BadInput(f"{error} (launch.slurm)") from None
         self._submitted += 1
+        self._refused_in_a_row = 0
         submission.model_copy(update={"job_id": job_id}).write(folder)
-        return job_id
+        return self._attempt(record, folder, job_id)
 
     def detached_run_ids(self) -> Collection[str]:
         self.poller.poll()
@@ -219,11 +206,6 @@ class SlurmLauncher(Launcher):
     def _attempt(self, record: RunRecord, folder: RunFolder, job_id: str | None) -> SlurmAttempt:
         self._watched.add(record.run_id)
         return SlurmAttempt(self, record, folder, job_id)
-
-    def submit_again(self, record: RunRecord, folder: RunFolder) -> str:
-        if self.allocate(record.spec) is None:
-            raise ResourcesBusy("the queue is full")
-        return self.submit(record, folder)
 
     def is_cancelled(self) -> bool:
         return Store(self._store).was_cancelled_since(self._cancelled_before)

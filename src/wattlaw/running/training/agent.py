@@ -7,19 +7,14 @@ agents of the others end theirs.
 
 import argparse
 import contextlib
-import importlib.util
 import json
 import os
 import re
 import signal
 import sys
-import threading
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
-
-import psutil
 
 from wattlaw.common import processes
 from wattlaw.common.errors import BadInput, NotAvailable, WattlawError
@@ -53,7 +48,6 @@ from wattlaw.workloads import catalogue
 WORKER = "wattlaw.running.training.worker"
 #: How long a shared file system may take to show what another host has written.
 _LATE_S = 60.0
-_FORWARD_POLL_S = 0.2
 #: How often the shared folder is searched for failures of other nodes.
 _OTHERS_POLL_S = 1.0
 #: The last line of a traceback, and error messages of Python and argparse.
@@ -97,8 +91,10 @@ def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     live, code = folder.live(attempt), 1
     os.environ[AGENT_PID] = str(os.getpid())
     try:
-        with forward_signals():
-            code = _run(_wait_for_record(folder, attempt), folder, workers, node)
+        # Blocked for all that starts here: a signal to the full process tree kills neither the
+        # sampler nor a worker that still imports its libraries and unblocks it later.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        code = _run(_wait_for_record(folder, attempt), folder, workers, node)
     except Exception as error:
         code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
@@ -126,6 +122,10 @@ def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
 def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     live, measure = folder.live(record.attempts), record.spec.measure
     live.mkdir(parents=True, exist_ok=True)
+    try:
+        catalogue.check_installed(record.spec.workload)
+    except NotAvailable as error:  # before it trains, so that one line says why
+        raise NotAvailable(f"{host_name()}: {error} ({sys.executable})") from None
     is_command = record.spec.workload.command is not None
     target = Target(os.getpid(), 1 / measure.sample_hz, measure.assume_cpu_w)
     sampling = SamplerProcess(live, host_name(), target, handles_sigterm=WARNS not in os.environ)
@@ -144,24 +144,19 @@ def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
 
 
 def _run_workers(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
-    if importlib.util.find_spec("torch") is None:
-        raise NotAvailable(
-            "torch is not installed; the ranks of a workload need it; try: "
-            'pip install "wattlaw[train]"'
-        )
     line = isolated_python("-u", "-m", WORKER, str(folder.path), str(record.attempts))
     live = folder.live(record.attempts)
     # SIGTERM is a notice where Slurm sends it to announce the end.
     signals = SIGNALS - {signal.SIGTERM} if WARNS in os.environ else SIGNALS
     kills = failures.oom_kills()
-    failed = run_ranks(line, workers, node, _OtherNodes(live, node).check, signals)
+    check = _OtherNodes(live, node).check
+    failed = run_ranks(line, workers, node, check, signals, forwards_notice=True)
     return _fail(live, *failures.reason_of_ranks(live, failed, kills)) if failed else 0
 
 
 def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
     live, spec = folder.live(record.attempts), record.spec
     program = spec.workload.launch_with
-    catalogue.check_launch_program(program)
     values: dict[str, object] = {
         **setting_values(spec.setting),
         **spec.measure.model_dump(),
@@ -192,7 +187,7 @@ def _run_command(record: RunRecord, folder: RunFolder, workers: int, node: Node)
             steps.write(start_ns, time.perf_counter() - start_s)
             raise
         duration_s = time.perf_counter() - start_s
-        if (wrong := steps.wrong_ranks()) is not None:
+        if (wrong := steps.wrong_ranks(spec.setting.gpus)) is not None:
             code = _fail(live, "error", wrong)
         elif (failed or launcher_code) and not steps.were_complete():
             kind: failures.Kind = "exited"
@@ -232,7 +227,7 @@ class _OtherNodes:
             with contextlib.suppress(OSError):  # a moment of a shared file system
                 names = [path.name for path in self._live.iterdir()]
             for name in names:
-                if name.startswith(("failure.", "refused.")):
+                if name.startswith("failure."):
                     raise _FailedElsewhere(f"ended because another node failed ({name})")
         return False
 
@@ -260,41 +255,6 @@ def _fail(live: Path, kind: failures.Kind, reason: str) -> int:
 def _log(message: str) -> None:
     with contextlib.suppress(OSError):
         print(f"agent: {message}", file=sys.stderr)
-
-
-@contextlib.contextmanager
-def forward_signals() -> Iterator[None]:
-    """Forward the SIGUSR1 of this process to every worker; to be called on the main thread.
-
-    Workers that start after the signal get it too. Processes that are started in the block inherit
-    SIGUSR1 blocked, so that a signal to the full process tree kills neither the sampler nor a
-    worker that still imports its libraries. The worker unblocks it (``training.preemption``).
-    """
-    received: list[int] = []
-    is_over = threading.Event()
-
-    def forward() -> None:
-        # In this thread only.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
-        signalled = set[psutil.Process]()
-        while not is_over.wait(_FORWARD_POLL_S):
-            for child in psutil.Process().children() if received else ():
-                with contextlib.suppress(psutil.Error):
-                    if child not in signalled and WORKER in child.cmdline():
-                        child.send_signal(signal.SIGUSR1)
-                        signalled.add(child)
-
-    with processes.handling([signal.SIGUSR1], lambda number, _: received.append(number)):
-        # In a thread, because the main thread waits for the ranks.
-        thread = threading.Thread(target=forward, name="wattlaw-signal-forwarder", daemon=True)
-        thread.start()
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
-        try:
-            yield
-        finally:
-            is_over.set()
-            thread.join()
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 if __name__ == "__main__":

@@ -13,12 +13,12 @@ from pathlib import Path
 from wattlaw.common import crash, processes
 from wattlaw.common.isolation import user_environment
 from wattlaw.running.instrumentation import STEPS_FOLDER, instrumented_environment
+from wattlaw.running.instrumentation.hook._wattlaw.layouts import LAUNCHERS, first_number
 from wattlaw.running.training.environment import AGENT_PID, FIRST_OUTPUT, LAUNCHED_RANK
 
 LAUNCHER, LAUNCHED = "--launcher", "--launched"
 #: The exit code of a shell for a command that does not exist.
 _NOT_FOUND = 127
-_RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def _of_command() -> dict[str, str]:
     folder, output = environment.get(STEPS_FOLDER), environment.pop(FIRST_OUTPUT, None)
     if folder is not None:
         environment = instrumented_environment(environment, Path(folder))
-    rank = next((environment[name] for name in _RANKS if name in environment), "0")
+    rank = str(first_number(LAUNCHERS["rank"]) or 0)
     environment[LAUNCHED_RANK] = rank
     if output is not None and rank == "0":  # the node agent reads it
         os.dup2(os.open(output, os.O_WRONLY), sys.stdout.fileno())

@@ -9,18 +9,14 @@ import time
 from pathlib import Path
 from typing import Self
 
-import psutil
-
 from wattlaw.common import machine
 from wattlaw.common.files import write_text
-from wattlaw.common.processes import descendants
 from wattlaw.running.instrumentation import STEPS_FOLDER
-from wattlaw.running.instrumentation.observer import REMEDY, RUN, StepObserver
+from wattlaw.running.instrumentation.observer import RUN, StepObserver
 from wattlaw.running.instrumentation.printed_progress import ProgressReader, progress_pattern
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import FIRST_OUTPUT, host_name, threads_of
-from wattlaw.running.training.rank_starters import find_rank_starter
 from wattlaw.store.live import open_windows, windows_path, write_window
 from wattlaw.store.record import Facts
 from wattlaw.study.model import RunSpec
@@ -34,7 +30,7 @@ _PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
 _PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 
 
-class CommandSteps:
+class CommandSteps(StepObserver):
     """Observes a command from before its ranks start, by environment variables that they get.
 
     Its nodes share ``live``. Node 0 writes samples and notes of all ranks.
@@ -47,19 +43,18 @@ class CommandSteps:
         if measure.is_by_steps:
             part = MeasuredPart(measure.warmup_steps, measure.steps, measure.seconds)
         reader = ProgressReader(progress_pattern(progress.pattern)) if progress else None
-        self._observer = StepObserver(live / "steps", part, reader)
+        super().__init__(live / "steps", part, reader)
         self._marker = live / "has-steps"
         self._output: int | None = None
         self._folder: str | None = None
         self._next_s = 0.0
         self._checks_s = [time.monotonic() + after_s for after_s in _CHECKS_S]
-        self._wrong_ranks: str | None = None
 
     def __enter__(self) -> Self:
         os.environ.pop(STEPS_FOLDER, None)
         if self._spec.workload.instrument == "auto":
-            os.environ[STEPS_FOLDER] = str(self._observer.folder.absolute())
-        if self._observer.progress is not None:
+            os.environ[STEPS_FOLDER] = str(self.folder.absolute())
+        if self.progress is not None:
             self._folder = tempfile.mkdtemp(prefix="wattlaw-")
             path = Path(self._folder) / "output"
             os.mkfifo(path, 0o600)
@@ -78,40 +73,20 @@ class CommandSteps:
         self._pass_output_on()
         if self._checks_s and time.monotonic() > self._checks_s[0]:
             del self._checks_s[0]
-            if self.wrong_ranks() is not None:
+            if self.wrong_ranks(self._spec.setting.gpus) is not None:
                 return True
-        if not self._observer.part.is_limited or time.monotonic() < self._next_s:
+        if not self.part.is_limited or time.monotonic() < self._next_s:
             return False
         self._next_s = time.monotonic() + _POLL_S
-        if not self._marker.exists() and not self._observer.is_complete():
+        if not self._marker.exists() and not self.is_complete():
             return False
         self._marker.touch()
         return True
 
-    def memory_error(self) -> str | None:
-        return self._observer.memory_error()
-
-    def wrong_ranks(self) -> str | None:
-        if self._wrong_ranks is None:
-            gpus = self._spec.setting.gpus
-            self._wrong_ranks = self._observer.wrong_ranks(gpus) or self._rank_starter(gpus)
-        return self._wrong_ranks
-
-    def _rank_starter(self, gpus: int) -> str | None:
-        if self._spec.workload.launch_with not in ("auto", "none"):
-            return None
-        for pid in descendants(os.getpid()):
-            with contextlib.suppress(psutil.Error):
-                starter = find_rank_starter(psutil.Process(pid).cmdline())
-                fault = None if starter is None else starter.fault(gpus)
-                if starter is not None and fault is not None:
-                    return f"process {pid} is {starter.program}, which {fault}; {REMEDY}"
-        return None
-
     def were_complete(self) -> bool:
         """Say whether ranks of this host failed because those of another were ended."""
         end_s = time.monotonic() + (_LATE_S if self._spec.nodes > 1 else 0.0)
-        while self._observer.part.is_limited:
+        while self.part.is_limited:
             self._next_s = 0.0
             if self.are_complete():
                 return True
@@ -128,9 +103,9 @@ class CommandSteps:
         """
         while self._pass_output_on():
             pass
-        host, summary = host_name(), self._observer.summary()
+        host, summary = host_name(), self.summary()
         if not windows_path(self._live, host).exists():
-            windows = self._observer.window_columns(summary)
+            windows = self.window_columns(summary)
             wanted = "steps" if self._spec.measure.is_by_steps else "train"
             is_measured = any(w["phase"] == wanted and not w["warmup"] for w in windows)
             if not is_measured:
@@ -161,5 +136,5 @@ class CommandSteps:
             except BlockingIOError:
                 return False
             with contextlib.suppress(OSError):  # a full disk is reported elsewhere
-                self._observer.take_output(piece)
+                self.take_output(piece)
         return self._output is not None

@@ -18,10 +18,10 @@ from wattlaw.common.files import read_text, write_text
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.study.out_of_memory import memory_that_ran_out
 
-#: How a rank or a host's part ended, from the most to the least likely to be the first failure: a
-#: rank was killed, raised an error, exited without one, or lost the connection to another rank; the
-#: agent was terminated.
-Kind = Literal["killed", "error", "exited", "disconnected", "terminated"]
+#: How a rank or a host's part ended, from the most to the least likely to be the first failure: it
+#: did not start, as its limits cannot be set; a rank was killed, raised an error, exited without
+#: one, or lost the connection to another rank; the agent was terminated.
+Kind = Literal["refused", "killed", "error", "exited", "disconnected", "terminated"]
 _KINDS = get_args(Kind)
 #: Errors of a rank that another one has left: of torch.distributed, Gloo, NCCL and sockets; and of
 #: torchrun, whose ranks have failed.

@@ -23,7 +23,7 @@ from wattlaw.running.training.checkpoint import Checkpointer, Progress
 from wattlaw.running.training.environment import SHARING_WORKERS, WARNS
 from wattlaw.running.training.preemption import PreemptionNotice
 from wattlaw.running.training.ranks import Ranks, sum_by_name, to_device
-from wattlaw.running.training.shared_models import Place, is_shared
+from wattlaw.running.training.shared_models import is_shared
 from wattlaw.store.live import LiveWriter, write_window
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
@@ -54,8 +54,7 @@ class Training:
             raise BadInput("a run that is trained here needs a batch size")
         self._workload, self._plain, self._ranks, self._seed = workload, plain, ranks, seed
         self._measure, self._options = spec.measure, spec.train
-        self._place, self._is_shared = Place.of(spec.setting, ranks), is_shared(spec.setting)
-        copies = self._place.copies
+        self._is_shared, copies = is_shared(spec.setting), ranks.copies
         self._has_ddp = copies > 1 and not self._is_shared
         self._notice = PreemptionNotice(ranks, expected=WARNS in os.environ)
         self._clock = StepClock(ranks.gpu)
@@ -64,7 +63,7 @@ class Training:
         parts = spec.gradient_accumulation
         of_copy = global_batch // copies
         self._batch_size = of_copy // parts
-        shard = Shard(self._place.copy, copies, of_copy, seed, fraction, parts)
+        shard = Shard(ranks.copy, copies, of_copy, seed, fraction, parts)
         evaluated = self._evaluation = None
         with ranks.first_before_others():
             self.data = workload.training_data()
@@ -158,7 +157,6 @@ class Training:
         window, epoch = self._begin_window(), 0
         while True:
             self._seed_epoch(epoch)
-            window.epoch_begins.append(window.steps)
             for step, trained in enumerate(self._train_steps(epoch), 1):
                 window.add(trained)
                 if self._notice.after_step():
@@ -173,8 +171,7 @@ class Training:
                 labels = {"epoch": None, "phase": "steps", "warmup": is_warmup}
                 write_window(windows, ranks.host, **labels, **columns)
                 if not is_warmup:
-                    steps_s, duration_s = window.clock.steps_s(), columns["duration_s"]
-                    plan.add(steps_s, duration_s, window.epoch_begins)
+                    plan.add(window.clock.steps_s(), columns["duration_s"])
                 if plan.is_complete:
                     self._average_statistics()
                     # On the first rank: the ranks' steps end together.
@@ -195,7 +192,7 @@ class Training:
         duration_s = window.elapsed_s
         waits_s = float(clock.between_s(own.data_waits).sum())
         counted = {"loss": float(own.loss_sum), "samples": own.samples or 0}
-        gathered = ranks.all_gather(self._place.once(counted) | {"data_wait_s": waits_s})
+        gathered = ranks.all_gather(ranks.once(counted) | {"data_wait_s": waits_s})
         totals = sum_by_name(gathered)
         columns = window.columns() | {
             "start_ns": window.start_ns,
@@ -213,7 +210,7 @@ class Training:
 
     def _seed_epoch(self, epoch: int) -> None:
         """Seed an epoch's random numbers, which do not depend on the epochs before."""
-        seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._place.copy
+        seed = (self._seed * 100_003 + epoch) * 1_000_003 + self._ranks.copy
         torch.manual_seed(seed % 2**64)
 
     def _train_by_epochs(
@@ -302,7 +299,7 @@ class Training:
                 self._optimizer.zero_grad(set_to_none=True)
             # DDP averages gradients over copies. This weight gives the average over all samples
             # of the step, also if ranks have different numbers of samples.
-            weight = batch.size * self._place.copies / batch.global_size
+            weight = batch.size * ranks.copies / batch.global_size
             weighted: Any = loss if weight == 1 else loss * weight
             ends: list[Moment] = []
             if self._has_ddp and batch.ends_step:
@@ -327,7 +324,7 @@ class Training:
     def _evaluate(self, loader: Loader, metric: str) -> dict[str, Any]:
         """Without DDP, because ranks may have different numbers of batches.
 
-        Ranks that share a model have equal ones (``layout_checks``).
+        Ranks that share a model have equal ones (``planning.check_layout``).
         """
         ranks = self._ranks
         self._plain.eval()
@@ -345,7 +342,7 @@ class Training:
         ranks.barrier()
         window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
         local_sums = {name: float(value) for name, value in sums.items()}
-        gathered = ranks.all_gather(self._place.once(local_sums | {"samples": samples}))
+        gathered = ranks.all_gather(ranks.once(local_sums | {"samples": samples}))
         totals = sum_by_name(gathered)
         metrics = self._workload.metrics(totals) if totals["samples"] else {}
         return window | {

@@ -63,13 +63,16 @@ def run_ranks(
     node: Node | None = None,
     is_over: Callable[[], bool] = lambda: False,
     signals: Collection[int] = SIGNALS,
+    *,
+    forwards_notice: bool = False,
 ) -> dict[int, int]:
     """Run a command line once per rank of this node, in a session each; on the main thread.
 
     ``is_over`` is called often: once it is true, or raises, the ranks are ended, and none of them
     has failed. The result has the exit codes of the ranks that failed, in the order of their
     failures, without those that were ended because another failed. Raises ``EndedBySignal`` if this
-    process got one of ``signals``; the ranks got the same signal.
+    process got one of ``signals``; the ranks got the same signal. With ``forwards_notice`` each
+    rank gets the SIGUSR1 that this process has blocked.
     """
     node = node or Node()
     first, shared = node.number * ranks, _environment(ranks, node)
@@ -77,7 +80,7 @@ def run_ranks(
     for rank in range(ranks):
         own = {"RANK": first + rank, "ROLE_RANK": first + rank, "LOCAL_RANK": rank}
         environments.append(os.environ | shared | {name: str(n) for name, n in own.items()})
-    failed = _run(line, environments, is_over, signals)
+    failed = _run(line, environments, is_over, signals, forwards_notice=forwards_notice)
     return {first + rank: code for rank, code in failed.items()}
 
 
@@ -97,6 +100,8 @@ def _run(
     environments: Sequence[Mapping[str, str]],
     is_over: Callable[[], bool],
     signals: Collection[int],
+    *,
+    forwards_notice: bool = False,
 ) -> dict[int, int]:
     processes: list[subprocess.Popen[bytes]] = []
     failed, grace_s = dict[int, int](), _FAILED_GRACE_S
@@ -108,6 +113,10 @@ def _run(
                 for environment in environments
             )
             while not failed and not received:
+                if forwards_notice and signal.SIGUSR1 in signal.sigpending():
+                    forwards_notice = False
+                    for process in processes:
+                        process.send_signal(signal.SIGUSR1)
                 codes = [process.poll() for process in processes]
                 failed = {rank: code for rank, code in enumerate(codes) if code}
                 if not failed and is_over():

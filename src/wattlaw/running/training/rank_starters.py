@@ -14,50 +14,35 @@ from wattlaw.common.errors import BadInput
 
 @dataclass(frozen=True)
 class RankStarter:
-    """A program that starts ranks.
-
-    ``count`` is the word that says how many ranks it starts on a node; None if nothing says it.
-    With ``has_own_world`` each rank gets RANK and WORLD_SIZE of this program; otherwise a single
-    rank keeps those that it has.
-    """
+    """A program that starts ranks; ``count`` is the word that says how many on a node, if any."""
 
     program: str
     count: str | None
-    has_own_world: bool = False
-    has_nodes: bool = False
 
-    def fault(self, gpus: int, *, is_local: bool = False) -> str | None:
-        """Return what is certainly wrong with the ranks in a run of so many GPUs, or None.
-
-        ``is_local`` says that the machine is no job of a scheduler, whose tasks mpirun would count.
-        """
+    def fault(self, gpus: int) -> str | None:
+        """Return what is certainly wrong with the ranks in a run of so many GPUs, or None."""
         count = str(gpus) if self.count == "{gpus}" else self.count
         if count is not None and count.isascii() and count.isdigit() and int(count) != 1:
             return f"starts {count} ranks"
-        if gpus == 1 or self.has_nodes:
-            return None
-        if count == "1" and self.has_own_world:
-            return "starts a rank that trains alone (WORLD_SIZE=1)"
-        starts_all = self.program == "deepspeed" or (self.program == "mpirun" and is_local)
-        if count in ("gpu", "auto") or (count is None and starts_all):
-            return "starts a rank for each GPU or core"
+        if gpus > 1 and (count in ("gpu", "auto") or (self.program == "deepspeed" and not count)):
+            return "starts a rank for each GPU"
+        if gpus > 1 and self.program == "torchrun":
+            return "starts ranks that know nothing of the others"
         return None
 
 
 _NPROC = ("--nproc-per-node", "--nproc_per_node")
-_MPI = (("-n", "-np", "--np", "--n", "-c"), None, False)
-_TASKS = (("-n", "--ntasks", "--np"), None, False)
-#: For each program the options of its number of ranks, the number without one, and whether it sets
-#: WORLD_SIZE for a single rank, too.
-_PROGRAMS: dict[str, tuple[tuple[str, ...], str | None, bool]] = {
-    "torchrun": (_NPROC, "1", True),
-    "accelerate launch": (("--num_processes", "--num-processes"), None, False),
-    "deepspeed": (("--num_gpus", "--num-gpus"), None, True),
-    "horovodrun": (("-np", "--num-proc", "--num_proc"), None, False),
-    "lightning run": (("--devices",), "1", True),
-    "fabric run": (("--devices",), "1", True),
-    "composer": (("-n", "--nproc"), None, True),
-    "colossalai run": (_NPROC, None, True),
+_MPI = (("-n", "-np", "--np", "--n", "-c"), None)
+_TASKS = (("-n", "--ntasks", "--np"), None)
+#: For each program the options of its number of ranks, and the number without one.
+_PROGRAMS: dict[str, tuple[tuple[str, ...], str | None]] = {
+    "torchrun": (_NPROC, "1"),
+    "accelerate launch": (("--num_processes", "--num-processes"), None),
+    "deepspeed": (("--num_gpus", "--num-gpus"), None),
+    "lightning run": (("--devices",), "1"),
+    "fabric run": (("--devices",), "1"),
+    "composer": (("-n", "--nproc"), None),
+    "colossalai run": (_NPROC, None),
     **dict.fromkeys(("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun"), _MPI),
     **dict.fromkeys(("srun", "jsrun", "aprun", "ibrun", "flux run"), _TASKS),
 }
@@ -66,7 +51,6 @@ _ALIASES = {
     **dict.fromkeys(("torch.distributed.run", "torch.distributed.launch"), "torchrun"),
     **dict.fromkeys(("accelerate-launch", "accelerate.commands.launch"), "accelerate launch"),
     "deepspeed.launcher.runner": "deepspeed",
-    "horovod.runner.launch": "horovodrun",
     **dict.fromkeys(("mpiexec.openmpi", "mpiexec.mpich"), "mpiexec"),
     **dict.fromkeys(("mpirun.openmpi", "mpirun.mpich"), "mpirun"),
 }
@@ -151,8 +135,7 @@ def _first_starter(words: Sequence[str]) -> RankStarter | None:
 
 
 def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
-    options, count, has_own_world = _PROGRAMS[program]
-    has_nodes = False
+    options, count = _PROGRAMS[program]
     for index, word in enumerate(arguments):
         if word.endswith(".py") or _PYTHON.fullmatch(_name(word)):
             break  # its arguments follow
@@ -162,8 +145,7 @@ def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
             count = attached[2]
         elif option in options:
             count = value if equals else (*arguments[index + 1 :], "")[0]
-        has_nodes = has_nodes or word.startswith("--nnodes")
-    return RankStarter(program, count, has_own_world, has_nodes)
+    return RankStarter(program, count)
 
 
 def _name(word: str) -> str:

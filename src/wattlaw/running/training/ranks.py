@@ -36,6 +36,19 @@ class Ranks:
     local_world: int
     device: torch.device
     host: str
+    tp: int = 1  # ranks that share a copy of the model
+
+    @property
+    def copies(self) -> int:
+        return self.world // self.tp
+
+    @property
+    def copy(self) -> int:
+        return self.rank // self.tp
+
+    def once(self, values: dict[str, float]) -> dict[str, float]:
+        """Return values of samples as 0 where another rank of the same copy has them, too."""
+        return values if self.rank % self.tp == 0 else dict.fromkeys(values, 0)
 
     @property
     def gpu(self) -> Any | None:
@@ -94,7 +107,7 @@ class Ranks:
 
 
 @contextmanager
-def process_group() -> Iterator[Ranks]:
+def process_group(tp: int = 1) -> Iterator[Ranks]:
     """Join the process group that the environment describes; leave it if the block succeeds.
 
     After an error it is left as it is: to destroy it would wait for ranks that wait for this one.
@@ -122,6 +135,7 @@ def process_group() -> Iterator[Ranks]:
         local_world=int(os.environ["LOCAL_WORLD_SIZE"]),
         device=device,
         host=host_name(),
+        tp=tp,
     )
     dist.destroy_process_group()
 

@@ -4,7 +4,6 @@ torch's own ways: DistributedDataParallel where each rank has a whole model (``t
 ``fully_shard`` and ``parallelize_module`` on a mesh of ranks elsewhere.
 """
 
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
@@ -30,27 +29,6 @@ class Shareable(Protocol):
     def tensor_plans(self, *, sequence_parallel: bool) -> tuple[Any, Any]: ...
 
 
-@dataclass(frozen=True)
-class Place:
-    """The part of a rank in a run: its copy of the model, of how many.
-
-    Of the ranks that share a copy, the first one counts its samples.
-    """
-
-    copy: int
-    copies: int
-    is_first: bool
-
-    @classmethod
-    def of(cls, setting: Setting, ranks: Ranks) -> "Place":
-        copy, part = divmod(ranks.rank, setting.tp)
-        return cls(copy, ranks.world // setting.tp, part == 0)
-
-    def once(self, values: dict[str, float]) -> dict[str, float]:
-        """Return values of samples as 0 where another rank of the same copy has them, too."""
-        return values if self.is_first else dict.fromkeys(values, 0)
-
-
 def is_shared(setting: Setting) -> bool:
     """Say whether a rank has less than the whole model."""
     return setting.tp > 1 or setting.sharding != "none"
@@ -74,8 +52,8 @@ def new_model(workload: Workload, setting: Setting, ranks: Ranks) -> nn.Module:
 
 
 def _share(model: Any, setting: Setting, ranks: Ranks) -> None:
-    copies = ranks.world // setting.tp
-    mesh = init_device_mesh(ranks.device.type, (copies, setting.tp), mesh_dim_names=("dp", "tp"))
+    copies, shape = ranks.copies, (ranks.copies, setting.tp)
+    mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "tp"))
     of_model, of_layer = model.tensor_plans(sequence_parallel=setting.sequence_parallel)
 
     def share(module: nn.Module, plan: Any) -> None:

@@ -7,7 +7,7 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from wattlaw.common import machine, processes
 from wattlaw.common.errors import BadInput
@@ -18,7 +18,6 @@ from wattlaw.running.training.environment import (
     AGENT_PID,
     DISK_FULL,
     MIG_INSTANCES,
-    SHARING_WORKERS,
 )
 from wattlaw.store.record import Facts, Parallelism
 from wattlaw.store.run_folder import RunFolder
@@ -90,13 +89,13 @@ def _train(folder: RunFolder, attempt: int) -> None:
     os.environ.setdefault(DATA_CACHE, str(folder.data_cache_path))
     metric = registry.load(catalogue.GROUP, spec.workload.name).metric
     workload = catalogue.build(spec.workload)
-    with process_group() as ranks:
+    with process_group(spec.setting.tp) as ranks:
         torch.manual_seed(record.seed)
         model = new_model(workload, spec.setting, ranks)
         training = Training(workload, model, spec, record.seed, ranks)
         windows = None
         if ranks.local_rank == 0:
-            loaders, whole = training.loader.workers, model
+            whole = model
             if is_shared(spec.setting):
                 with torch.device("meta"):
                     whole = workload.model()
@@ -104,47 +103,23 @@ def _train(folder: RunFolder, attempt: int) -> None:
                 update={
                     "metric": metric,
                     "flops_per_sample": flops.flops_per_sample(workload, whole, training.data),
-                    "loader_workers": loaders,
+                    "loader_workers": training.loader.workers,
                     "dataset_samples": len(training.data),
                 }
             )
             write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
-            sharing = os.environ.get(SHARING_WORKERS, ranks.local_world)
-            print(
-                f"wattlaw: {ranks.host}: {loaders} loader processes per worker; "
-                f"{sharing} workers share {processes.cores()} cores",
-                flush=True,
-            )
             windows = open_windows(live, ranks.host)
         training.run(windows, metric, folder, live)
-        peak_bytes = max(ranks.all_gather(_peak_memory_bytes(ranks)))
+        own_bytes = processes.peak_resident_bytes() or 0
+        if ranks.gpu is not None:  # what torch has allocated there
+            own_bytes = int(ranks.gpu.max_memory_allocated(ranks.device))
+        peak_bytes = max(ranks.all_gather(own_bytes))
         if windows is not None:
             windows.close()
             facts = facts.model_copy(update={"peak_memory_bytes": peak_bytes or None})
             write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
         del training, model  # gloo may abort at exit when a model outlives the process group
         gc.collect()
-
-
-def _peak_memory_bytes(ranks: "Ranks") -> int:
-    """Return what torch has allocated on the GPU, or else the resident memory of this process."""
-    if ranks.gpu is not None:
-        return int(ranks.gpu.max_memory_allocated(ranks.device))
-    return processes.peak_resident_bytes() or 0
-
-
-def _layout(spec: RunSpec, world: int) -> dict[str, Any]:
-    setting, work = spec.setting, catalogue.work(spec.workload)
-    copies = world // setting.tp
-    accumulation = spec.gradient_accumulation
-    return {
-        **{name: getattr(setting, name) for name in _SIZES},
-        "dp": copies,
-        "gradient_accumulation": accumulation,
-        "micro_batch": -(-(spec.global_batch or 0) // (copies * accumulation)) or None,
-        "tokens_per_sample": work.tokens_per_sample if work is not None else None,
-        "network": getattr(catalogue.validated(spec.workload), "network", None),
-    }
 
 
 def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
@@ -172,6 +147,7 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
     versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
     if ranks.gpu is not None and torch.version.cuda:
         versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
+    work, accumulation = catalogue.work(spec.workload), spec.gradient_accumulation
     return Facts(
         hosts=(ranks.host,),
         hardware=hardware,
@@ -183,7 +159,12 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
         world_size=ranks.world,
         backend=torch.distributed.get_backend(),
         parallelism=kind,
-        **_layout(spec, ranks.world),
+        **{name: getattr(setting, name) for name in _SIZES},
+        dp=ranks.copies,
+        gradient_accumulation=accumulation,
+        micro_batch=-(-(spec.global_batch or 0) // (ranks.copies * accumulation)) or None,
+        tokens_per_sample=work.tokens_per_sample if work is not None else None,
+        network=getattr(catalogue.validated(spec.workload), "network", None),
         workers_cooperate=True,
         software=machine.software(_PACKAGES) | {name: v for name, v in versions.items() if v},
     )

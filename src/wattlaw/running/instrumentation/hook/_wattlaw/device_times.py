@@ -129,7 +129,10 @@ class GradientWaits:
     @_guarded
     def watch_calls(self, module: Any, calls: Sequence[tuple[str, str]]) -> None:
         found = [(sys.modules.get(owner) or getattr(module, owner), name) for owner, name in calls]
-        for call, original in [(call, getattr(*call)) for call in found]:  # all of them, or none
+        originals = [(call, getattr(*call)) for call in found]  # all of them, or none
+        if hasattr(originals[0][1], "_is_timed"):
+            return
+        for call, original in originals:
             _time_calls(*call, original, self.recorder, is_end=call == found[-1])
 
     @_guarded
@@ -190,5 +193,5 @@ def _time_calls(owner: Any, name: str, original: Any, recorder: Any, *, is_end: 
         finally:
             waits.leave(is_end)
 
-    call._torchdynamo_disable = True  # type: ignore[attr-defined]
+    call._torchdynamo_disable = call._is_timed = True  # type: ignore[attr-defined]
     setattr(owner, name, call)

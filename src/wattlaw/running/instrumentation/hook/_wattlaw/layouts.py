@@ -7,9 +7,21 @@ torch's own classes, which follow from the ranks that share gradients and parame
 from __future__ import annotations
 
 import math
+import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
+#: Environment variables of launchers, by what they say.
+LAUNCHERS = {
+    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
+    "env_world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
+    "local_world_size": (
+        "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
+        "SLURM_STEP_TASKS_PER_NODE",
+    ),
+    "launched_rank": ("WATTLAW_LAUNCHED_RANK",),
+}  # fmt: skip
 #: Names of mesh dimensions, by what they divide: those of torch's and torchtitan's examples.
 _DIMENSIONS = {
     "tp": ("tp", "tensor", "tensor_parallel"),
@@ -25,11 +37,26 @@ _STRATEGIES = {
     "HYBRID_SHARD": "hsdp", "_HYBRID_SHARD_ZERO2": "hsdp",
 }  # fmt: skip
 _STAGES = ("none", "zero1", "zero2", "zero3")
-#: What the classes in use have shown; it survives a fork. ``data`` is how many ranks share
+#: Kinds of parallelism whose classes are in use; as what follows, it survives a fork.
+kinds: set[str] = set()
+#: What the classes in use have shown. ``data`` is how many ranks share
 #: gradients, the number of this one among them, and the dimensions of their mesh.
 _seen: dict[str, Any] = {}
 #: Named meshes: for each dimension its kind, its size and the place of this rank.
 _meshes: list[tuple[tuple[str | None, int, int], ...]] = []
+
+
+def launched() -> dict[str, int | None]:
+    return {what: first_number(names) for what, names in LAUNCHERS.items()}
+
+
+def first_number(variables: Iterable[str]) -> int | None:
+    """Return the number in the first variable of the environment that has one."""
+    for name in variables:
+        text = os.environ.get(name, "")
+        if text.isdigit() and text.isascii() and len(text) < 8:
+            return int(text)
+    return None
 
 
 def add_mesh(mesh: Any) -> None:
@@ -41,11 +68,13 @@ def add_mesh(mesh: Any) -> None:
 
 
 def add_data_parallel(ranks: int, rank: int) -> None:
+    kinds.add("ddp")
     _seen.setdefault("sharding", "none")
     _seen.setdefault("data", (ranks, rank, 0))
 
 
 def add_fsdp1(fsdp: Any) -> None:
+    kinds.add("fsdp")
     ranks, rank = fsdp.process_group.size(), fsdp.process_group.rank()
     between = getattr(fsdp, "_inter_node_pg", None)
     if between is not None:
@@ -56,6 +85,7 @@ def add_fsdp1(fsdp: Any) -> None:
 
 def add_fsdp2(group: Any) -> None:
     """Add a group of parameters; ``fsdp`` gathers them again for the backward pass."""
+    kinds.add("fsdp")
     info = group.mesh_info
     copies, shards = (
         getattr(info, f"{what}_mesh_size", None) or 1 for what in ("replicate", "shard")
@@ -91,6 +121,7 @@ def add_checkpointing(kind: str) -> None:
 
 
 def add_deepspeed(engine: Any) -> None:
+    kinds.add("deepspeed")
     world = sys.modules["torch"].distributed.get_world_size()
     grid = getattr(engine.module, "_grid", None)  # of a pipeline
     pp = grid.get_pipe_parallel_world_size() if grid is not None else 1

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import layouts
 
 _PRECISIONS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float64": "fp64"}
-#: What the classes in use have shown; it survives a fork.
-_seen: set[str] = set()
 _autocast: dict[str, str] = {}
 #: Modules, by the names of their packages.
 _VERSIONED = {
@@ -29,11 +27,6 @@ def process_group() -> dict[str, Any]:
     if distributed.is_available() and distributed.is_initialized():
         rank, backend = distributed.get_rank(), distributed.get_backend()
         return {"rank": rank, "backend": backend, "world_size": distributed.get_world_size()}
-    horovod = sys.modules.get("horovod.torch")
-    if horovod is not None and horovod.is_initialized():
-        _seen.add("ddp")
-        layouts.add_data_parallel(horovod.size(), horovod.rank())
-        return {"rank": horovod.rank(), "backend": "horovod", "world_size": horovod.size()}
     return {"world_size": None}
 
 
@@ -62,10 +55,9 @@ def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dic
         dtype = str(parameter.dtype).rpartition(".")[2]
         count_by_dtype[dtype] = count_by_dtype.get(dtype, 0) + parameter.numel()
         devices.add(str(parameter.device))
-    for kind, size in (("tensor", layout.get("tp")), ("pipeline", layout.get("pp"))):
-        if size is not None and size > 1:
-            _seen.add(kind)
-    is_sharded = bool(_seen & {"fsdp", "deepspeed"})
+    kinds, sizes = layouts.kinds, {"tensor": layout.get("tp"), "pipeline": layout.get("pp")}
+    kinds.update(kind for kind, size in sizes.items() if (size or 1) > 1)
+    is_sharded = bool(kinds & {"fsdp", "deepspeed"})
     dtype = max(count_by_dtype, key=lambda name: count_by_dtype[name], default="")
     device = sorted(devices)[0].partition(":")[0] if devices else None
     precision = _PRECISIONS.get(_autocast.get("dtype", ""))
@@ -75,14 +67,14 @@ def facts_of(tensors: list[Any], world_size: int, layout: dict[str, Any]) -> dic
         if precision == "fp32" and device == "cuda" and matmul.allow_tf32:
             precision = "tf32"
     order = ("pipeline", "tensor", "deepspeed", "fsdp", "ddp")
-    parallelism = next((kind for kind in order if kind in _seen), None)
+    parallelism = next((kind for kind in order if kind in kinds), None)
     if parallelism is None and (layout.get("dp") or 1) > 1:  # by a framework's own classes
         parallelism = "ddp"
-    if parallelism is None and world_size == 1 and len(devices) < 2 and "other" not in _seen:
+    if parallelism is None and world_size == 1 and len(devices) < 2 and "other" not in kinds:
         parallelism = "none"
     # Other tensors than torch's distributed ones are a rank's part, and a stage's are its own.
     is_known = not is_sharded or len(distributed) == len(tensors)
-    is_known &= "pipeline" not in _seen and ("tensor" not in _seen or bool(distributed))
+    is_known &= "pipeline" not in kinds and ("tensor" not in kinds or bool(distributed))
     return {
         "threads_per_worker": sys.modules["torch"].get_num_threads(),
         "parameters": count if is_known else None,
@@ -138,18 +130,6 @@ def observe(owner: Any, name: str, recorder: Any, see: Callable[[Any], bool]) ->
     setattr(owner, name, method)
 
 
-def _sees(kind: str, name: str, *waits: tuple[str, str]) -> Callable[[Any, Any], None]:
-    def see_module(module: Any, recorder: Any) -> None:
-        def see(_: Any) -> bool:
-            _seen.add(kind)
-            recorder.waits.watch_calls(module, waits)
-            return True
-
-        observe(getattr(module, name), "__init__", recorder, see)
-
-    return see_module
-
-
 def _after_init(owner: Any, recorder: Any, see: Callable[[Any], None]) -> None:
     """Show each new object of a class to ``see``, until that fails."""
     original = owner.__init__
@@ -168,7 +148,6 @@ def _after_init(owner: Any, recorder: Any, see: Callable[[Any], None]) -> None:
 
 def see_ddp(module: Any, recorder: Any) -> None:
     def see(ddp: Any) -> None:
-        _seen.add("ddp")
         recorder.waits.watch(ddp)
         layouts.add_data_parallel(ddp.process_group.size(), ddp.process_group.rank())
 
@@ -184,51 +163,59 @@ def see_autocast(module: Any, recorder: Any) -> None:
     observe(module.autocast, "__enter__", recorder, see)
 
 
-see_data_parallel = _sees("other", "DataParallel")
-#: The functions in which FSDP waits, of modules or classes; the last one ends a backward pass.
-_see_waits_of_fsdp = _sees(
-    "fsdp",
+def _made(
+    see: Callable[[Any], None], *names: str, waits: Sequence[tuple[str, str]] = ()
+) -> Callable[[Any, Any], None]:
+    """Show each new object of a class, the first of ``names`` that its module has, to ``see``.
+
+    From the first one on, ``waits`` are timed: functions, and the modules or classes that have
+    them, of which the last one ends a backward pass.
+    """
+
+    def see_module(module: Any, recorder: Any) -> None:
+        owner = next(getattr(module, name) for name in names if hasattr(module, name))
+
+        def see_new(made: Any) -> None:
+            if waits:
+                recorder.waits.watch_calls(module, waits)
+            see(made)
+
+        _after_init(owner, recorder, see_new)
+
+    return see_module
+
+
+def _see_model(model: Any) -> None:
+    if all(config is not model.config for config in _configs):
+        _configs.append(model.config)
+
+
+see_data_parallel = _made(lambda _: layouts.kinds.add("other"), "DataParallel")
+see_meshes = _made(layouts.add_mesh, "DeviceMesh")
+see_stages = _made(layouts.add_stage, "_PipelineStageBase")
+see_schedules = _made(layouts.add_schedule, "_PipelineSchedule")
+see_zero1 = _made(layouts.add_zero1, "ZeroRedundancyOptimizer", "DistributedOptimizer")
+see_transformers = _made(_see_model, "PreTrainedModel")
+see_fsdp = _made(
+    layouts.add_fsdp1,
     "FullyShardedDataParallel",
-    ("torch.distributed.fsdp.fully_sharded_data_parallel", "_pre_forward_unshard"),
-    ("torch.distributed.fsdp._runtime_utils", "_pre_backward_hook"),
-    ("torch.distributed.fsdp._runtime_utils", "_post_backward_hook"),
-    ("torch.distributed.fsdp._runtime_utils", "_post_backward_final_callback"),
+    waits=(
+        ("torch.distributed.fsdp.fully_sharded_data_parallel", "_pre_forward_unshard"),
+        ("torch.distributed.fsdp._runtime_utils", "_pre_backward_hook"),
+        ("torch.distributed.fsdp._runtime_utils", "_post_backward_hook"),
+        ("torch.distributed.fsdp._runtime_utils", "_post_backward_final_callback"),
+    ),
 )
-_see_waits_of_fully_shard = _sees(
-    "fsdp",
-    "FSDPState",
-    ("FSDPParamGroup", "unshard"),
-    ("FSDPParamGroup", "wait_for_unshard"),
-    ("FSDPParamGroup", "post_backward"),
-    ("FSDPState", "_root_post_backward_final_callback"),
+see_fully_shard = _made(
+    layouts.add_fsdp2,
+    "FSDPParamGroup",
+    waits=(
+        ("FSDPParamGroup", "unshard"),
+        ("FSDPParamGroup", "wait_for_unshard"),
+        ("FSDPParamGroup", "post_backward"),
+        ("FSDPState", "_root_post_backward_final_callback"),
+    ),
 )
-
-
-def see_fsdp(module: Any, recorder: Any) -> None:
-    _see_waits_of_fsdp(module, recorder)
-    _after_init(module.FullyShardedDataParallel, recorder, layouts.add_fsdp1)
-
-
-def see_fully_shard(module: Any, recorder: Any) -> None:
-    _see_waits_of_fully_shard(module, recorder)
-    _after_init(module.FSDPParamGroup, recorder, layouts.add_fsdp2)
-
-
-def see_meshes(module: Any, recorder: Any) -> None:
-    _after_init(module.DeviceMesh, recorder, layouts.add_mesh)
-
-
-def see_stages(module: Any, recorder: Any) -> None:
-    _after_init(module._PipelineStageBase, recorder, layouts.add_stage)
-
-
-def see_schedules(module: Any, recorder: Any) -> None:
-    _after_init(module._PipelineSchedule, recorder, layouts.add_schedule)
-
-
-def see_zero1(module: Any, recorder: Any) -> None:
-    owner = getattr(module, "ZeroRedundancyOptimizer", None) or module.DistributedOptimizer
-    _after_init(owner, recorder, layouts.add_zero1)
 
 
 def see_checkpointing(module: Any, recorder: Any) -> None:
@@ -253,14 +240,6 @@ def see_checkpointing(module: Any, recorder: Any) -> None:
     module.CheckpointFunction.forward = staticmethod(call)
 
 
-def see_transformers(module: Any, recorder: Any) -> None:
-    def see(model: Any) -> None:
-        if all(config is not model.config for config in _configs):
-            _configs.append(model.config)
-
-    _after_init(module.PreTrainedModel, recorder, see)
-
-
 def config() -> dict[str, Any] | None:
     """Return what the only model of transformers says of its sizes; of several, none."""
     if len(_configs) != 1:
@@ -270,12 +249,8 @@ def config() -> dict[str, Any] | None:
 
 
 def see_deepspeed(module: Any, recorder: Any) -> None:
-    def see(engine: Any) -> None:
-        _seen.add("deepspeed")
-        layouts.add_deepspeed(engine)
-
     engine = module.DeepSpeedEngine
-    _after_init(engine, recorder, see)
+    _after_init(engine, recorder, layouts.add_deepspeed)
     original = engine._take_model_step
 
     @functools.wraps(original)

@@ -32,16 +32,6 @@ _FLUSH_NS = 450_000_000
 _EXIT_POLL_S = 2.0  # how long the exit waits for the times of the last steps on a GPU
 _MAX_FILE_BYTES = 128 * 2**20
 _MAX_OPTIMIZERS = 64  # that live at the same time
-#: Environment variables of launchers, by what they say.
-_LAUNCHERS = {
-    "rank": ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID"),
-    "env_world_size": ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"),
-    "local_world_size": (
-        "LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS",
-        "SLURM_STEP_TASKS_PER_NODE",
-    ),
-    "launched_rank": ("WATTLAW_LAUNCHED_RANK",),
-}  # fmt: skip
 _NO_PARAMETERS = "it has no parameters yet; steps without any are not counted"
 _IN_GRAPH = (
     "a step was captured in a CUDA graph; later steps of this optimizer are not recorded, because "
@@ -196,7 +186,7 @@ class _Recorder:
             "type": "process",
             "pid": os.getpid(),
             "host": self.host,
-            **{what: _first_number(names) for what, names in _LAUNCHERS.items()},
+            **layouts.launched(),
             "base_ns": self.base_ns,
         }
 
@@ -355,14 +345,6 @@ class _Recorder:
 def _differences(values: Sequence[int]) -> list[int]:
     """Return the first value, and the difference of each to the next."""
     return [values[0], *(after - before for before, after in zip(values, values[1:]))]
-
-
-def _first_number(names: tuple[str, ...]) -> int | None:
-    for name in names:
-        text = os.environ.get(name, "")
-        if text.isdigit() and text.isascii() and len(text) < 8:
-            return int(text)
-    return None
 
 
 recorder = _Recorder()
