@@ -405,27 +405,15 @@ def test_gpus_whose_power_sensor_is_on_for_a_quarter_of_the_time_say_so(fake_gpu
 
 
 @pytest.mark.parametrize("counts_module", [0, 1])
-def test_the_counter_of_a_grace_hopper_board_belongs_to_what_it_counts(fake_gpus, counts_module):
+def test_a_gpu_on_a_grace_hopper_module_has_its_own_power_alone(fake_gpus, counts_module):
     boards = fake_gpus(1, capability=90, module_mw=150_000, module_counter=counts_module, buffers=1)
     meter = opened(boards, period_s=0.05)
-    gpu, module = meter.devices()
-    assert (module.kind, module.contains) == ("module", ("gpu", "cpu", "dram"))
-    assert module.facts["complements"] is True
-    counters = [device.facts["energy_counter"] for device in (gpu, module)]
-    assert counters == ([None, "field"] if counts_module else ["field", None])
-    samples = []
-    for number in range(12):
-        time.sleep(0.05)
-        samples += meter.read(last=number == 11)
-    by_id = {device.id: [s for s in samples if s.device == device.id] for device in (gpu, module)}
-    assert {*told(by_id[gpu.id], "power_w")} == {250.0}
-    assert {*told(by_id[module.id], "power_w")} == {400.0}
-    assert {sample.kind for sample in by_id[module.id]} == {"module"}
-    counted = by_id[module.id if counts_module else gpu.id]
-    energies = [(s.t_ns, s.energy_j) for s in counted if s.energy_j is not None]
-    mean_w = (energies[-1][1] - energies[0][1]) / (energies[-1][0] - energies[0][0]) * S
-    assert mean_w == pytest.approx(400.0 if counts_module else 250.0, rel=1e-3)
-    assert told(by_id[gpu.id if counts_module else module.id], "energy_j") == []
+    (facts,) = facts_of(meter)
+    assert (facts["energy_counter"], facts["power"]) == (None, "instant")
+    samples = meter.read(last=True)
+    assert {*told(samples, "power_w")} == {250.0}
+    assert told(samples, "energy_j") == []
+    assert {sample.device for sample in samples} == {*boards.ids}
 
 
 @pytest.mark.parametrize(

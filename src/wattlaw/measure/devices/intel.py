@@ -172,9 +172,8 @@ class IntelMeter(FileMeter):
         if not sources:
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
         reason = "it has no energy counter (an old driver)"
-        permit = f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input"
         failed = [failed_device(device, reason) for device in uncounted]
-        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), permit, failed)
+        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), failed=failed)
         meter._gpus = {gpu.id: gpu for gpu in gpus}
         return meter
 
