@@ -122,10 +122,10 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
     while True:  # its lock shows that the writer is alive
         try:
             handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+            if locked(handle) and os.fstat(handle).st_nlink:
+                break
         except OSError as error:
             raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
-        if locked(handle) and os.fstat(handle).st_nlink:
-            break
         os.close(handle)  # another process just removed it as abandoned
     temporary = Path(name)
     try:

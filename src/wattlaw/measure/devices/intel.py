@@ -18,7 +18,7 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
 from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
-from wattlaw.measure.devices.visible import has_job_gpus
+from wattlaw.measure.devices.visible import job_entries
 
 _ID_PREFIX = "intel-"
 _MIN_PERIOD_S = 0.05
@@ -142,8 +142,8 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
     gpus = find_gpus()
     if ids is not None:
         return [gpu for gpu in gpus if gpu.id in ids]
-    is_unset = not os.environ.get(_VISIBLE)
-    if gpus and is_unset and "SLURM_JOB_ID" in os.environ and not has_job_gpus(os.environ):
+    is_in_job = "SLURM_JOB_ID" in os.environ and not os.environ.get(_VISIBLE)
+    if gpus and is_in_job and job_entries(os.environ) is None:
         raise NotAvailable(f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway")
     selected = select_gpus([gpu.tiles for gpu in gpus], os.environ)
     return [replace(gpus[card], is_shared=shared) for card, shared in selected.items()]

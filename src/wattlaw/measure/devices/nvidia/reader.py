@@ -4,7 +4,6 @@ On a Grace Hopper board the energy counter and the driver's buffer of power may 
 module, with the processor and both memories, so neither is used there.
 """
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
@@ -18,7 +17,6 @@ from wattlaw.measure.devices.nvidia.nvml import (
     NvidiaGpu,
     describe,
     query_optional,
-    raise_on_error,
     scaled,
     valid,
     watts,
@@ -89,7 +87,6 @@ class GpuReader:
         self._failures = 0
         self._failing_ns: int | None = None  # since when
         self._second_ns = self._slow_ns = self._use_ns = 0
-        self._rates = pynvml.c_nvmlUtilization_t()
         self._means = PeriodMeans(period_s)
         self._empty_reads: dict[str, int] = {}
         #: The time between two changes of the counter; None if it is not known.
@@ -252,11 +249,11 @@ class GpuReader:
         return counter
 
     def _read_use(self, now_ns: int) -> list[Sample]:
-        self._use_ns, rates = now_ns, self._rates
+        self._use_ns = now_ns
         if self._buffers.keys() >= _USES:
             return []
-        code = pynvml.nvmlLib.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates))
-        if code and query_optional(raise_on_error, code) is None:
+        rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        if rates is None:
             return []
         shares = {"sm_util": rates.gpu, "mem_util": rates.memory}
         values = {name: scaled(valid(p, _MAX_PERCENT), 1e-2) for name, p in shares.items()}
