@@ -89,25 +89,14 @@ def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
         assert {*told(of(boards, place, samples), "power_w")} == {250.0}
 
 
-def test_boards_are_read_as_rarely_as_their_driver_buffers_and_counts(fake_gpus):
-    lengths = [120, 120, 120, 1000, 120, 120, 120, 120]
-    boards = fake_gpus(
-        8,
-        buffers=[1, 1, 0, 1, 0, 0, 0, 0],
-        buffer_length=lengths,
-        refresh_ms=[20] * 4 + [100, 20, 20, 20],
-        # Without a counter: a mean over 1 s as a field, as a call, and power of this moment.
-        counter_mode=[0] * 5 + [COUNTER_ABSENT] * 3,
-        instant_power=[1] * 5 + [0] * 3,
-        average_power=[1] * 6 + [0] * 2,
-        capability=[90] * 6 + [86, 80],
-    )
+def test_boards_are_read_as_rarely_as_their_driver_buffers(fake_gpus):
+    boards = fake_gpus(4, buffers=[1, 1, 0, 1], buffer_length=[120, 120, 120, 1000])
     periods = []
-    for places in ((0, 1), (0, 2), (2,), (0, 3), (3,), (4,), (5,), (6,), (7,)):
+    for places in ((0, 1), (0, 2), (2,), (0, 3), (3,)):
         meter = opened(boards, *places, period_s=0.05)
         periods.append(meter.period_s)
         meter.close()
-    assert periods == [2.0, 0.05, 0.05, 2.0, 4.0, pytest.approx(0.1, rel=0.1), 0.25, 0.25, 0.05]
+    assert periods == [2.0, 0.05, 0.05, 2.0, 4.0]
     slow = opened(boards, 0, period_s=5.0)
     assert slow.period_s == 5.0
     slow.close()

@@ -48,13 +48,10 @@ _MAX_BUFFERED_S = 4.0
 _SPAN_SHARE = 0.85
 #: A polled GPU is evaluated once a second, a buffered one after its period, or a little early.
 _EARLY = 0.95
-#: A counter that changes so much more seldom than the requested period sets the period.
-_MUCH_SLOWER = 1.5
 #: The period of utilisation, which drivers average over 1/6 s or more, and of slow values.
 _USE_NS = 240_000_000
 _SLOW_NS, _OVERDUE_NS = 4_950_000_000, 500_000_000
 _MAX_EMPTY_READS = 3  # without a new sample; then a buffer is not used any more
-_MEAN_PERIOD_S = 0.25  # of a power that is a mean over 1 s
 #: The processor and memory of a module draw more than this, even idle.
 _MIN_REST_MW = 5_000
 #: The period in which drivers update power.
@@ -67,7 +64,6 @@ _MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 #: Compute capabilities of the GPUs whose power sensor is on for 25 of 100 ms: GA100 and GH100
 #: (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741).
 _PART_TIME_SENSORS, _PART_TIME_DUTY = frozenset({(8, 0), (9, 0)}), 0.25
-_GA100 = (8, 0)
 _VIRTUALIZATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "passthrough",
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "vgpu",
@@ -91,7 +87,6 @@ class GpuReader:
         self._empty_reads: dict[str, int] = {}
         #: The time between two changes of the counter; None if it is not known.
         self._refresh_s: float | None = None
-        self._counter_is_timed = False
         self._last_counter: tuple[int, float] | None = None
         self._reported_ns = 0
         self._find_sources()
@@ -154,17 +149,8 @@ class GpuReader:
         return self._energy_by is not None
 
     def period_s(self, shortest_s: float) -> float:
-        """As long as the driver's buffers allow. A polled GPU is not read more often than its
-        counter changes, if known, or than four times a second if its power is a mean over 1 s."""
-        if self._buffered_s is not None:
-            return max(shortest_s, self._buffered_s)
-        # ``nvmlDeviceGetPowerUsage`` is a mean on GPUs newer than GA100 (NVML's documentation).
-        is_newer = self._capability is not None and self._capability > _GA100
-        is_mean = self._power_by == "average" or (self._power_by == "usage" and is_newer)
-        if is_mean and not self.has_counter:
-            return max(shortest_s, _MEAN_PERIOD_S)
-        refresh_s = (self._refresh_s or 0.0) if self._counter_is_timed else 0.0
-        return refresh_s if refresh_s > _MUCH_SLOWER * shortest_s else shortest_s
+        """As long as the driver's buffers allow."""
+        return max(shortest_s, self._buffered_s or 0.0)
 
     def device(self) -> Device:
         buffer = self._buffers.get("power_w")
@@ -190,7 +176,6 @@ class GpuReader:
         # The first value is not of a refresh, but of the beginning of the search.
         steps = sorted(later.t_ns - value.t_ns for value, later in pairwise(changes[1:]))
         self._refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
-        self._counter_is_timed = any(value.is_timed for value in changes)
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
         """About once a second, or with the driver's buffers, all values are read; between that a
