@@ -20,7 +20,7 @@ from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_dev
 from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
 from wattlaw.measure.devices.visible import job_entries
 
-_ID_PREFIX = "intel-"
+_ID_PREFIX, _VENDOR = "intel-", "0x8086"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
@@ -55,26 +55,16 @@ class IntelGpu:
 
 def find_gpus() -> list[IntelGpu]:
     """Return the cards that have a hwmon chip, in the order of their PCI addresses."""
-    gpus = {}
-    for card in (sysfs.root() / "class/drm").glob("card*"):
-        if card.name.removeprefix("card").isdigit():  # not a connector such as card0-DP-1
-            address = (card / "device").resolve().name
-            gpu = _gpu(card / "device", address)
-            if gpu is not None:
-                gpus[address] = gpu
-    return [gpus[address] for address in sorted(gpus)]
+    gpus = [_gpu(folder) for folder in sysfs.gpu_folders(_VENDOR)]
+    return sorted((gpu for gpu in gpus if gpu is not None), key=lambda gpu: gpu.id)
 
 
-def _gpu(folder: Path, address: str) -> IntelGpu | None:
-    try:
-        vendor, model = (sysfs.read_text(folder / name) for name in ("vendor", "device"))
-    except (OSError, ValueError):
-        return None
+def _gpu(folder: Path) -> IntelGpu | None:
     chips = list(sysfs.hwmons(folder / "hwmon"))
     chip = next((chip for chip in chips if chip.name in ("i915", "xe")), None)
-    if vendor != "0x8086" or chip is None:
+    if chip is None:
         return None
-    model = model.removeprefix("0x")
+    model = (sysfs.optional_text(folder / "device") or "unknown").removeprefix("0x")
     tiles = sum(chip.name.startswith("i915_gt") for chip in chips)
     tiles = tiles or sum(path.name[4:].isdigit() for path in folder.glob("tile*")) or 1
     energy, limit = _sensor(chip, "energy", "input"), _sensor(chip, "power", "max")
@@ -89,6 +79,7 @@ def _gpu(folder: Path, address: str) -> IntelGpu | None:
         "max_power_limit_w": None if rated is None else _watts(rated),
     }
     name = _MODELS.get(model, f"Intel GPU {model}")
+    address = folder.resolve().name
     return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy, limit)
 
 
