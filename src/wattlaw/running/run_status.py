@@ -112,11 +112,7 @@ def store_status(store: Store, queued: _Queued | None = None) -> StoreStatus:
     if done < len(runs):
         rows = runs.filter(pc.not_equal(runs["status"], "done")).select(_COLUMNS).to_pylist()
     not_done = [_status(store, row, jobs.get(row["run_id"])) for row in rows]
-    unread = {
-        path.name: error
-        for path, error in snapshot.damage.items()
-        if is_of_run(path) or path not in snapshot.folders  # such an import has no runs to show
-    }
+    unread = {path.name: error for path, error in snapshot.damage.items() if is_of_run(path)}
     for run_id in unread.keys() - (runs["run_id"].to_pylist() if unread else ()):
         job = jobs.get(run_id)
         reason = one_line(unread[run_id]) if job is None else _job_text(job)
