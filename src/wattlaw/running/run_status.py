@@ -13,7 +13,7 @@ from wattlaw.running.campaign import NOT_NEEDED
 from wattlaw.running.finish import failed
 from wattlaw.running.launcher import GROUP, Job, Launcher, Queue
 from wattlaw.store.record import now
-from wattlaw.store.run_folder import RunFolder, RunLock, is_of_run
+from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
 from wattlaw.study.labels import group_label, layout_label, run_setting
 from wattlaw.study.not_as_declared import (
@@ -112,10 +112,10 @@ def store_status(store: Store, queued: _Queued | None = None) -> StoreStatus:
     if done < len(runs):
         rows = runs.filter(pc.not_equal(runs["status"], "done")).select(_COLUMNS).to_pylist()
     not_done = [_status(store, row, jobs.get(row["run_id"])) for row in rows]
-    unread = {path.name: error for path, error in snapshot.damage.items() if is_of_run(path)}
-    for run_id in unread.keys() - (runs["run_id"].to_pylist() if unread else ()):
+    unread = set(snapshot.damage) - {folder.path.name for folder in snapshot.imports}
+    for run_id in unread.difference(runs["run_id"].to_pylist() if unread else ()):
         job = jobs.get(run_id)
-        reason = one_line(unread[run_id]) if job is None else _job_text(job)
+        reason = one_line(snapshot.damage[run_id][1]) if job is None else _job_text(job)
         not_done.append(RunStatus(run_id, "damaged", None, reason, job))
     not_done.sort(key=lambda run: run.run_id)
     apart = runs.select(["workload", "gpus"]).filter(pc.invert(runs["workers_cooperate"]))

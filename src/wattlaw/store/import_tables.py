@@ -18,11 +18,11 @@ import pyarrow.parquet as pq
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.progress import track
-from wattlaw.store.parquet import by_run
+from wattlaw.store.cache import by_run
 from wattlaw.store.record import RunRecord
-from wattlaw.store.run_folder import RunFolder, RunLock, is_of_run
+from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults, row_of, rows_table
-from wattlaw.store.snapshot import Snapshot
+from wattlaw.store.snapshot import ImportFolder, Snapshot
 from wattlaw.store.store import IMPORTING, Store
 from wattlaw.study.identity import ID_DIGITS, canonical
 
@@ -72,12 +72,9 @@ def write_runs(store: Store, runs: Sequence[ImportedRun]) -> ImportCounts:
         changed_settings = {run.setting for run in changed}
         added, rejected = list[ImportedRun](), list[RejectedRow]()
         for run in changed:
-            run_id = run.record.run_id
-            folder, own = next(each for each in snapshot.folders.items() if run_id in each[1])
-            others = f" (with {len(own) - 1:,} other runs of that import)" if len(own) > 1 else ""
-            how = f"to replace it, remove {folder}{others} and import again"
-            reason = f"run {run_id} is in the store with other values; {how}"
-            rejected.append(RejectedRow(run.line, reason))
+            how = _how_to_remove(store, snapshot, run.record.run_id)
+            reason = f"run {run.record.run_id} is in the store with other values; to replace it, "
+            rejected.append(RejectedRow(run.line, f"{reason}{how} and import again"))
         for run in runs:
             if run.record.run_id in known:
                 continue
@@ -110,13 +107,21 @@ def _refuse_damaged(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun
     run_ids = {run.record.run_id for run in runs}
     if len(run_ids) < len(runs):
         raise BadInput("the import has a run twice")
-    for folder, error in snapshot.damage.items():
-        if folder.name in run_ids or not is_of_run(folder):
+    for name, (path, error) in snapshot.damage.items():
+        if name in run_ids or path.parents[1].name == "imports":
             raise error
     readable = snapshot.runs["run_id"].to_pylist()
-    names = {folder.name for folder in snapshot.folders if is_of_run(folder)}
-    if hidden := run_ids.intersection(names).difference(readable):
+    if hidden := run_ids.intersection(snapshot.keys).difference(readable):
         raise BadInput(f"{store.folder(min(hidden)).path}: the folder has no record; remove it")
+
+
+def _how_to_remove(store: Store, snapshot: Snapshot, run_id: str) -> str:
+    for folder in snapshot.imports:
+        if run_id in folder.run_ids:
+            others = len(folder.run_ids) - 1
+            also = f" (with {others:,} other runs of that import)" if others else ""
+            return f"remove {folder.path}{also}"
+    return f"remove {store.folder(run_id).path}"
 
 
 def _changed_ids(store: Store, snapshot: Snapshot, runs: Sequence[ImportedRun]) -> set[str]:
@@ -177,8 +182,8 @@ def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
     ):
         if not lock.acquire():  # the lock keeps others from removing the folder as abandoned
             raise BadInput(f"{temporary}: removed by another process; import again")
-        folder = Path(temporary) / import_id
-        folder.mkdir()
+        folder = ImportFolder(Path(temporary) / import_id)
+        folder.path.mkdir()
         samples = (
             run.telemetry.select(TELEMETRY.names).cast(TELEMETRY)
             for run in runs
@@ -190,7 +195,7 @@ def _write(store: Store, runs: Sequence[ImportedRun]) -> None:
             ("telemetry", TELEMETRY, samples),
         )
         for name, schema, batches in parts:
-            with pq.ParquetWriter(folder / f"{name}.parquet", schema, compression="zstd") as file:
+            with pq.ParquetWriter(folder.table_path(name), schema, compression="zstd") as file:
                 for batch in batches:
                     file.write_table(batch)
-        folder.rename(store.path / "imports" / import_id)
+        folder.path.rename(store.path / "imports" / import_id)

@@ -31,8 +31,6 @@ _MIN_PARQUET_BYTES = 12
 _REPEAT = "restore the file, or repeat the run; 'wattlaw run' repeats it with its study"
 #: What to do about damage with which ``wattlaw run`` does not repeat a run.
 REPLACE = "restore the file, or remove the run's folder and repeat the run"
-#: What to do about a damaged table of an import.
-REIMPORT = "restore the file, or remove the folder and import again"
 
 
 class RunFolder:
@@ -83,11 +81,16 @@ class RunFolder:
         return record.state
 
     def damage(self, record: RunRecord | None) -> str | None:
-        """Return which finished file is missing or damaged, and what to do."""
+        """Return which finished file is missing or damaged, and what to do. Of the tables only the
+        ends are read: a file that was cut or overwritten lacks them."""
         if record is None:
             is_missing = self.epochs_path.exists()
             return f"{self.record_path}: missing; {_REPEAT}" if is_missing else None
-        return table_fault(self.path) if record.status == "done" else None
+        if record.status == "done":
+            for path in (self.epochs_path, self.telemetry_path):
+                if (fault := table_fault(path)) is not None:
+                    return f"{path}: {fault}; {_REPEAT}"
+        return None
 
     def windows(self, attempt: int, damage: list[str] | None = None) -> "pa.Table":
         from wattlaw.store.schema import WINDOWS
@@ -134,30 +137,21 @@ class RunFolder:
         self.checkpoint_path.unlink(missing_ok=True)
 
 
-def is_of_run(folder: Path) -> bool:
-    """Return whether a folder of a store is that of a run, not that of an import."""
-    return folder.parent.name == "runs"
-
-
-def table_fault(folder: Path) -> str | None:
-    """Return which table of a run or an import cannot be a complete Parquet file, and what to do.
-    Only the ends are read: a file that was cut or overwritten lacks them."""
-    for path in (folder / "epochs.parquet", folder / "telemetry.parquet"):
-        try:
-            with open_regular(path) as file:
-                start = file.read(4)
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - 8))
-                end = file.read()
-            is_complete = size >= _MIN_PARQUET_BYTES and start == end[4:] == b"PAR1"
-            if is_complete and int.from_bytes(end[:4], "little") <= size - _MIN_PARQUET_BYTES:
-                continue
-            fault = "truncated or overwritten"
-        except FileNotFoundError:
-            fault = "missing"
-        except OSError as error:
-            fault = f"cannot be read: {error.strerror}"
-        return f"{path}: {fault}; {_REPEAT if is_of_run(folder) else REIMPORT}"
+def table_fault(path: Path) -> str | None:
+    """Return why a file cannot be a complete Parquet file; only its ends are read."""
+    try:
+        with open_regular(path) as file:
+            start = file.read(4)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - 8))
+            end = file.read()
+    except FileNotFoundError:
+        return "missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    is_complete = size >= _MIN_PARQUET_BYTES and start == end[4:] == b"PAR1"
+    if not is_complete or int.from_bytes(end[:4], "little") > size - _MIN_PARQUET_BYTES:
+        return "truncated or overwritten"
     return None
 
 

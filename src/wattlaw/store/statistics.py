@@ -6,7 +6,8 @@ energy of a window (``telemetry.energy``). A sample that is in several windows c
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from wattlaw.common.errors import BadInput
-from wattlaw.common.progress import track
-from wattlaw.store.parquet import by_run, read_checked
+from wattlaw.store.cache import by_run, read_through
+from wattlaw.store.parquet import read_all
 from wattlaw.store.schema import EPOCHS, TELEMETRY, rows_table
 from wattlaw.store.store import Store
 from wattlaw.study.sources import TRAINING
@@ -97,7 +98,7 @@ def statistics(store: Store) -> pd.DataFrame:
         Pearson's correlation of sm_util and mem_util over samples that have both; missing where one
         of them is constant.
     """
-    return _by_run(store, None, _SCHEMA, _statistics_of_run)
+    return _by_run(store, None, "statistics", _SCHEMA, _statistics_of_run)
 
 
 def _statistics_of_run(run_id: str, gpus: Gpus) -> list[dict[str, Any]]:
@@ -156,37 +157,48 @@ def joint_utilisation(
     schema = pa.schema(
         {"run_id": pa.string(), "sm_bin": pa.int32(), "mem_bin": pa.int32(), "samples": pa.int64()}
     )
-    return _by_run(store, run_ids, schema, count)
+    return _by_run(store, run_ids, f"joint-{bins}", schema, count)
 
 
 def _by_run(
-    store: Store, run_ids: Sequence[str] | None, schema: pa.Schema, describe: Describe
+    store: Store, run_ids: Sequence[str] | None, name: str, schema: pa.Schema, describe: Describe
 ) -> pd.DataFrame:
+    """Return the rows of done runs, from the cache ``name`` as possible."""
     snapshot = store.without_damaged()
-    done = set(snapshot.done())
+    done = set(snapshot.done()).difference(store.damaged)
     if run_ids is not None:
         if unknown := set(run_ids) - {*done, *store.damaged}:
             raise BadInput(f"run {min(unknown)!a} is not a done run of this store")
         done &= set(run_ids)
-    columns = (("epochs", EPOCHS, _WINDOWS), ("telemetry", TELEMETRY, _SAMPLES))
-    rows = []
-    folders = [item for item in snapshot.folders.items() if not done.isdisjoint(item[1])]
-    for folder, own in track(folders, "reading samples", len(folders)):
-        try:
-            tables = [
-                read_checked(
-                    folder / f"{table}.parquet", pa.schema([known.field(n) for n in names]), own
-                )
-                for table, known, names in columns
-            ]
-        except BadInput as error:
-            store.leave_out(folder, error)
-            continue
-        samples = _training_samples(*tables)
-        rows += [
-            row for run_id in done & samples.keys() for row in describe(run_id, samples[run_id])
+
+    def rows_of(folder: Path) -> list[dict[str, Any]]:
+        columns = (("epochs", EPOCHS, _WINDOWS), ("telemetry", TELEMETRY, _SAMPLES))
+        tables = [
+            read_all(
+                [folder / f"{table}.parquet"],
+                pa.schema([known.field(name) for name in names]),
+                store.leave_out,
+            )
+            for table, known, names in columns
         ]
-    frame: pd.DataFrame = by_run(rows_table(rows, schema)).to_pandas()
+        if folder.name in store.damaged:
+            return []
+        return [row for run in _training_samples(*tables).items() for row in describe(*run)]
+
+    def read(some: Sequence[str]) -> tuple[pa.Table, Collection[str]]:
+        rows = [row for run_id in some for row in rows_of(store.folder(run_id).path)]
+        # A row of nulls says that a run has no samples, so that the cache knows the run.
+        empty = set(some).difference((row["run_id"] for row in rows), store.damaged)
+        return rows_table([*rows, *({"run_id": run_id} for run_id in empty)], schema), ()
+
+    keys = {run_id: key for run_id, key in snapshot.keys.items() if run_id in done}
+    tables = [read_through(store.path, name, schema, keys, read)]
+    for folder in snapshot.imports:
+        if not done.isdisjoint(folder.run_ids):
+            rows = [row for row in rows_of(folder.path) if row["run_id"] in done]
+            tables.append(rows_table(rows, schema))
+    table = by_run(pa.concat_tables(tables))
+    frame: pd.DataFrame = table.filter(pc.is_valid(table["samples"])).to_pandas()
     return frame
 
 

@@ -21,7 +21,7 @@ from wattlaw.common.files import (
     write_text,
 )
 from wattlaw.store.record import RunRecord, now
-from wattlaw.store.run_folder import RunFolder, is_of_run
+from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.version import check_version, unreadable, version_path, write_version
 
 if TYPE_CHECKING:
@@ -129,7 +129,10 @@ class Store:
 
     def remove_abandoned(self) -> None:
         """Remove temporary files of killed writers and folders of killed imports."""
-        for folder in (self.path, self.path / ".cache/data", self.path / "studies"):
+        from wattlaw.store.cache import FOLDER
+
+        cache = self.path / FOLDER
+        for folder in (self.path, cache, cache / "data", self.path / "studies"):
             remove_abandoned(folder)
         for path in self.path.glob(f"{IMPORTING}*"):
             with abandoned(path / "lock") as is_abandoned:
@@ -138,14 +141,18 @@ class Store:
         for run in self.folders():
             run.remove_abandoned()
 
-    def leave_out(self, folder: Path, error: WattlawError) -> None:
-        """Leave out a run or an import with a damaged file; raise if the store is ``strict``."""
+    def leave_out(self, path: Path, error: WattlawError) -> None:
+        """Leave out the run, or the import, with a damaged file; raise if the store is ``strict``.
+
+        ``path`` is a file of the folder of the run or of the import.
+        """
         if self.strict:
             raise error
-        if folder.name not in self.damaged:
-            self.damaged[folder.name] = str(error)
-            kind = "run" if is_of_run(folder) else "import"
-            text = f"{kind} {folder.name} is left out: {error}"
+        run_id = path.parent.name
+        if run_id not in self.damaged:
+            self.damaged[run_id] = str(error)
+            kind = "run" if path.parents[1].name == "runs" else "import"
+            text = f"{kind} {run_id} is left out: {error}"
             warnings.warn(text, DamagedFileWarning, stacklevel=2)
 
     def snapshot(self) -> "Snapshot":
@@ -156,13 +163,22 @@ class Store:
     def without_damaged(self, snapshot: "Snapshot | None" = None) -> "Snapshot":
         """Return the runs at this moment, or of a snapshot, after damaged ones are left out."""
         snapshot = snapshot or self.snapshot()
-        for folder, error in sorted(snapshot.damage.items()):
-            self.leave_out(folder, error)
-        return snapshot.without(self.damaged)
+        for _, (path, error) in sorted(snapshot.damage.items()):
+            self.leave_out(path, error)
+        return snapshot
 
     def records(self) -> list[RunRecord]:
-        """Return the records of all runs that can be read, whatever their status."""
-        return [record for record in self.records_by_id().values() if record is not None]
+        """Return the records of all runs, whatever their status; damaged records are left out."""
+        records = []
+        for folder in self.folders():
+            try:
+                record = folder.read()
+                records += [record] if record is not None else []
+                if (damage := folder.damage(record)) is not None:
+                    raise BadInput(damage)
+            except WattlawError as error:
+                self.leave_out(folder.record_path, error)
+        return records
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
         """Return the records of all runs, or of some, by run id; without those that have none.
@@ -189,16 +205,42 @@ class Store:
     ) -> "pa.Table":
         """Return the table ``runs`` (any status), ``epochs`` or ``telemetry`` (done runs), of some
         runs or all. With ``validate`` a run with a value that no run writes is left out."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from wattlaw.store.cache import by_run, read_through
         from wattlaw.store.parquet import read_all
-        from wattlaw.store.schema import TABLES
+        from wattlaw.store.schema import TABLES, find_faults
 
         snapshot = self.without_damaged(snapshot)
         if table == "runs":
-            return snapshot.runs
-        done = snapshot.done()
-        wanted = done if run_ids is None else {*run_ids}.intersection(done)
-        folders, schema = snapshot.folders, TABLES[table]
-        return read_all(folders, table, schema, wanted, self.leave_out, validate=validate)
+            return snapshot.marked(self.damaged)
+        schema = TABLES[table]
+
+        def read(run_ids: Sequence[str]) -> tuple[pa.Table, Collection[str]]:
+            paths = [self.folder(run_id).path / f"{table}.parquet" for run_id in run_ids]
+            rows = read_all(paths, schema, self.leave_out, validate=validate)
+            masks = [rows["run_id"].filter(mask) for _, mask in find_faults(rows)]
+            return rows, {run_id for column in masks for run_id in column.to_pylist()}
+
+        done = set(snapshot.done()).difference(self.damaged)
+        done = done if run_ids is None else done.intersection(run_ids)
+        keys = {run_id: key for run_id, key in snapshot.keys.items() if run_id in done}
+        if table == "epochs":
+            tables = [read_through(self.path, table, schema, keys, read)]
+        else:
+            tables = [read(list(keys))[0]]
+        for folder in snapshot.imports:
+            if folder.path.name in self.damaged or done.isdisjoint(folder.run_ids):
+                continue
+            try:
+                rows = folder.read(table, validate=validate)
+            except BadInput as error:
+                self.leave_out(folder.table_path(table), error)
+            else:
+                is_chosen = pc.is_in(rows["run_id"], pa.array(done, pa.string()))
+                tables.append(rows if run_ids is None else rows.filter(is_chosen))
+        return by_run(pa.concat_tables(tables)) if len(tables) > 1 else tables[0]
 
     def pandas(self, table: str) -> "pd.DataFrame":
         frame: pd.DataFrame = self.arrow(table).to_pandas()
