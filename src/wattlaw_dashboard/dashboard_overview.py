@@ -26,7 +26,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.labels import group_label
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.sources import MEASURED, origins_label, source_of
-from wattlaw_dashboard.tails import RunTail, Totals, Written
+from wattlaw_dashboard.tails import RunTail, Written
 
 #: What runs are filtered and grouped by.
 FIELDS = {
@@ -265,10 +265,7 @@ class RunTails:
         others = self._tails if len(self._tails | tails) <= _MOST_TAILS else {}
         self._tails = others | tails
         devices = [device for tail in tails.values() for device in tail.devices.values()]
-        sums = Totals()
-        for tail in tails.values():
-            sums.update(tail.totals)
-        return devices, sums, [mark for tail in tails.values() for mark in tail.marks]
+        return devices, [mark for tail in tails.values() for mark in tail.marks]
 
 
 def log_tail(folder: RunFolder) -> str:

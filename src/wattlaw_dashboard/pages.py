@@ -31,7 +31,7 @@ from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.sources import source_of
 from wattlaw_dashboard import dashboard_overview as view
-from wattlaw_dashboard.tails import Totals, Written, ended_run
+from wattlaw_dashboard.tails import Written, ended_run
 from wattlaw_dashboard.timeline import timelines
 
 T = TypeVar("T")
@@ -151,7 +151,7 @@ class Pages:
 
     def run(self, store: int, run_id: str) -> Parts:
         folder, record = self._record(store, run_id)
-        written: Written = [], Totals(), []
+        written: Written = [], []
         note = None
         try:
             if record.status == "done":
@@ -162,7 +162,7 @@ class Pages:
                     written = self._tails.poll([row])
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
-        last = sorted(written[2], key=lambda mark: -mark.end_s)[:50]
+        last = sorted(written[1], key=lambda mark: -mark.end_s)[:50]
         return {
             "facts": _render("facts", record=record, state=folder.state(record), note=note),
             "live": _render("live", charts=timelines(*written), running=()),

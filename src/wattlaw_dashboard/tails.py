@@ -7,9 +7,8 @@ active run shows its last ten minutes; that of a long run that has ended has lon
 import csv
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -19,8 +18,8 @@ from wattlaw.store.streams import Kind
 
 #: Steps of time that are kept; a step is a second, or longer for a long run that has ended.
 STEPS = 600
-#: With more devices than this, only their totals keep all steps: a view does not draw each of them.
-MOST_DEVICES, _FEW_STEPS = 64, 5
+#: With more devices than this, each keeps fewer steps, but so many at least.
+MOST_DEVICES, LEAST_STEPS = 64, 60
 #: Values of a device that a view shows, with the factor to the unit in which it shows them.
 SHOWN: Mapping[str, float] = {
     "power_w": 1.0, "sm_util": 100.0, "sm_clock_mhz": 1.0, "temperature_c": 1.0,
@@ -35,44 +34,19 @@ _NOT_MEASURED = ("estimated", "simulated")
 
 
 @dataclass
-class Totals:
-    """Sum, count, least and greatest sample of one or all devices, by column and step of time."""
-
-    step_s: int = 1
-    steps: dict[str, dict[int, tuple[float, int, float, float]]] = field(default_factory=dict)
-
-    @property
-    def ends(self) -> tuple[int, int]:
-        steps = [*chain.from_iterable(self.steps.values())]  # that have a sample
-        return min(steps, default=0), max(steps, default=0)
-
-    def add(self, column: str, step: int, new: tuple[float, int, float, float]) -> None:
-        steps = self.steps.setdefault(column, {})
-        old = steps.get(step, (0.0, 0, math.inf, -math.inf))
-        steps[step] = old[0] + new[0], old[1] + new[1], min(old[2], new[2]), max(old[3], new[3])
-
-    def update(self, other: "Totals") -> None:
-        for column, steps in other.steps.items():
-            for step, total in steps.items():
-                self.add(column, step, total)
-
-    def forget(self, before: int) -> None:
-        for column, steps in self.steps.items():
-            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
-
-
-@dataclass
 class Device:
     """The samples of one device, by column and step of time since 1970."""
 
     host: str
     id: str
     kind: str
-    own: Totals = field(default_factory=Totals)
+    step_s: int = 1
     origin: str | None = None  # of its power, if that is not measured: estimated or simulated
+    #: Sum and number of the samples, by column and step.
+    steps: dict[str, dict[int, tuple[float, int]]] = field(default_factory=dict)
     _counter: tuple[float, float] | None = None  # time in s, energy in J
 
-    def add(self, row: Mapping[str, Any], totals: Totals) -> None:
+    def add(self, row: Mapping[str, Any]) -> None:
         t_s = _number(row.get("t_ns")) * 1e-9
         if not 0 <= t_s < 2**33:
             return
@@ -81,11 +55,16 @@ class Device:
             values["power_w"] = self._power_of_counter(t_s, _number(row.get("energy_j")))
         if row.get("power_source") in _NOT_MEASURED:
             self.origin = row["power_source"]
-        step = int(t_s // totals.step_s)
+        step = int(t_s // self.step_s)
         for name, value in values.items():
             if abs(value) < _HIGHEST:  # neither nan nor a value whose sum is not finite
-                self.own.add(name, step, (value, 1, value, value))
-                totals.add(self.column(name), step, (value, 1, value, value))
+                steps = self.steps.setdefault(name, {})
+                total, count = steps.get(step, (0.0, 0))
+                steps[step] = total + value, count + 1
+
+    def forget(self, before: int) -> None:
+        for column, steps in self.steps.items():
+            self.steps[column] = {step: each for step, each in steps.items() if step >= before}
 
     def _power_of_counter(self, t_s: float, energy_j: float) -> float:
         before = self._counter
@@ -106,8 +85,8 @@ class Device:
 
     def series(self, column: str) -> dict[int, float]:
         """Return the mean of each step that has values, by the time of its begin in seconds."""
-        steps = sorted(self.own.steps.get(column, {}).items())
-        return {step * self.own.step_s: each[0] / each[1] for step, each in steps}
+        steps = sorted(self.steps.get(column, {}).items())
+        return {step * self.step_s: total / count for step, (total, count) in steps}
 
     def last(self, column: str) -> float | None:
         return next(reversed(self.series(column).values()), None)
@@ -134,8 +113,14 @@ class Mark:
         )  # fmt: skip
 
 
-#: The devices, their totals and the windows of runs.
-Written = tuple[list[Device], Totals, list[Mark]]
+#: The devices and the windows of runs.
+Written = tuple[list[Device], list[Mark]]
+
+
+def ends(devices: Iterable[Device]) -> tuple[int, int]:
+    """Return the first and the last step with a sample."""
+    steps = {step for device in devices for own in device.steps.values() for step in own}
+    return min(steps, default=0), max(steps, default=0)
 
 
 class RunTail:
@@ -143,7 +128,6 @@ class RunTail:
         self._live = folder.live(attempt)
         self._files: dict[Path, _FileTail] = {}
         self.devices: dict[tuple[str, str], Device] = {}
-        self.totals = Totals()
         self.marks: list[Mark] = []
 
     def poll(self) -> bool:
@@ -160,12 +144,11 @@ class RunTail:
                     self.marks += [] if mark is None else [mark]
                 elif (name := row.get("device", "")) and row.get("kind") in _KINDS:
                     device = Device(host, name, row["kind"])
-                    self.devices.setdefault((host, name), device).add(row, self.totals)
-        newest = self.totals.ends[1]
-        kept = STEPS if len(self.devices) <= MOST_DEVICES else _FEW_STEPS
+                    self.devices.setdefault((host, name), device).add(row)
+        newest = ends(self.devices.values())[1]
+        share = min(1.0, MOST_DEVICES / max(1, len(self.devices)))
         for device in self.devices.values():
-            device.own.forget(newest - kept)
-        self.totals.forget(newest - STEPS)
+            device.forget(newest - max(LEAST_STEPS, round(share * STEPS)))
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
         return is_changed
 
@@ -216,15 +199,14 @@ def ended_run(folder: RunFolder) -> Written:
     length_s = (max(times) - min(times)) * 1e-9 if times else 0.0
     step_s = max(1, math.ceil(length_s / STEPS))
     devices: dict[tuple[str, str], Device] = {}
-    totals = Totals(step_s)
     for row in zip(*samples.values(), strict=True):
         values = dict(zip(names, row, strict=True))
         key = values["host"], values["device"]
-        devices.setdefault(key, Device(*key, values["kind"], Totals(step_s))).add(values, totals)
+        devices.setdefault(key, Device(*key, values["kind"], step_s)).add(values)
     columns = ["host", "phase", "warmup", "start_ns", "duration_s", "step_time_mean_s"]
     windows = pq.read_table(folder.epochs_path, columns=columns).to_pylist()
     marks = [mark for row in windows if (mark := Mark.of(row["host"], row)) is not None]
-    return list(devices.values()), totals, marks
+    return list(devices.values()), marks
 
 
 def _number(value: float | str | None) -> float:

@@ -1,18 +1,17 @@
 """Series of a running run as charts: a line for each device, its limit, and the windows."""
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
 from wattlaw.common.formatting import duration_text, number
 from wattlaw.report.charts import COLOURS
-from wattlaw_dashboard.tails import STEPS, Device, Mark, Totals
+from wattlaw_dashboard.tails import LEAST_STEPS, STEPS, Device, Mark, ends
 
 #: More devices than this are shown as their mean, least and greatest value.
 MOST_LINES = 8
-#: The shortest time axis, in steps.
-_LEAST_STEPS = 60
 _TITLES = {
     "power_w": ("Power", "W"), "sm_util": ("Utilisation", "%"),
     "sm_clock_mhz": ("SM clock", "MHz"), "temperature_c": ("Temperature", "°C"),
@@ -35,12 +34,12 @@ class Timeline:
     width, height = 1000, 160
 
 
-def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) -> list[Timeline]:
-    step_s, (first, newest) = totals.step_s, totals.ends
-    span_s = step_s * min(STEPS, max(_LEAST_STEPS, newest - first))
+def timelines(devices: Sequence[Device], marks: Sequence[Mark]) -> list[Timeline]:
+    step_s, (first, newest) = max((item.step_s for item in devices), default=1), ends(devices)
+    span_s = step_s * min(STEPS, max(LEAST_STEPS, newest - first))
     charts = []
     for column in _TITLES:
-        lines = _lines(devices, totals, column)
+        lines = _lines(devices, column)
         if lines:
             limits = {item.last("power_limit_w") for item in devices if column == "power_w"}
             known = sorted(limit for limit in limits if limit is not None)[:4]
@@ -48,24 +47,23 @@ def timelines(devices: Sequence[Device], totals: Totals, marks: Sequence[Mark]) 
     return charts
 
 
-def _lines(
-    devices: Sequence[Device], totals: Totals, column: str
-) -> dict[str, Mapping[int, float]]:
+def _lines(devices: Sequence[Device], column: str) -> dict[str, Mapping[int, float]]:
     if len(devices) <= MOST_LINES:
         series = {item.title(column): item.series(column) for item in devices}
         return {name: values for name, values in series.items() if values}
     lines: dict[str, Mapping[int, float]] = {}
     for name, count in sorted(Counter(item.column(column) for item in devices).items()):
-        marked = name.removeprefix(column)
-        steps = {
-            step * totals.step_s: each for step, each in sorted(totals.steps.get(name, {}).items())
-        }
-        if steps:
-            lines |= {
-                f"mean of {count} devices{marked}": {s: t[0] / t[1] for s, t in steps.items()},
-                f"least sample{marked}": {s: t[2] for s, t in steps.items()},
-                f"greatest sample{marked}": {s: t[3] for s, t in steps.items()},
-            }
+        values = defaultdict[int, list[float]](list)
+        for item in devices:
+            for at_s, value in item.series(column).items() if item.column(column) == name else ():
+                values[at_s].append(value)
+        for title, of_values in (
+            (f"mean of {count}", fmean),
+            ("least of", min),
+            ("greatest of", max),
+        ):
+            line = {at_s: of_values(values[at_s]) for at_s in sorted(values)}
+            lines |= {f"{title} devices{name.removeprefix(column)}": line} if line else {}
     return lines
 
 

@@ -98,23 +98,16 @@ def _devices(devices: list[Device], *, is_running: bool) -> Table | Text:
     shown = sorted(devices, key=lambda item: (item.host, item.kind != "gpu", item.id))
     for device in shown[:_MOST_DEVICES]:
         values = [fmt.number(device.last(name)) for name in _COLUMNS.values()]
-        name = escape_invisible(device.id[-24:] + _marked(device))
+        origin = f" ({device.origin})" if device.origin else ""
+        name = escape_invisible(device.id[-24:] + origin)
         powers_w = list(device.series("power_w").values())[-_SPARK_S:]
         top_w = max([*powers_w, 1e-9])
         levels = (max(0.0, power_w) / top_w * (len(_BARS) - 1) for power_w in powers_w)
         line = "".join(_BARS[round(level)] for level in levels)
         table.add_row(name, escape_invisible(device.host), *values, line)
-    if len(shown) > _MOST_DEVICES:
-        # Powers of different origins are not added up.
-        for origin in sorted({_marked(device) for device in shown}):
-            own = [device for device in shown if _marked(device) == origin]
-            total_w = sum(device.last("power_w") or 0.0 for device in own)
-            table.add_row(f"{len(own)} devices{origin}", "", fmt.number(total_w))
+    if (more := len(shown) - _MOST_DEVICES) > 0:
+        table.add_row(f"and {fmt.plural(more, 'device')} more")
     return table
-
-
-def _marked(device: Device) -> str:
-    return f" ({device.origin})" if device.origin else ""
 
 
 def _runs(overview: view.Overview) -> Iterator[Table]:

@@ -117,10 +117,10 @@ def claim_sentences(findings: Findings, claims: Sequence[Claim]) -> Iterator[str
 
 
 def _published(fit: Fit) -> Published | None:
-    for value in published(quantity="beta", workload=str(fit.group.get("workload"))):
-        if all(getattr(value, name, None) == fit.group.get(name) for name in POWER_SETTINGS):
-            return value
-    return None
+    values = published(quantity="beta", workload=str(fit.group.get("workload")))
+    limits = [fit.group.get(name) for name in POWER_SETTINGS]
+    own = (v for v in values if [getattr(v, name, None) for name in POWER_SETTINGS] == limits)
+    return next(own, None)
 
 
 def _published_beta(fit: Fit) -> str | None:

@@ -20,7 +20,7 @@ EXPECTED = {
     },
     "lumi": {
         "amd": {f"AMD-{0xB45D0000DEADBEE0 + gpu:x}" for gpu in range(8)},
-        "cray": {"cray-node", "cray-cpu", "cray-memory", *(f"cray-accel{i}" for i in range(4))},
+        "cray": {"cray-node", "cray-cpu", "cray-memory"},
         "node-power": "read from pm_counters",
         "rapl": "no RAPL counters",
     },

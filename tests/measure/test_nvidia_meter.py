@@ -89,25 +89,14 @@ def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
         assert {*told(of(boards, place, samples), "power_w")} == {250.0}
 
 
-def test_boards_are_read_as_rarely_as_their_driver_buffers_and_counts(fake_gpus):
-    lengths = [120, 120, 120, 1000, 120, 120, 120, 120]
-    boards = fake_gpus(
-        8,
-        buffers=[1, 1, 0, 1, 0, 0, 0, 0],
-        buffer_length=lengths,
-        refresh_ms=[20] * 4 + [100, 20, 20, 20],
-        # Without a counter: a mean over 1 s as a field, as a call, and power of this moment.
-        counter_mode=[0] * 5 + [COUNTER_ABSENT] * 3,
-        instant_power=[1] * 5 + [0] * 3,
-        average_power=[1] * 6 + [0] * 2,
-        capability=[90] * 6 + [86, 80],
-    )
+def test_boards_are_read_as_rarely_as_their_driver_buffers(fake_gpus):
+    boards = fake_gpus(4, buffers=[1, 1, 0, 1], buffer_length=[120, 120, 120, 1000])
     periods = []
-    for places in ((0, 1), (0, 2), (2,), (0, 3), (3,), (4,), (5,), (6,), (7,)):
+    for places in ((0, 1), (0, 2), (2,), (0, 3), (3,)):
         meter = opened(boards, *places, period_s=0.05)
         periods.append(meter.period_s)
         meter.close()
-    assert periods == [2.0, 0.05, 0.05, 2.0, 4.0, pytest.approx(0.1, rel=0.1), 0.25, 0.25, 0.05]
+    assert periods == [2.0, 0.05, 0.05, 2.0, 4.0]
     slow = opened(boards, 0, period_s=5.0)
     assert slow.period_s == 5.0
     slow.close()
@@ -405,27 +394,15 @@ def test_gpus_whose_power_sensor_is_on_for_a_quarter_of_the_time_say_so(fake_gpu
 
 
 @pytest.mark.parametrize("counts_module", [0, 1])
-def test_the_counter_of_a_grace_hopper_board_belongs_to_what_it_counts(fake_gpus, counts_module):
+def test_a_gpu_on_a_grace_hopper_module_has_its_own_power_alone(fake_gpus, counts_module):
     boards = fake_gpus(1, capability=90, module_mw=150_000, module_counter=counts_module, buffers=1)
     meter = opened(boards, period_s=0.05)
-    gpu, module = meter.devices()
-    assert (module.kind, module.contains) == ("module", ("gpu", "cpu", "dram"))
-    assert module.facts["complements"] is True
-    counters = [device.facts["energy_counter"] for device in (gpu, module)]
-    assert counters == ([None, "field"] if counts_module else ["field", None])
-    samples = []
-    for number in range(12):
-        time.sleep(0.05)
-        samples += meter.read(last=number == 11)
-    by_id = {device.id: [s for s in samples if s.device == device.id] for device in (gpu, module)}
-    assert {*told(by_id[gpu.id], "power_w")} == {250.0}
-    assert {*told(by_id[module.id], "power_w")} == {400.0}
-    assert {sample.kind for sample in by_id[module.id]} == {"module"}
-    counted = by_id[module.id if counts_module else gpu.id]
-    energies = [(s.t_ns, s.energy_j) for s in counted if s.energy_j is not None]
-    mean_w = (energies[-1][1] - energies[0][1]) / (energies[-1][0] - energies[0][0]) * S
-    assert mean_w == pytest.approx(400.0 if counts_module else 250.0, rel=1e-3)
-    assert told(by_id[gpu.id if counts_module else module.id], "energy_j") == []
+    (facts,) = facts_of(meter)
+    assert (facts["energy_counter"], facts["power"]) == (None, "instant")
+    samples = meter.read(last=True)
+    assert {*told(samples, "power_w")} == {250.0}
+    assert told(samples, "energy_j") == []
+    assert {sample.device for sample in samples} == {*boards.ids}
 
 
 @pytest.mark.parametrize(

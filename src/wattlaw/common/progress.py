@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 #: Is called with what is done, the number of done items, and that of all or None.
@@ -31,54 +31,50 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
 
     Without an observer, a notebook shows a line below its cell.
     """
-    line = None if observer.get() is not None else notebook_line()
-    observe = observer.get() or (line and _LineObserver(line)) or (lambda *_: None)
+    observe, show = observer.get(), None
+    if observe is None and (show := notebook_line()) is not None:
+        observe = _shown_by(show)
     done = 0
     try:
         for item in items:
-            observe(what, done, total)
+            if observe is not None:
+                observe(what, done, total)
             yield item
             done += 1
     finally:  # also where the caller needs no more items
-        observe(what, done, done)
-        if line is not None:
-            line.clear()
+        if observe is not None:
+            observe(what, done, done)
+        if show is not None:
+            show("")
 
 
-class NotebookLine:
-    """A line of output of a notebook cell, which is replaced by the next one."""
-
-    def __init__(self, display: Callable[..., Any]) -> None:
-        self._display = display
-        self._handle: Any = None
-
-    def __call__(self, text: str) -> None:
-        """Show a text instead of the one before."""
-        output = {"text/plain": text}
-        if self._handle is None:
-            self._handle = self._display(output, raw=True, display_id=True)
-        else:
-            self._handle.update(output, raw=True)
-
-    def clear(self) -> None:
-        if self._handle is not None:
-            self("")
-
-
-def notebook_line() -> NotebookLine | None:
-    """Return a line of the notebook that this program is a cell of; None elsewhere."""
+def notebook_line() -> Callable[[str], None] | None:
+    """Return what shows a text below the notebook cell that this program is, instead of the text
+    before; None elsewhere."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     if not hasattr(shell, "kernel"):  # a terminal, or no IPython
         return None
-    return NotebookLine(import_module("IPython.display").display)
+    display, handle = import_module("IPython.display").display, None
+
+    def show(text: str) -> None:
+        nonlocal handle
+        output = {"text/plain": text}
+        if handle is not None:
+            handle.update(output, raw=True)
+        elif text:
+            handle = display(output, raw=True, display_id=True)
+
+    return show
 
 
-class _LineObserver:
-    def __init__(self, line: NotebookLine) -> None:
-        self._line, self._shown_s = line, time.monotonic() + SHOWN_AFTER_S
+def _shown_by(show: Callable[[str], None]) -> Observer:
+    next_s = time.monotonic() + SHOWN_AFTER_S
 
-    def __call__(self, what: str, done: int, total: int | None) -> None:
-        if time.monotonic() >= self._shown_s:  # and then twice a second
-            self._shown_s = time.monotonic() + 0.5
-            self._line(f"{what}: {done:,}" + ("" if total is None else f" of {total:,}"))
+    def observe(what: str, done: int, total: int | None) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:  # and then twice a second
+            next_s = time.monotonic() + 0.5
+            show(f"{what}: {done:,}" + ("" if total is None else f" of {total:,}"))
+
+    return observe

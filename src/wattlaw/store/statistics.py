@@ -216,21 +216,14 @@ def _training_samples(epochs: pa.Table, telemetry: pa.Table) -> dict[str, Gpus]:
     for name in names:
         is_known &= pc.field(name).is_valid()
     samples = telemetry.filter((pc.field("kind") == "gpu") & is_known)
-    t_ns = samples["t_ns"].to_numpy()
-    values = np.column_stack([samples[name].to_numpy() for name in QUANTITIES])
-    keys = [samples[name].combine_chunks().dictionary_encode() for name in names]
-    codes = np.ravel_multi_index(
-        [key.indices.to_numpy() for key in keys], [len(key.dictionary) or 1 for key in keys]
-    )
-    order = np.argsort(codes, kind="stable")
     runs = defaultdict[str, Gpus](dict)
-    for rows in np.split(order, np.flatnonzero(np.diff(codes[order])) + 1) if len(order) else ():
-        run_id, host, device = (key[int(rows[0])].as_py() for key in keys)
+    for (run_id, host, device), own in samples.to_pandas().groupby([*names]):
         if spans := windows.get((run_id, host)):
             starts_ns, ends_ns = np.array(sorted(spans), dtype=np.int64).T
             # Of the windows that have begun, the one that ends last: windows may overlap.
-            place = np.searchsorted(starts_ns, t_ns[rows], side="right") - 1
-            is_in = (place >= 0) & (t_ns[rows] <= np.maximum.accumulate(ends_ns)[place])
+            t_ns = own["t_ns"].to_numpy()
+            place = np.searchsorted(starts_ns, t_ns, side="right") - 1
+            is_in = (place >= 0) & (t_ns <= np.maximum.accumulate(ends_ns)[place])
             if is_in.any():
-                runs[run_id][host, device] = values[rows[is_in]]
+                runs[run_id][host, device] = own.loc[is_in, [*QUANTITIES]].to_numpy(float)
     return runs

@@ -211,5 +211,5 @@ class Launch(Model):
     slurm: Slurm = field(Slurm(), "a mapping of settings of the launcher slurm")
     simulation: Simulation = field(Simulation(), "a mapping of settings of the launcher simulated")
     table: FileName | None = field(
-        None, "a .csv, .jsonl or .parquet file of measurements for the launcher replay, or null"
+        None, "a .csv or .jsonl file of measurements for the launcher replay, or null"
     )

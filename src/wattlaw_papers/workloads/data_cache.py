@@ -39,48 +39,39 @@ def signature(paths: Iterable[Path]) -> list[tuple[str, int, int]]:
     return found
 
 
-class DataCache:
-    """A folder of arrays; without one, each process makes its own.
-
-    One process makes an array while the others wait for its lock. On a file system without locks
-    several may make it, and the last file remains.
-    """
-
-    def __init__(self) -> None:
-        folder = os.environ.get(DATA_CACHE)
-        self._folder = Path(folder) if folder else None
-
-    def array(self, key: Any, make: Callable[[], Array]) -> Array:
-        if self._folder is None:
+def cached_array(key: Any, make: Callable[[], Array]) -> Array:
+    """Return an array from the folder that ``DATA_CACHE`` names; without it, each process makes its
+    own. One process makes an array while the others wait for its lock. On a file system without
+    locks several may make it, and the last file remains."""
+    folder = os.environ.get(DATA_CACHE)
+    if not folder:
+        return make()
+    path = Path(folder) / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.npy"
+    if (found := _read(path)) is not None:
+        return found
+    with contextlib.ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(open_regular(path.with_suffix(".lock"), append=True))
+        except OSError as error:
+            _refuse(folder, error)
             return make()
-        name = hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]
-        path = self._folder / f"{name}.npy"
-        found = _read(path)
-        if found is not None:
+        with contextlib.suppress(OSError):
+            fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
+        if (found := _read(path)) is not None:
             return found
-        with contextlib.ExitStack() as stack:
-            try:
-                self._folder.mkdir(parents=True, exist_ok=True)
-                lock = stack.enter_context(open_regular(path.with_suffix(".lock"), append=True))
-            except OSError as error:
-                self._refuse(error)
-                return make()
-            with contextlib.suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)  # until the file is closed
-            found = _read(path)
-            if found is not None:
-                return found
-            made = make()
-            try:
-                _write(path, made)
-            except OSError as error:
-                self._refuse(error)
-        found = _read(path)
-        return made if found is None else found
+        made = make()
+        try:
+            _write(path, made)
+        except OSError as error:
+            _refuse(folder, error)
+    found = _read(path)
+    return made if found is None else found
 
-    def _refuse(self, error: OSError) -> None:
-        why = f"cache {self._folder}: cannot be used: {error.strerror or error}"
-        print(f"wattlaw: {why}; each rank makes its own data", file=sys.stderr, flush=True)
+
+def _refuse(folder: str, error: OSError) -> None:
+    why = f"cache {folder}: cannot be used: {error.strerror or error}"
+    print(f"wattlaw: {why}; each rank makes its own data", file=sys.stderr, flush=True)
 
 
 def _read(path: Path) -> Array | None:

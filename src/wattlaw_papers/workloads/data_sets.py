@@ -31,15 +31,8 @@ class DataOptions(WorkloadOptions):
 
 
 def work_at_full_size(flops_per_sample: float, *sizes: str) -> Callable[[Any], Work | None]:
-    """Return ``Entry.work`` for options with ``train_samples`` and ``evaluation_samples``.
-
-    Parameters
-    ----------
-    flops_per_sample
-        At full size.
-    sizes
-        Options that change the size of the model; the work is None unless they have defaults.
-    """
+    """Return ``Entry.work`` for options with ``train_samples`` and ``evaluation_samples``; the work
+    is None unless the options ``sizes``, which change the size of the model, have defaults."""
 
     def work(options: Any) -> Work | None:
         if not is_full_size(options, *sizes):
@@ -55,13 +48,7 @@ def existing(folder: Path, *names: str) -> Path:
 
 
 def check_new_data(folder: Path, size: int, least: int) -> None:
-    """Check the arguments of ``Entry.make_data``.
-
-    Raises
-    ------
-    BadInput
-        The folder is not empty, or ``size`` is less than ``least``.
-    """
+    """Check the arguments of ``Entry.make_data``; raise ``BadInput`` if one is not valid."""
     if size < least:
         raise BadInput(f"size: given {size}; allowed: a whole number >= {least}")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

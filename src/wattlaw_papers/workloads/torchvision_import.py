@@ -9,6 +9,7 @@ A torchvision that does not match also breaks a user's ``import transformers``. 
 therefore keeps it in a separate folder, from which only these workloads import it.
 """
 
+import contextlib
 import importlib
 import importlib.util
 import sys
@@ -37,21 +38,12 @@ def import_torchvision() -> Any:
         spec = importlib.util.find_spec("torchvision")
         if spec is None or spec.origin is None:
             raise NotAvailable('torchvision is not installed; try: pip install "wattlaw[vision]"')
-        is_loaded = _operators_load(Path(spec.origin).parent)
-        if not is_loaded and not hasattr(_torch.ops.torchvision, "nms"):
+        with contextlib.suppress(OSError):
+            for operators in sorted(Path(spec.origin).parent.glob("_C*.so"))[:1]:
+                _torch.ops.load_library(operators)
+        if not hasattr(_torch.ops.torchvision, "nms"):
             library = _torch.library.Library("torchvision", "FRAGMENT")
             for schema in _SCHEMAS:
                 library.define(schema)
             _kept.append(library)
     return importlib.import_module("torchvision")
-
-
-def _operators_load(package: Path) -> bool:
-    libraries = sorted(package.glob("_C*.so"))
-    if not libraries:
-        return False
-    try:
-        _torch.ops.load_library(libraries[0])
-    except OSError:
-        return False
-    return True

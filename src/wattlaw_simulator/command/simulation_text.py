@@ -10,9 +10,9 @@ from wattlaw.analysis.advise.option import Quantity
 from wattlaw.cli.common.console import Console, make_table
 from wattlaw.common import formatting as fmt
 from wattlaw.hardware import library
+from wattlaw.hardware.cluster import Described
 from wattlaw.report import tables
 from wattlaw.study.labels import limit_label
-from wattlaw_simulator.hardware_entries import describe
 from wattlaw_simulator.simulated_job import SimulatedJob
 
 Row = Mapping[str, Any]
@@ -28,6 +28,10 @@ _PARTS = {
 _BOTTLENECKS = {
     "compute": "kernels", "launch": "host", "communication": "communication", "input": "input",
 }  # fmt: skip
+#: Units of the parameters of hardware, by how their keys end.
+_UNITS = {
+    "tflops": "TFLOP/s", "gb_s": "GB/s", "gb": "GB", "mhz": "MHz", "w": "W", "us": "us", "ms": "ms",
+}  # fmt: skip
 _LIMITS = {"power_limit_w": "power limit", "clock_limit_mhz": "clock limit"}
 
 
@@ -42,22 +46,17 @@ def show(rows: Sequence[Row], template: SimulatedJob) -> None:
         f"{row['workload']} on {row['hardware']} ({template.cluster.gpu.name}), "
         f"{row['precision']}, {template.samples * fraction:,.0f} samples per epoch{part}"
     )
-    console.print(_source(template))
+    numbers = " and ".join(template.cluster.calibrated)
+    console.print(
+        f"Simulated, calibrated. {numbers} of {template.cluster.name} were chosen to fit published "
+        "results; all else is a default, and the error is unknown."
+        if numbers
+        else "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
+    )
     if len(rows) > 1:
         console.show(_sweep(rows))
     else:
         console.print(_setting(row))
-
-
-def _source(template: SimulatedJob) -> str:
-    cluster = template.cluster
-    if not cluster.calibrated:
-        return "Simulated, uncalibrated. The parameters are defaults; their error is unknown."
-    numbers = " and ".join(cluster.calibrated)
-    return (
-        f"Simulated, calibrated. {numbers} of {cluster.name} were chosen to fit published results; "
-        "all else is a default, and the error is unknown."
-    )
 
 
 def _bottleneck(row: Row) -> str:
@@ -137,7 +136,7 @@ def show_hardware(hardware: str | None, *, as_json: bool) -> int:
     title = hint = ""
     if hardware is not None:
         cluster = library.read_cluster(hardware)
-        rows, title = [entry._asdict() for entry in describe(cluster)], cluster.name
+        rows, title = parameters(cluster), cluster.name
         columns = [
             tables.text("parameter", "key"),
             tables.Column("value", lambda row: f"{row['value']:g} {row['unit']}"),
@@ -179,3 +178,17 @@ def _hardware_row(name: str) -> dict[str, Any]:
         "min_clock_mhz": gpu.min_clock_mhz,
         "max_clock_mhz": gpu.max_clock_mhz,
     }
+
+
+def parameters(part: Described, prefix: str = "") -> list[dict[str, Any]]:
+    """Return the numbers of a hardware description, each with its unit and its source."""
+    rows = []
+    for key, value in part.numbers().items():
+        unit = next((unit for end, unit in _UNITS.items() if key.endswith(f"_{end}")), "")
+        for name, number in value.items() if isinstance(value, dict) else [("", value)]:
+            dotted = f"{prefix}{key}" + (f".{name}" if name else "")
+            source = part.sources[key]
+            rows.append({"key": dotted, "value": number, "unit": unit, "source": source})
+    for key, value in part:
+        rows += parameters(value, f"{prefix}{key}.") if isinstance(value, Described) else []
+    return rows

@@ -23,7 +23,7 @@ from wattlaw.store.streams import Sample
 from wattlaw_dashboard.dashboard_overview import log_tail
 from wattlaw_dashboard.pages import Pages, read_results
 from wattlaw_dashboard.server import Channel
-from wattlaw_dashboard.tails import Device, RunTail, Totals
+from wattlaw_dashboard.tails import Device, RunTail
 from wattlaw_dashboard.timeline import timelines
 
 
@@ -39,12 +39,25 @@ def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
             )
             assert tail.poll()
     assert not tail.poll()
-    (power,) = timelines(list(tail.devices.values()), tail.totals, tail.marks)
-    names = ["mean of 200 devices", "least sample", "greatest sample"]
+    (power,) = timelines(list(tail.devices.values()), tail.marks)
+    names = ["mean of 200 devices", "least of devices", "greatest of devices"]
     assert [line["name"] for line in power.lines] == names
     assert re.findall(r"(?<!the )last ([\d.]+)", power.text) == ["200", "100", "299"]
-    kept = [len(each.own.steps["power_w"]) for each in tail.devices.values()]
-    assert max(kept) < 10
+
+
+def test_of_many_devices_fewer_steps_are_kept(tmp_path):
+    folder = RunFolder(tmp_path)
+    folder.live(1).mkdir(parents=True)
+    tail = RunTail(folder, 1)
+    with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
+        for second in range(100):
+            stream.append(
+                Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0)
+                for number in range(700)
+            )
+            tail.poll()
+    kept = [len(each.series("power_w")) for each in tail.devices.values()]
+    assert {*kept} == {61}
 
 
 def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
@@ -75,12 +88,11 @@ def test_a_queue_is_not_queried_for_each_state(tmp_path, monkeypatch):
 
 
 def test_values_that_are_no_samples_are_left_out():
-    device, totals = Device("host", "GPU-0", "gpu"), Totals()
+    device = Device("host", "GPU-0", "gpu")
     for power in ("1e308", "1e308", "-1e308", "nan", "inf", "", "x", "250"):
-        device.add({"t_ns": "10000000000", "power_w": power}, totals)
-    device.add({"t_ns": "1e300", "power_w": "100"}, totals)
+        device.add({"t_ns": "10000000000", "power_w": power})
+    device.add({"t_ns": "1e300", "power_w": "100"})
     assert device.series("power_w") == {10: 250.0}
-    assert totals.steps["power_w"] == {10: (250.0, 1, 250.0, 250.0)}
 
 
 def test_top_prints_the_state_of_stores(tmp_path, capsys):

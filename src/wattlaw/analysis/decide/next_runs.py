@@ -384,6 +384,8 @@ def _ranked(
     rates = worth / (costs + _EFFORT * costs.sum())
     # Cheap runs first: what they show may make expensive ones unnecessary.
     levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
+    if others is not None:
+        levels *= 0
     levels[rates <= 0] = np.inf
     # Where no single run explains anything, the uncertainty of what it shows decides.
     widths = outcomes.time.std(0) / np.maximum(costs, 1e-12)

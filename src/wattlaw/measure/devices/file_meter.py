@@ -96,11 +96,10 @@ class FileMeter(Meter):
         self,
         sources: Sequence[FileSource],
         period_s: float,
-        permit: str,
+        permit: str | None = None,
         failed: Sequence[Device] = (),
     ) -> None:
-        """Read each source once; raise the error of the first one if none can be read. ``permit``
-        is the command with which an administrator allows users to read the files."""
+        """Read each source once; raise the error of the first one if none can be read."""
         self.sources, self.period_s, self._failed = list[FileSource](), period_s, list(failed)
         errors = []
         for source in sources:
@@ -123,9 +122,13 @@ class FileMeter(Meter):
         return [source.problem for source in self.sources if source.problem is not None]
 
 
-def reading_error(path: Path, error: Exception, permit: str) -> NotAvailable:
-    """``NotPermitted`` if only root can read the file; ``permit`` is the command that allows it."""
+def reading_error(path: Path, error: Exception, permit: str | None = None) -> NotAvailable:
+    """``NotPermitted`` if only root can read the file. ``permit`` is the command with which an
+    administrator allows it, by default for this file of every device."""
     if isinstance(error, PermissionError):
+        if permit is None:
+            folder = re.sub(r"[0-9]+", "*", str(path.parent.relative_to(sysfs.root())))
+            permit = f"chmod o+r {sysfs.root() / folder / path.name}"
         return NotPermitted(
             f"{path} can be read by root only; an administrator can allow it with: {permit}"
         )

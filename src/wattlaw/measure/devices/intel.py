@@ -18,9 +18,9 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
 from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
-from wattlaw.measure.devices.visible import has_job_gpus
+from wattlaw.measure.devices.visible import job_entries
 
-_ID_PREFIX = "intel-"
+_ID_PREFIX, _VENDOR = "intel-", "0x8086"
 _MIN_PERIOD_S = 0.05
 _LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
@@ -55,26 +55,16 @@ class IntelGpu:
 
 def find_gpus() -> list[IntelGpu]:
     """Return the cards that have a hwmon chip, in the order of their PCI addresses."""
-    gpus = {}
-    for card in (sysfs.root() / "class/drm").glob("card*"):
-        if card.name.removeprefix("card").isdigit():  # not a connector such as card0-DP-1
-            address = (card / "device").resolve().name
-            gpu = _gpu(card / "device", address)
-            if gpu is not None:
-                gpus[address] = gpu
-    return [gpus[address] for address in sorted(gpus)]
+    gpus = [_gpu(folder) for folder in sysfs.gpu_folders(_VENDOR)]
+    return sorted((gpu for gpu in gpus if gpu is not None), key=lambda gpu: gpu.id)
 
 
-def _gpu(folder: Path, address: str) -> IntelGpu | None:
-    try:
-        vendor, model = (sysfs.read_text(folder / name) for name in ("vendor", "device"))
-    except (OSError, ValueError):
-        return None
+def _gpu(folder: Path) -> IntelGpu | None:
     chips = list(sysfs.hwmons(folder / "hwmon"))
     chip = next((chip for chip in chips if chip.name in ("i915", "xe")), None)
-    if vendor != "0x8086" or chip is None:
+    if chip is None:
         return None
-    model = model.removeprefix("0x")
+    model = (sysfs.optional_text(folder / "device") or "unknown").removeprefix("0x")
     tiles = sum(chip.name.startswith("i915_gt") for chip in chips)
     tiles = tiles or sum(path.name[4:].isdigit() for path in folder.glob("tile*")) or 1
     energy, limit = _sensor(chip, "energy", "input"), _sensor(chip, "power", "max")
@@ -89,6 +79,7 @@ def _gpu(folder: Path, address: str) -> IntelGpu | None:
         "max_power_limit_w": None if rated is None else _watts(rated),
     }
     name = _MODELS.get(model, f"Intel GPU {model}")
+    address = folder.resolve().name
     return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy, limit)
 
 
@@ -142,8 +133,8 @@ def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
     gpus = find_gpus()
     if ids is not None:
         return [gpu for gpu in gpus if gpu.id in ids]
-    is_unset = not os.environ.get(_VISIBLE)
-    if gpus and is_unset and "SLURM_JOB_ID" in os.environ and not has_job_gpus(os.environ):
+    is_in_job = "SLURM_JOB_ID" in os.environ and not os.environ.get(_VISIBLE)
+    if gpus and is_in_job and job_entries(os.environ) is None:
         raise NotAvailable(f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway")
     selected = select_gpus([gpu.tiles for gpu in gpus], os.environ)
     return [replace(gpus[card], is_shared=shared) for card, shared in selected.items()]
@@ -172,9 +163,8 @@ class IntelMeter(FileMeter):
         if not sources:
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
         reason = "it has no energy counter (an old driver)"
-        permit = f"chmod o+r {sysfs.root()}/class/drm/card*/device/hwmon/hwmon*/energy*_input"
         failed = [failed_device(device, reason) for device in uncounted]
-        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), permit, failed)
+        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), failed=failed)
         meter._gpus = {gpu.id: gpu for gpu in gpus}
         return meter
 

@@ -38,15 +38,14 @@ class RaplMeter(FileMeter):
                 zone = _zone(path)
             except (OSError, ValueError) as error:
                 if path.name.count(":") == 1:  # a package or the platform, not a part of one
-                    reason = reading_error(path / "name", error, f"chmod o+r {path}/name")
+                    reason = reading_error(path / "name", error)
                     device = Device(path.name, "cpu", "an unknown RAPL zone")
                     unreadable.append(failed_device(device, reason))
                 continue
             zones += [zone] if zone is not None else []
         if not zones:
             raise NotAvailable(f"no RAPL counters in {root} (a virtual machine, or no driver)")
-        permit = f"chmod o+r {root}/intel-rapl:*/energy_uj"
-        return cls(zones, max(target.period_s, _MIN_PERIOD_S), permit, unreadable)
+        return cls(zones, max(target.period_s, _MIN_PERIOD_S), failed=unreadable)
 
 
 def _zone(path: Path) -> FileSource | None:

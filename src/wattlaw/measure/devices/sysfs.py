@@ -88,3 +88,11 @@ def hwmons(folder: Path) -> Iterator[Hwmon]:
             if (name := optional_text(place / "name")) is not None:
                 yield Hwmon(place, name)
                 break
+
+
+def gpu_folders(vendor: str) -> Iterator[Path]:
+    """Yield the device of each card of a vendor, by its PCI id; unreadable ones are left out."""
+    for card in (root() / "class/drm").glob("card*"):
+        is_card = card.name.removeprefix("card").isdigit()  # not a connector such as card0-DP-1
+        if is_card and optional_text(card / "device/vendor") == vendor:
+            yield card / "device"

@@ -50,7 +50,7 @@ def select(
 ) -> GpuSelection[G]:
     """Each of the variables that is set selects from the GPUs that the one before it has left, and
     without any it is the Slurm job that selects."""
-    job = _job_entries(environ)
+    job = job_entries(environ)
     present = [name for name in variables if name in environ]
     if not present and "SLURM_JOB_ID" in environ and job is None:
         note = f"this Slurm job has no GPU; set {next(iter(variables))} to use GPUs anyway"
@@ -105,11 +105,7 @@ def _kind(entry: str) -> str:
     return next((kind for kind in ("GPU", "MIG") if entry.startswith(f"{kind}-")), "integer")
 
 
-def has_job_gpus(environ: Mapping[str, str]) -> bool:
-    return _job_entries(environ) is not None
-
-
-def _job_entries(environ: Mapping[str, str]) -> list[int | str] | None:
+def job_entries(environ: Mapping[str, str]) -> list[int | str] | None:
     if "SLURM_JOB_ID" not in environ:
         return None
     text = environ.get("SLURM_STEP_GPUS") or environ.get("SLURM_JOB_GPUS") or ""

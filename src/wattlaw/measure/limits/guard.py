@@ -5,7 +5,6 @@ released, or by the watchdog if this process dies first. If both are killed, a l
 wattlaw or ``wattlaw limits restore`` restores them.
 """
 
-import contextlib
 import os
 import secrets
 from collections.abc import Sequence
@@ -39,7 +38,7 @@ class LimitLease:
     _saved: dict[str, SavedState] = field(default_factory=dict)
     #: The parts (power, clock, profile) of devices that were, or may have been, changed.
     _touched: set[tuple[str, str]] = field(default_factory=set)
-    _watchdog: "_Watchdog | None" = None
+    _watchdog: WatchdogProcess | None = None
 
     def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
         """Limit every device of the lease, or none. Limits that are ``kept`` stay after this
@@ -62,7 +61,10 @@ class LimitLease:
         states = {device: _read(device, limiters) for device in self.devices}
         try:
             if not kept:  # before any file is written, so that no file is without a watchdog
-                self._watchdog = _Watchdog(self.folder, token, self.devices, self._locks)
+                line = isolated_python("-m", "wattlaw.measure.limits.watchdog")
+                line += [str(self.folder.path.resolve()), token, str(os.getpid()), *self.devices]
+                options = {"env": isolated_environment(), "pass_fds": tuple(self._locks)}
+                self._watchdog = WatchdogProcess(line, **options)
             for device, state in states.items():
                 self._saved[device] = state_to_save(state, limits, kept=kept, **owner)
                 self.folder.write(self._saved[device])
@@ -173,24 +175,6 @@ def lock_conflict(devices: Sequence[str], folder: StateFolder | None = None) -> 
     owners = ", ".join(f"{device}: {owner}" for device, owner in found.items() if owner)
     who = f" ({owners})" if owners else ""
     return f"another process has locked one of these GPUs{who}; see 'wattlaw limits show'"
-
-
-class _Watchdog(WatchdogProcess):
-    def __init__(
-        self, folder: StateFolder, token: str, devices: Sequence[str], locks: Sequence[int]
-    ) -> None:
-        line = isolated_python("-m", "wattlaw.measure.limits.watchdog")
-        line += [str(folder.path.resolve()), token, str(os.getpid()), *devices]
-        super().__init__(line, env=isolated_environment(), pass_fds=tuple(locks))
-
-    def end(self, message: bytes) -> None:
-        """Send ``DONE`` and wait until the watchdog has released the locks, or ``RESTORE``."""
-        with contextlib.suppress(OSError, ValueError):
-            self._to.write(message)
-            self._to.flush()
-        if message == DONE:
-            self._from.read()
-        self.close()
 
 
 def _read(device: str, limiters: Limiters) -> LimitState:

@@ -38,6 +38,15 @@ class WatchdogProcess:
             self.close()
             raise NotAvailable("the watchdog of the limits could not be started; see above")
 
+    def end(self, message: bytes) -> None:
+        """Send ``DONE`` and wait until the watchdog has released the locks, or ``RESTORE``."""
+        with contextlib.suppress(OSError, ValueError):
+            self._to.write(message)
+            self._to.flush()
+        if message == DONE:
+            self._from.read()
+        self.close()
+
     def close(self) -> None:
         for pipe in (self._to, self._from):
             with contextlib.suppress(OSError):

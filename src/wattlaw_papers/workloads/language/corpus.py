@@ -10,7 +10,7 @@ import numpy as np
 import tokenizers
 
 from wattlaw.common.errors import BadInput
-from wattlaw_papers.workloads.data_cache import Array, DataCache, signature
+from wattlaw_papers.workloads.data_cache import Array, cached_array, signature
 from wattlaw_papers.workloads.language import Options, tokenizer
 from wattlaw_papers.workloads.language.masking import MaskedBlocks, Tokens
 
@@ -58,7 +58,6 @@ class Corpus:
         self._options = options
         self._training = find_text(Path(options.data), "train")
         self._validation = find_text(Path(options.data), "validation")
-        self._cache = DataCache()
 
     @cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:
@@ -71,7 +70,7 @@ class Corpus:
             text: str = tokenizer.train(*lines, size).to_str()
             return np.frombuffer(text.encode(), np.uint8)
 
-        text = self._cache.array(self._key("tokenizer", self._training, size), make)
+        text = cached_array(self._key("tokenizer", self._training, size), make)
         trained = tokenizers.Tokenizer.from_str(text.tobytes().decode())
         return tokenizer.checked(trained, self._training, size)
 
@@ -90,7 +89,7 @@ class Corpus:
 
         # The tokens do not depend on the length of blocks, so the key does not contain it.
         rules = hashlib.sha256(trained.to_str().encode()).hexdigest()
-        tokens = self._cache.array(self._key("tokens", text, rules, size), make)
+        tokens = cached_array(self._key("tokens", text, rules, size), make)
         if len(tokens) < length - 2:
             given = f"{text}: the text has {len(tokens)} tokens"
             raise BadInput(f"{given}; a sequence of {length} needs {length - 2}")

@@ -12,7 +12,7 @@ import torch
 
 from wattlaw.common.errors import BadInput, one_line
 from wattlaw.workloads.workload import Indices
-from wattlaw_papers.workloads.data_cache import Array, DataCache, signature
+from wattlaw_papers.workloads.data_cache import Array, cached_array, signature
 from wattlaw_papers.workloads.molecules.molecules import Molecules
 
 FILE = Path("raw", "qm9_v3.pt")
@@ -30,10 +30,10 @@ def read(data: Path) -> Molecules:
             f"{path}: no such file; download it on a machine without rdkit: python -c "
             f"\"from torch_geometric.datasets import QM9; QM9('{data}')\""
         )
-    cache, state, checked = DataCache(), signature([path]), functools.cache(_checked)
+    state, checked = signature([path]), functools.cache(_checked)
 
     def column(name: str) -> Array:
-        return cache.array(["qm9", name, state], lambda: getattr(checked(path), name))
+        return cached_array(["qm9", name, state], lambda: getattr(checked(path), name))
 
     return Molecules(column("z"), column("pos"), column("counts"), column("targets"))
 

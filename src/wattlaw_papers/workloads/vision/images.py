@@ -59,7 +59,11 @@ class Folder:
         with torch.random.fork_rng(devices=[]):
             for row, (index, seed) in enumerate(numbers):
                 image = _image(self.path(index))
-                pixels = _random_crop(image, size, seed) if self._training else _centre(image, size)
+                if self._training:
+                    pixels = _random_crop(image, size, seed)
+                else:
+                    resized = transforms.resize(image, [round(size / _CENTER)])
+                    pixels = np.asarray(transforms.center_crop(resized, [size, size]))
                 images[row] = pixels.transpose(2, 0, 1)
         return torch.from_numpy(images), torch.from_numpy(self._labels[indices])
 
@@ -69,10 +73,9 @@ class Folder:
 
 def _classes(root: Path) -> dict[str, int]:
     try:
-        numbers: dict[str, int] = find_classes(root)[1]
+        return dict[str, int](find_classes(root)[1])
     except OSError as error:
         raise BadInput(f"{root}: no class folders, each with images") from error
-    return numbers
 
 
 def _image(path: Path) -> Image.Image:
@@ -98,8 +101,3 @@ def _random_crop(image: Image.Image, size: int, seed: int) -> Any:
     crop = transforms.resized_crop(image, top, left, height, width, [size, size])
     pixels = np.asarray(crop)
     return pixels[:, ::-1] if mirror else pixels
-
-
-def _centre(image: Image.Image, size: int) -> Any:
-    resized = transforms.resize(image, [round(size / _CENTER)])
-    return np.asarray(transforms.center_crop(resized, [size, size]))

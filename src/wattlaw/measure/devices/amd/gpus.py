@@ -78,13 +78,7 @@ class AmdGpu:
 
 def all_gpus() -> list[AmdGpu]:
     """In the order of ROCm if the kernel states it, else of PCI; unreadable files hide no GPU."""
-    gpus = []
-    for card in (sysfs.root() / "class/drm").glob("card*"):
-        if not card.name[len("card") :].isdigit():
-            continue  # a connector, such as card0-DP-1
-        folder = (card / "device").resolve()
-        if sysfs.optional_text(folder / "vendor") == _VENDOR:
-            gpus.append(_gpu(folder))
+    gpus = [_gpu(folder.resolve()) for folder in sysfs.gpu_folders(_VENDOR)]
     nodes = _rocm_order()
     gpus.sort(key=lambda gpu: (nodes.get(gpu.render_minor, len(nodes)), gpu.bus_id))
     return _with_boards(gpus)

@@ -53,7 +53,7 @@ class NvidiaMeter:
         return meter
 
     def devices(self) -> list[Device]:
-        read = [device for reader in self._readers for device in reader.devices()]
+        read = [reader.device() for reader in self._readers]
         return read + self._failed
 
     def read(self, *, last: bool = False) -> list[Sample]:
@@ -90,15 +90,13 @@ def _watch_counters(readers: list[GpuReader]) -> None:
     watched: list[tuple[GpuReader, list[FieldValue]]] = [(reader, []) for reader in readers]
     end_s = time.monotonic() + _REFRESH_SEARCH_S
     while time.monotonic() < end_s and any(
-        reader.needs_comparisons or (reader.has_counter and len(changes) < _ENOUGH_CHANGES)
-        for reader, changes in watched
+        reader.has_counter and len(changes) < _ENOUGH_CHANGES for reader, changes in watched
     ):
         for reader, changes in watched:
             with contextlib.suppress(GpuLost, pynvml.NVMLError):
-                counter = reader.watch()
+                counter = reader.counter()
                 if counter is not None and (not changes or changes[-1].value != counter.value):
                     changes.append(counter)
         time.sleep(0.001)
     for reader, changes in watched:
-        with contextlib.suppress(GpuLost):  # the next reading reports it
-            reader.conclude(changes)
+        reader.time_counter(changes)

@@ -52,8 +52,7 @@ class FieldValue(NamedTuple):
     """A value in the driver's unit (mJ, mW, ns), and its time in ns since 1970."""
 
     value: float
-    t_ns: int
-    is_timed: bool = False  # by the driver; else it is the time of the reading
+    t_ns: int  # by the driver, or of the reading
 
 
 Reading = dict[Field, FieldValue]
@@ -96,7 +95,7 @@ def _field_value(field: Any, now_ns: int) -> FieldValue | None:
     if value is None:
         return None
     is_timed = abs(t_us - now_ns // 1000) <= _MAX_FIELD_OFFSET_US
-    return FieldValue(float(value), t_us * 1000 if is_timed else now_ns, is_timed)
+    return FieldValue(float(value), t_us * 1000 if is_timed else now_ns)
 
 
 class SampleBuffer:

@@ -1,14 +1,12 @@
 """Reads one GPU: its features at the start, and each value at its own period.
 
-On a Grace Hopper board it also reads the module, which contains the processor and both memories.
-Boards that are no modules may answer with the GPU's own power; that is not read.
+On a Grace Hopper board the energy counter and the driver's buffer of power may be those of the
+module, with the processor and both memories, so neither is used there.
 """
 
-import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from statistics import fmean, median
 from typing import Any
 
 import pynvml
@@ -19,7 +17,6 @@ from wattlaw.measure.devices.nvidia.nvml import (
     NvidiaGpu,
     describe,
     query_optional,
-    raise_on_error,
     scaled,
     valid,
     watts,
@@ -39,7 +36,6 @@ from wattlaw.measure.devices.nvidia.nvml_readings import (
     Reading,
     SampleBuffer,
 )
-from wattlaw.store.streams import Kind
 
 _POWER_FIELDS: Mapping[str, Field] = {"instant": INSTANT, "average": AVERAGE, "usage": USAGE}
 #: Power comes from a buffer whose spacing is at most the requested sample period, or this.
@@ -52,17 +48,14 @@ _MAX_BUFFERED_S = 4.0
 _SPAN_SHARE = 0.85
 #: A polled GPU is evaluated once a second, a buffered one after its period, or a little early.
 _EARLY = 0.95
-#: A counter that changes so much more seldom than the requested period sets the period.
-_MUCH_SLOWER = 1.5
 #: The period of utilisation, which drivers average over 1/6 s or more, and of slow values.
 _USE_NS = 240_000_000
 _SLOW_NS, _OVERDUE_NS = 4_950_000_000, 500_000_000
 _MAX_EMPTY_READS = 3  # without a new sample; then a buffer is not used any more
-_MEAN_PERIOD_S = 0.25  # of a power that is a mean over 1 s
-#: A module is compared with its GPU this often, this far apart: drivers update power each 0.1 s.
-_COMPARISONS, _COMPARISON_NS = 5, 40_000_000
 #: The processor and memory of a module draw more than this, even idle.
 _MIN_REST_MW = 5_000
+#: The period in which drivers update power.
+_UPDATE_S = 0.1
 #: The greatest values that a GPU can have; greater values count as missing.
 _MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
 #: After so many failures in a row, or failures for so long, a GPU is not read any more.
@@ -71,9 +64,6 @@ _MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 #: Compute capabilities of the GPUs whose power sensor is on for 25 of 100 ms: GA100 and GH100
 #: (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741).
 _PART_TIME_SENSORS, _PART_TIME_DUTY = frozenset({(8, 0), (9, 0)}), 0.25
-_GA100 = (8, 0)
-#: The compute capability of GPUs of which a module has only one, so that modules can be added.
-_ONE_PER_MODULE = (9, 0)
 _VIRTUALIZATION = {
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "passthrough",
     pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "vgpu",
@@ -83,7 +73,7 @@ _VIRTUALIZATION = {
 
 
 class GpuReader:
-    """Reads one GPU of a ``NvidiaMeter``, and its module if it is the only GPU of one."""
+    """Reads one GPU of a ``NvidiaMeter``."""
 
     def __init__(self, gpu: NvidiaGpu, period_s: float) -> None:
         self.gpu = gpu
@@ -93,35 +83,34 @@ class GpuReader:
         self._failures = 0
         self._failing_ns: int | None = None  # since when
         self._second_ns = self._slow_ns = self._use_ns = 0
-        self._rates = pynvml.c_nvmlUtilization_t()
         self._means = PeriodMeans(period_s)
         self._empty_reads: dict[str, int] = {}
         #: The time between two changes of the counter; None if it is not known.
         self._refresh_s: float | None = None
-        self._counter_is_timed = False
-        self._counter_device: str | None = gpu.uuid  # whose energy the counter counts
         self._last_counter: tuple[int, float] | None = None
         self._reported_ns = 0
-        #: Powers of the GPU and of its module at the same times, in mW.
-        self._compared_mw: list[tuple[float, float]] = []
-        self._compared_ns = 0
         self._find_sources()
         self._facts = _features(gpu, self._capability)
 
     def _find_sources(self) -> None:
         handle = self._handle
-        wanted = (ENERGY, INSTANT, AVERAGE, THROTTLED, MODULE, MODULE_AVERAGE)
-        supported = query_optional(Fields(handle, wanted).read, time.time_ns()) or {}
+        fields = Fields(handle, (ENERGY, INSTANT, AVERAGE, THROTTLED, MODULE, MODULE_AVERAGE))
+        supported = query_optional(fields.read, time.time_ns()) or {}
         self._supported_fields = frozenset(supported)
         self._capability = query_optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+        is_on_module = _is_on_module(supported)
+        if is_on_module:  # unless its power was updated between the two values
+            time.sleep(_UPDATE_S)
+            is_on_module = _is_on_module(query_optional(fields.read, time.time_ns()) or {})
         self._energy_by = "field" if ENERGY in supported else None
         if not self._energy_by and _answers(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle):
             self._energy_by = "call"
-        modules = [f for f in (MODULE, MODULE_AVERAGE) if f in supported and supported[f].value]
-        self._module_field = modules[0] if modules else None
         self._buffers: dict[str, SampleBuffer] = {}
-        if not self._module_field:  # else "total" power may be that of the module
-            self._open_power_buffer()
+        if is_on_module:
+            self._energy_by = None
+        else:
+            finest_s = max(self._period_s, _FINE_S)
+            self._open_buffer("power_w", pynvml.NVML_TOTAL_POWER_SAMPLES, 1e-3, finest_s)
         self._open_buffer("sm_util", pynvml.NVML_GPU_UTILIZATION_SAMPLES, 1e-2, _FINE_UTIL_S)
         self._open_buffer("mem_util", pynvml.NVML_MEMORY_UTILIZATION_SAMPLES, 1e-2, _FINE_UTIL_S)
         polled = [name for name in ("instant", "average") if _POWER_FIELDS[name] in supported]
@@ -129,19 +118,6 @@ class GpuReader:
             polled = ["usage"]
         self._polled_power = polled[0] if polled else None
         self._choose_power()
-        # What a module is compared with: the same kind of power of its GPU.
-        twins = [f for f in (INSTANT, AVERAGE) if f in supported and self._module_field == (f, 1)]
-        self._twin_field: Field = twins[0] if twins else self._power_field or USAGE
-        watched = [ENERGY, *([self._twin_field, self._module_field] if self._module_field else [])]
-        self._watched = Fields(
-            handle,
-            [field for field in watched if field in supported],
-            {field: call for field, call in self._calls.items() if field in watched},
-        )
-
-    def _open_power_buffer(self) -> None:
-        finest_s = max(self._period_s, _FINE_S)
-        self._open_buffer("power_w", pynvml.NVML_TOTAL_POWER_SAMPLES, 1e-3, finest_s)
 
     def _open_buffer(self, column: str, kind: int, scale: float, finest_s: float) -> None:
         buffer = query_optional(SampleBuffer.open, self._handle, kind, scale, finest_s)
@@ -152,7 +128,7 @@ class GpuReader:
         self._power_by = "buffer" if "power_w" in self._buffers else self._polled_power
         self._power_field = power = _POWER_FIELDS.get(self._power_by or "")
         fast: list[Field] = [ENERGY] if self._energy_by == "field" else []
-        fast += [field for field in (power, self._module_field) if field not in (None, USAGE)]
+        fast += [] if power in (None, USAGE) else [power]
         more = [f for f in (AVERAGE, THROTTLED) if f in self._supported_fields and f not in fast]
         self._calls: dict[Field, Callable[[Any], int]] = {}
         if self._energy_by == "call":
@@ -165,106 +141,47 @@ class GpuReader:
         longest_s = min([longest_s, *(_SPAN_SHARE * b.span_s for b in self._buffers.values())])
         #: The longest time between two readings, in whole seconds, so that meters share wake-ups;
         #: None if the power must be polled.
-        self._buffered_s = None if self._is_polled else float(int(longest_s))
+        self._buffered_s = float(int(longest_s)) if "power_w" in self._buffers else None
         self._due_ns = round(_EARLY * (self._buffered_s or 1.0) * 1e9)
-
-    @property
-    def _is_polled(self) -> bool:
-        return "power_w" not in self._buffers
 
     @property
     def has_counter(self) -> bool:
         return self._energy_by is not None
 
-    @property
-    def needs_comparisons(self) -> bool:
-        return self._module_field is not None and len(self._compared_mw) < _COMPARISONS
-
     def period_s(self, shortest_s: float) -> float:
-        """As long as the driver's buffers allow. A polled GPU is not read more often than its
-        counter changes, if known, or than four times a second if its power is a mean over 1 s."""
-        if self._buffered_s is not None:
-            return max(shortest_s, self._buffered_s)
-        # ``nvmlDeviceGetPowerUsage`` is a mean on GPUs newer than GA100 (NVML's documentation).
-        is_newer = self._capability is not None and self._capability > _GA100
-        is_mean = self._power_by == "average" or (self._power_by == "usage" and is_newer)
-        if is_mean and not self.has_counter:
-            return max(shortest_s, _MEAN_PERIOD_S)
-        refresh_s = (self._refresh_s or 0.0) if self._counter_is_timed else 0.0
-        return refresh_s if refresh_s > _MUCH_SLOWER * shortest_s else shortest_s
+        """As long as the driver's buffers allow."""
+        return max(shortest_s, self._buffered_s or 0.0)
 
-    def devices(self) -> list[Device]:
-        counter = {"energy_counter": self._energy_by, "counter_refresh_s": self._refresh_s}
-        none = dict.fromkeys(counter)
+    def device(self) -> Device:
         buffer = self._buffers.get("power_w")
-        gpu = {
-            **(counter if self._counter_device == self.gpu.uuid else none),
+        facts = {
+            "energy_counter": self._energy_by,
+            "counter_refresh_s": self._refresh_s,
             "power": self._power_by,
             **self._facts,
             "buffers": ",".join(self._buffers) or None,
             "power_buffer_spacing_s": buffer.spacing_s if buffer else None,
             "power_buffer_span_s": buffer.span_s if buffer else None,
         }
-        if not (self._power_by or gpu["energy_counter"]):
-            virtual = "in a virtual machine with a vGPU, " * (gpu["virtualization"] == "vgpu")
-            gpu["failed"] = f"{virtual}the driver reports neither power nor energy of this GPU"
-        devices = [Device(self.gpu.uuid, "gpu", self.gpu.name, gpu)]
-        if self._module_id is not None:
-            module: dict[str, str | float | bool | None] = {
-                **(counter if self._counter_device == self._module_id else none),
-                "power": "instant" if self._module_field == MODULE else "average",
-                "scope": "processor, GPU and both memories of a module",
-                "complements": True,
-            }
-            contains: tuple[Kind, ...] = ("gpu", "cpu", "dram")
-            name = f"module of {self.gpu.name}"
-            devices.append(Device(self._module_id, "module", name, module, contains))
-        return devices
+        if not (self._power_by or self._energy_by):
+            virtual = "in a virtual machine with a vGPU, " * (facts["virtualization"] == "vgpu")
+            facts["failed"] = f"{virtual}the driver reports neither power nor energy of this GPU"
+        return Device(self.gpu.uuid, "gpu", self.gpu.name, facts)
 
-    @property
-    def _module_id(self) -> str | None:
-        """Return the id of the module; None if it is not read, or may have other GPUs as well."""
-        is_read = self._module_field is not None and self._capability == _ONE_PER_MODULE
-        return f"module-{self.gpu.uuid}" if is_read else None
+    def counter(self) -> FieldValue | None:
+        return self._fast_fields.read(time.time_ns()).get(ENERGY)
 
-    def watch(self) -> FieldValue | None:
-        now_ns = time.time_ns()
-        values = self._watched.read(now_ns)
-        gpu, module = values.get(self._twin_field), values.get(self._module_field or MODULE)
-        if gpu is not None and module is not None and now_ns >= self._compared_ns + _COMPARISON_NS:
-            self._compared_ns = now_ns
-            self._compared_mw.append((gpu.value, module.value))
-        return values.get(ENERGY)
-
-    def conclude(self, changes: Sequence[FieldValue]) -> None:
-        """Derive the refresh period of the counter, and what it counts, from its first values. On
-        Grace Hopper the counter is that of the module (Zeus, pull request 172). Where there is a
-        module, the mean power by the counter decides; without it the counter is the module's. A
-        "module" that draws what its GPU draws is the GPU again."""
+    def time_counter(self, changes: Sequence[FieldValue]) -> None:
+        """Derive the refresh period of the counter from its first values."""
         # The first value is not of a refresh, but of the beginning of the search.
         steps = sorted(later.t_ns - value.t_ns for value, later in pairwise(changes[1:]))
         self._refresh_s = steps[len(steps) // 2] * 1e-9 if steps else None
-        self._counter_is_timed = any(value.is_timed for value in changes)
-        if self._module_field is None:
-            return
-        compared = self._compared_mw
-        if compared and median(module - gpu for gpu, module in compared) < _MIN_REST_MW:
-            self._module_field = None
-            self._open_power_buffer()
-            self._choose_power()
-            return
-        if steps and compared:
-            span_ns = changes[-1].t_ns - changes[1].t_ns
-            counted_mw = (changes[-1].value - changes[1].value) / (span_ns * 1e-9)
-            if counted_mw < fmean(sum(powers) / 2 for powers in compared):
-                return
-        self._counter_device = self._module_id
 
     def read(self, now_ns: int, *, last: bool) -> list[Sample]:
         """About once a second, or with the driver's buffers, all values are read; between that a
         polled GPU has samples of its counter, power and utilisation."""
         is_due = last or now_ns - self._second_ns >= self._due_ns
-        if self.problem is not None or not (is_due or self._is_polled):
+        if self.problem is not None or not (is_due or self._buffered_s is None):
             return []
         try:
             values = (self._all_fields if is_due else self._fast_fields).read(now_ns)
@@ -293,15 +210,11 @@ class GpuReader:
 
     def _counted(self, values: Reading, now_ns: int) -> list[Sample]:
         samples = []
-        counter = self._new_counter(values.get(ENERGY), now_ns)
-        if counter is not None and self._counter_device is not None:
-            t_ns, energy_j = counter
-            samples.append(self._sample(t_ns, {"energy_j": energy_j}, self._counter_device))
-        powers = (self.gpu.uuid, self._power_field), (self._module_id, self._module_field)
-        for device, field in powers:
-            if device is not None and field is not None and field in values:
-                power = {"power_w": values[field].value * 1e-3}
-                samples.append(self._sample(now_ns, power, device))
+        if (counter := self._new_counter(values.get(ENERGY), now_ns)) is not None:
+            samples.append(self._sample(counter[0], {"energy_j": counter[1]}))
+        if self._power_field in values:
+            power_w = values[self._power_field].value * 1e-3
+            samples.append(self._sample(now_ns, {"power_w": power_w}))
         return samples
 
     def _new_counter(self, value: FieldValue | None, now_ns: int) -> tuple[int, float] | None:
@@ -321,11 +234,11 @@ class GpuReader:
         return counter
 
     def _read_use(self, now_ns: int) -> list[Sample]:
-        self._use_ns, rates = now_ns, self._rates
+        self._use_ns = now_ns
         if self._buffers.keys() >= _USES:
             return []
-        code = pynvml.nvmlLib.nvmlDeviceGetUtilizationRates(self._handle, ctypes.byref(rates))
-        if code and query_optional(raise_on_error, code) is None:
+        rates = query_optional(pynvml.nvmlDeviceGetUtilizationRates, self._handle)
+        if rates is None:
             return []
         shares = {"sm_util": rates.gpu, "mem_util": rates.memory}
         values = {name: scaled(valid(p, _MAX_PERCENT), 1e-2) for name, p in shares.items()}
@@ -381,9 +294,8 @@ class GpuReader:
     def _clock(self, which: int) -> float | None:
         return valid(query_optional(pynvml.nvmlDeviceGetClockInfo, self._handle, which), _MAX_MHZ)
 
-    def _sample(self, t_ns: int, values: dict[str, Any], device: str | None = None) -> Sample:
-        kind: Kind = "gpu" if device in (None, self.gpu.uuid) else "module"
-        return Sample(device or self.gpu.uuid, kind, t_ns, power_source="measured", **values)
+    def _sample(self, t_ns: int, values: dict[str, Any]) -> Sample:
+        return Sample(self.gpu.uuid, "gpu", t_ns, power_source="measured", **values)
 
 
 def _features(
@@ -406,6 +318,16 @@ def _features(
         "is_shared": bool(users),
         "virtualization": virtualization,
     }
+
+
+def _is_on_module(values: Reading) -> bool:
+    """Return whether a GPU is part of a module, which draws more than the GPU alone. Boards that
+    are no modules may answer with the GPU's own power."""
+    for own, module in ((INSTANT, MODULE), (AVERAGE, MODULE_AVERAGE)):
+        if module in values and values[module].value:
+            own_mw = values[own].value if own in values else 0.0
+            return values[module].value - own_mw >= _MIN_REST_MW
+    return False
 
 
 def _answers(call: Callable[[Any], int], handle: Any) -> bool:
