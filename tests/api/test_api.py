@@ -235,7 +235,6 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: r.plot("speedup", target="x"), "target: given"),
         (lambda r: r.plot("speedup", reference=0), "reference: given 0"),
         (lambda r: r.advise(target="x"), "target: given"),
-        (lambda r: r.report("t.html", kinds="gif"), "kinds: unknown 'gif'"),
         (lambda r: r.table("run"), 'table: given "run"; allowed: runs, '),
         (lambda r: r.table("telemetry", "nowhere"), 'run_id: given "nowhere"'),
         (lambda r: r.table("settings", "nowhere"), "run_id: "),
