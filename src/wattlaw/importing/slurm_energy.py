@@ -110,7 +110,7 @@ def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> E
     )
 
 
-def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
+def _of_steps(steps: Sequence[tuple[int, Row]]) -> Energy:
     """Return the greatest energy of steps that follow each other. Steps that overlap may count the
     same nodes twice, as the batch step and those within it do, or one without a time."""
     alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None
