@@ -81,8 +81,11 @@ def test_a_study_shows_its_runs_and_what_a_store_has_of_them(folder, tmp_path):
 
 def test_a_second_run_has_nothing_to_do_and_progress_gets_lines(folder, tmp_path):
     lines: list[str] = []
-    study = wattlaw.load_study(folder / "study.yaml", fail_share=1.0)
-    outcome = wattlaw.run(study, tmp_path, progress=lines.append)
+    text = (folder / "study.yaml").read_text()
+    (tmp_path / "study.yaml").write_text(
+        text.replace("simulation: {", "simulation: {fail_share: 1, ")
+    )
+    outcome = wattlaw.run(study, tmp_path / "store", progress=lines.append)
     assert outcome.failed == 18
     assert len(lines) == 18
     assert all(line.startswith("failed: resnet50 on ") for line in lines)

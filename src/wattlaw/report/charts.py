@@ -94,6 +94,18 @@ def line_styles(
     }
 
 
+def look_styles(looks: Mapping[str, tuple[Any, ...]], columns: int) -> dict[str, Spec]:
+    """Return colour and shape by ``line``, the first two values of each look, with one legend."""
+    legend = {"title": None, "orient": "bottom", "columns": columns}
+    return {
+        channel: field(
+            "line", "nominal", legend=legend,
+            scale={"domain": list(looks), "range": [look[at] for look in looks.values()]},
+        )
+        for at, channel in enumerate(("color", "shape"))
+    }  # fmt: skip
+
+
 def layer(table: pd.DataFrame, mark: str, encoding: Mapping[str, Any], **style: Any) -> Spec:
     """Only the columns that it shows, and numbers of five digits, keep the page small."""
     channels = [each for value in encoding.values()

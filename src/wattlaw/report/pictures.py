@@ -50,16 +50,18 @@ _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"(?=[^<>]*>)')
 _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
 _FAINT = 0.08
 
+#: Draws a figure; None without data.
+Draw = Callable[["Findings"], "Spec | None"]
+
 
 @dataclass(frozen=True)
 class Figure:
-    """What a picture shows, and the text around it. ``draw`` returns Vega-Lite, or None without
-    data; a title that it has replaces ``title``. The default page leaves out a figure with
-    ``is_extra``: another one has the same data."""
+    """What a picture shows, and the text around it; a title that is drawn replaces ``title``. The
+    default page leaves out a figure with ``is_extra``: another one has the same data."""
 
     name: str
     title: str
-    draw: Callable[[Findings], Spec | None]
+    draw: Draw
     caption: str = ""
     is_extra: bool = False
 
