@@ -85,7 +85,7 @@ def test_a_second_run_has_nothing_to_do_and_progress_gets_lines(folder, tmp_path
     (tmp_path / "study.yaml").write_text(
         text.replace("simulation: {", "simulation: {fail_share: 1, ")
     )
-    outcome = wattlaw.run(study, tmp_path / "store", progress=lines.append)
+    outcome = wattlaw.run(tmp_path / "study.yaml", tmp_path / "store", progress=lines.append)
     assert outcome.failed == 18
     assert len(lines) == 18
     assert all(line.startswith("failed: resnet50 on ") for line in lines)

@@ -172,7 +172,7 @@ class _Accounting:
         period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
         energy = energy_of(job, duration_s, nodes)
         if energy.why is not None:
-            doubt = "energy unknown" if energy.joules is None else "energy or time doubtful"
+            doubt = "energy unknown" if energy.joules is None else "energy doubtful"
             doubts.append(f"{doubt}: {energy.why.partition(':')[0]}")
             notes.append(f"{doubt}: {energy.why}")
         if "(rounded)" in (energy.source or ""):
