@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 
 import pandas as pd
 import pytest
+import vl_convert
 
 from made_stores import write_store
 from made_studies import MIT, kit, mit
@@ -26,7 +27,7 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import Figure, draw_pictures, write_figures
+from wattlaw.report.pictures import Figure, draw_pictures, explorable, write_figures
 from wattlaw.study.footprint import Footprint
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
@@ -58,10 +59,10 @@ def kit_findings() -> Findings:
     return analyse(made.runs, made.epochs)
 
 
-def written(findings: Findings, template: str | None = None) -> str:
+def written(findings: Findings, template: str | None = None, **options: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "new" / "report.html"
-        write_report(findings, path, layout(template))
+        write_report(findings, path, layout(template), **options)
         return path.read_text(encoding="utf-8")
 
 
@@ -125,6 +126,40 @@ def test_a_screen_reader_can_read_it():
     assert all(one["tabindex"] == "0" and one["aria-label"] for one in scrolling)
     assert len(parsed.of("table")) == len(parsed.of("caption"))
     assert len(parsed.of("h1")) == 1
+
+
+@pytest.mark.usefixtures("some")
+def test_an_interactive_page_runs_its_own_scripts_only_and_has_its_figures_as_data():
+    text = written(analyse(*hostile()), interactive=True)
+    parsed = Page(text)
+    scripts = re.findall(r"<script>(.*?)</script>", text, re.S)
+    assert len(scripts) == 2
+    (policy,) = (one["content"] for one in parsed.of("meta") if "http-equiv" in one)
+    allowed = policy.split("script-src ")[1].split(";")[0].split()
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    assert allowed == [f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests]
+    assert "unsafe" not in policy
+    assert not parsed.of("img")
+    (data,) = re.findall(r'<script type="application/json" id="figures">(.*?)</script>', text, re.S)
+    charts = [one["data-figure"] for one in parsed.of("div") if one.get("class") == "chart"]
+    assert set(json.loads(data)) == set(charts)
+    assert {"pareto", "speedup"} <= set(charts)
+    assert not re.search(r"https?://(?!\w*\.?w3\.org|vega\.github\.io|github\.com)", data)
+
+
+def test_the_panels_of_an_interactive_figure_zoom_and_its_legend_selects():
+    (figure,) = (one for one in gallery() if one.name == "speedup")
+    chart = figure.picture(analyse(*study()))
+    spec = explorable(chart.spec)
+    params = [part for panel in spec["concat"] for layer in panel["layer"]
+              for part in layer.get("params", ())]  # fmt: skip
+    assert Counter(part["bind"] for part in params) == {"scales": len(spec["concat"]), "legend": 1}
+    lines = [layer for panel in spec["concat"] for layer in panel["layer"]
+             if layer["encoding"].get("color", {}).get("field") == "line"]  # fmt: skip
+    assert lines
+    assert all(one["encoding"]["opacity"]["condition"]["param"] == "pick" for one in lines)
+    assert "params" not in json.dumps(chart.spec)  # the chart itself is as it was
+    assert vl_convert.vegalite_to_vega(spec)["signals"]
 
 
 #: Every column of text that a store takes from outside.

@@ -88,7 +88,7 @@ class StoreReports(StoreTables):
         target
             A target quality.
         energy_scope
-            As in ``advise``.
+            As in ``advise``. By default, a figure of one study counts what that study counted.
 
         Raises
         ------
@@ -105,15 +105,16 @@ class StoreReports(StoreTables):
         """
         import altair as alt
 
-        from wattlaw.report.core_sections import gallery
+        from wattlaw.report.core_sections import figure_scope, gallery
 
         figures = {each.name: each for each in gallery()}
         if figure not in figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(figures)}")
+        scope = checked_scope(energy_scope) or figure_scope(figure)
         findings = self._findings(
             reference=None if reference is None else counts("reference", reference)[0],
             target=finite("target", target),
-            energy_scope=checked_scope(energy_scope) or OUTERMOST,
+            energy_scope=scope,
         )
         picture = figures[figure].picture(findings)
         if picture is None:
@@ -127,6 +128,7 @@ class StoreReports(StoreTables):
         *,
         template: str | None = None,
         sections: str | Sequence[str] = (),
+        interactive: bool = False,
         figures: str | PathLike[str] | None = None,
         target: float | None = None,
         energy_scope: str | None = None,
@@ -142,6 +144,8 @@ class StoreReports(StoreTables):
             A layout of an add-on, such as ``mit-2022``.
         sections
             Sections of add-ons to show even without a result, such as ``claims``.
+        interactive
+            Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures
             A folder for the figures as PNG and SVG files.
         target
@@ -171,7 +175,7 @@ class StoreReports(StoreTables):
             energy_scope=scope or chosen.energy_scope,
         )
         pictures = [*draw_pictures(findings, figures_of(chosen))]
-        write_report(findings, page, chosen, pictures, energy_scope=scope)
+        write_report(findings, page, chosen, pictures, energy_scope=scope, interactive=interactive)
         files = [] if figures is None else write_figures(pictures, Path(figures))
         return Report(page, tuple(files))
 

@@ -1,9 +1,9 @@
-"""Figures, and the pictures that they give: in a page, and as files.
+"""Figures, and the pictures that they give: in a page, as files, and interactive.
 
 A page contains its pictures as SVG images (``data:`` addresses), drawn when the page is written. An
 SVG in an ``<img>`` runs no script and loads nothing, whatever text is in it. So the page needs no
 JavaScript and prints sharply. An SVG larger than ``MAX_SVG_BYTES`` becomes a PNG. The background is
-transparent, so that a dark page can invert the colours.
+transparent, so that a dark page can invert the colours. An interactive page draws its figures.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ _MARK = re.compile(
     r'aria-roledescription="(?:point|rect mark)"([^>]*?)/>'
 )
 _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"(?=[^<>]*>)')
+#: Dragging moves a panel's axes and the wheel with the shift key zooms; else the page scrolls.
+_ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
+_FAINT = 0.08
 
 #: Draws a figure; None without data.
 Draw = Callable[["Findings"], "Spec | None"]
@@ -173,6 +176,31 @@ def _without_invisible(value: Any) -> Any:
     if isinstance(value, dict):
         return {replace_invisible(key): _without_invisible(item) for key, item in value.items()}
     return value
+
+
+def explorable(spec: Spec) -> Spec:
+    """Return a chart whose panels zoom, and whose lines a click on the legend selects."""
+    spec = deepcopy(spec)
+    spec["config"]["aria"] = False  # the page describes the figure
+    lines = []
+    for i, panel in enumerate(spec["concat"]):
+        for layer in panel["layer"]:
+            encoding = layer["encoding"]
+            if {encoding.get(name, {}).get("type") for name in ("x", "y")} == {"quantitative"}:
+                layer["params"] = [{"name": f"zoom_{i}", "select": _ZOOM, "bind": "scales"}]
+                break
+        for layer in panel["layer"]:
+            colour = layer["encoding"].get("color", {})
+            if colour.get("field") == "line" and colour.get("legend") is not None:
+                lines.append(layer)
+    for layer in lines:
+        shown = {"param": "pick", "value": layer["mark"].get("opacity", 1)}
+        layer["encoding"]["opacity"] = {"condition": shown, "value": _FAINT}
+    if lines:
+        pick = {"type": "point", "fields": ["line"]}
+        params = lines[0].setdefault("params", [])
+        params.append({"name": "pick", "select": pick, "bind": "legend"})
+    return spec
 
 
 def write_figures(

@@ -1,4 +1,4 @@
-"""Templates of pages, and their style with its hash, which the policy of a page names."""
+"""Templates of pages, and the hashes of styles and scripts, which the policy of a page names."""
 
 import base64
 import hashlib
@@ -36,11 +36,14 @@ def _whole_options(text: str) -> Markup:
     )
 
 
-@cache
-def style() -> str:
-    file = resources.files("wattlaw.report").joinpath("templates", "report.css")
-    return file.read_text("utf-8")
-
-
 def style_hash() -> str:
-    return "sha256-" + base64.b64encode(hashlib.sha256(style().encode()).digest()).decode()
+    return policy_hash(template_text("report.css"))
+
+
+def policy_hash(text: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+@cache
+def template_text(name: str) -> str:
+    return resources.files("wattlaw.report").joinpath("templates", name).read_text("utf-8")

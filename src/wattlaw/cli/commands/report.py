@@ -18,6 +18,9 @@ def report(
         "report.html"
     ),
     figures: Annotated[Path | None, option("DIR", "Also write the figures to this folder.")] = None,
+    interactive: Annotated[
+        bool, option(None, "Figures with values and zoom, and tables that can be sorted.")
+    ] = False,
     section: Annotated[
         list[str] | None,
         option("NAME", "A section of an add-on to show even without a result. Can be repeated."),
@@ -36,7 +39,7 @@ def report(
     opened = results.open(*stores, strict=strict)
     written = opened.report(
         output, figures=figures, template=template, sections=section or (),
-        target=target, energy_scope=energy_scope, **asked,
+        interactive=interactive, target=target, energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
