@@ -140,10 +140,13 @@ def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tm
             sweeps=[{"gpus": gpus, "local_batch": [64]}],
             repeats=3,
             measure={"epochs": 2, "warmup_epochs": 1},
-            launch={"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
+            launch={
+                "kind": "simulated",
+                "simulation": {"hardware": "kit-a100", "fail_share": 0.5},
+            },
             decide={"minimize": "time", **decide},
         )
-        line = ["run", str(study), "--store", str(tmp_path / store), "--fail-share", "0.5"]
+        line = ["run", str(study), "--store", str(tmp_path / store)]
         code = main(line)
         assert any(record.status == "failed" for record in records(tmp_path / store).values())
         return code, results.open(tmp_path / store).decision["stopped_because"]

@@ -1,6 +1,5 @@
 """Jobs and energies of Slurm's accounting."""
 
-import json
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -24,9 +23,6 @@ def test_jobs_have_gpu_hours_and_an_energy_where_it_was_measured(tmp_path):
     assert other.site is not None
     assert (one.site.energy_j, other.site.energy_j) == (3e8, None)
     assert [row["duration_s"] for row in windows(read)] == [90_000.0, 1800.0]
-    job = read_import(a_file(tmp_path / "jobs.json", samples.slurm_json())).runs[0].record
-    assert job.site is not None
-    assert (job.site.energy_j, job.site.cluster, job.spec.hardware) == (2.5e6, "c1", "h100")
 
 
 def test_jobs_without_a_result_or_a_gpu_are_left_out_with_their_sums(tmp_path):
@@ -37,8 +33,7 @@ def test_jobs_without_a_result_or_a_gpu_are_left_out_with_their_sums(tmp_path):
         ("a job of state FAILED", 1, 4)
     ]
     assert any("1 job of state FAILED left out, with 4.00 GPU-hours" in note for note in file.notes)
-    century = samples.slurm_json().decode().replace('"elapsed": 3600', '"elapsed": 4e9')
-    (reason,) = read_import(a_file(tmp_path / "jobs.json", century)).files[0].rejected
+    (reason,) = jobs_of(tmp_path, a_job("103", ElapsedRaw="4000000000")).files[0].rejected
     assert "job 103: a window" in reason
     text = text.replace("gres/gpu:a100=8,gres/gpu=8,", "")
     file = read_import(a_file(tmp_path / "jobs.txt", text)).files[0]
@@ -203,38 +198,28 @@ def test_jobs_of_one_name_are_one_workload_only_if_the_user_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("version", "wrap", "state"),
+    ("allocated", "steps", "expected", "is_noted"),
     [
-        ("21.08", lambda value: value, "COMPLETED"),
-        ("25.11", lambda value: {"set": True, "infinite": False, "number": value}, ["COMPLETED"]),
+        (6e6, (3e6, 3e6), 6e6, False),
+        (None, (3e6, 2e6), 3e6, True),  # the steps may overlap: a lower bound
+        (4e8, (2e8, 2e8), None, True),  # 111 kW
+        (4e8, (3e6, 2e6), 3e6, True),
+        (4e9, (2e9, 2e9), None, True),
+        (2**64 - 2, (0, 0), None, True),
     ],
 )
-def test_versions_of_json_are_read_alike(tmp_path, version, wrap, state):
-    def energy_of(allocated: float | None, steps: tuple[float, ...]):
-        tres = [{"type": "gres", "name": "gpu", "count": 4}]
-        tres += [{"type": "energy", "name": "", "count": allocated}] if allocated else []
-        job = {
-            "job_id": 60, "name": "bert", "association": {}, "allocation_nodes": 1,
-            "array": {"job_id": 57, "task_id": wrap(3)}, "state": {"current": state},
-            "time": {"elapsed": wrap(3600), "start": wrap(1_769_860_000)},
-            "tres": {"allocated": tres},
-            "steps": [
-                {"step": {"id": str(i) if version == "21.08" else {"step_id": str(i)}},
-                 "statistics": {"energy": {"consumed": wrap(joules)}}}
-                for i, joules in enumerate(steps)
-            ],
-        }  # fmt: skip
-        read = read_import(a_file(tmp_path / "jobs.json", json.dumps({"jobs": [job]})))
-        (record,) = (run.record for run in read.runs)
-        assert (record.site.job_id, record.spec.setting.gpus) == ("57_3", 4)
-        return record.site.energy_j, any("energy" in note for note in record.notes)
-
-    assert energy_of(6e6, (3e6, 3e6)) == (6e6, False)
-    assert energy_of(None, (3e6, 2e6)) == (3e6, True)  # the steps may overlap: a lower bound
-    assert energy_of(4e8, (2e8, 2e8)) == (4e8, True)  # 111 kW, but the steps agree
-    assert energy_of(4e8, (3e6, 2e6)) == (3e6, True)
-    assert energy_of(4e9, (2e9, 2e9)) == (None, True)
-    assert energy_of(2**64 - 2, (0, 0)) == (None, True)
+def test_the_greatest_energy_that_is_possible_counts(
+    tmp_path, allocated, steps, expected, is_noted
+):
+    tres = "gres/gpu=4" + (f",energy={allocated:.0f}" if allocated else "")
+    one = {"NNodes": "1", "Start": "Unknown"}
+    lines = [a_job(f"57_3.{i}", f"{joules:.0f}", AllocTRES="", **one)
+             for i, joules in enumerate(steps)]  # fmt: skip
+    read = jobs_of(tmp_path, a_job("57_3", AllocTRES=tres, **one), *lines)
+    assert energies_of(read) == [expected]
+    record = read.runs[0].record
+    assert (record.site.job_id, record.spec.setting.gpus) == ("57_3", 4)
+    assert any("energy" in note for note in record.notes) == is_noted
 
 
 def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
@@ -243,6 +228,6 @@ def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
         "JobID|State|Elapsed|\n7|COMPLETED|1:00:00|\n",
     )
     commas = "JobID,State,Elapsed,AllocTRES\n7,COMPLETED,1:00:00,cpu=1,gres/gpu=1\n"
-    for text in (bare, few, commas):
+    for text in (bare, few, commas, '{"jobs": []}'):
         with pytest.raises(BadInput, match="sacct --parsable2"):
             read_import(a_file(tmp_path / "jobs.txt", text), format="slurm")

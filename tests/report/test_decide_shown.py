@@ -86,7 +86,7 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     shown = expected(opened._findings())
     assert len(shown.rows) == 2  # of three settings, the first was not predicted
     assert {row[-1] for row in shown.rows} <= {"yes", "no"}
-    opened.report(tmp_path / "report.html", figures=folder, kinds="svg")
+    opened.report(tmp_path / "report.html", figures=folder)
     assert (folder / "decision.svg").exists()
     page = (tmp_path / "report.html").read_text()
     assert 'id="decision"' in page

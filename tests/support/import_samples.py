@@ -230,26 +230,6 @@ def slurm_text() -> bytes:
     return "\n".join([head, *rows, ""]).encode()
 
 
-def slurm_json() -> bytes:
-    number = {"set": True, "infinite": False, "number": 2_500_000}
-    job = {
-        "job_id": 103, "name": "bert", "association": {"account": "ml"}, "account": "ml",
-        "cluster": "c1", "partition": "gpu", "nodes": "n1", "allocation_nodes": 1,
-        "state": {"current": ["COMPLETED"], "reason": "None"},
-        "time": {"elapsed": 3600, "start": 1_769_860_000, "end": 1_769_863_600},
-        "tres": {"allocated": [{"type": "cpu", "name": "", "id": 1, "count": 32},
-                               {"type": "gres", "name": "gpu", "id": 1001, "count": 4},
-                               {"type": "gres", "name": "gpu:h100", "id": 1002, "count": 4}]},
-        "steps": [{"step": {"name": "batch"}, "statistics": {"energy": {"consumed": number}}}],
-    }  # fmt: skip
-    return json.dumps({"jobs": [job]}, indent=1).encode()
-
-
-def count_jobs(content: bytes) -> int:
-    text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8-sig")
-    return len(json.loads(text)["jobs"])
-
-
 def tensorboard() -> bytes:
     """Return an event file that tensorboardX writes: a loss every 10 steps, two validations."""
     from tensorboardX import SummaryWriter
@@ -342,7 +322,6 @@ SAMPLES = (
     Sample("huggingface", "trainer_state.json", huggingface, TWO, count_rows=count_log_entries),
     Sample("perun", "app.hdf5", perun, count_rows=None),
     Sample("slurm", "jobs.txt", slurm_text, runs=2),
-    Sample("slurm", "jobs.json", slurm_json, count_rows=count_jobs),
     Sample("training-log", "megatron.log", lambda: program_logs.megatron().encode()),
     Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=None),
     Sample("wandb", "run-1.wandb", real_runs.wandb_log, TWO, count_rows=None),

@@ -130,7 +130,6 @@ class StoreReports(StoreTables):
         sections: str | Sequence[str] = (),
         interactive: bool = False,
         figures: str | PathLike[str] | None = None,
-        kinds: str | Sequence[str] = ("png", "svg"),
         target: float | None = None,
         energy_scope: str | None = None,
         **asked: Any,
@@ -147,8 +146,8 @@ class StoreReports(StoreTables):
             Sections of add-ons to show even without a result, such as ``claims``.
         interactive
             Draw the figures with Vega: they show values and zoom, and tables can be sorted.
-        figures, kinds
-            A folder for the figures as files, and their kinds: ``png``, ``svg``, ``html``.
+        figures
+            A folder for the figures as PNG and SVG files.
         target
             A target quality: the report also shows the time and energy to reach it.
         energy_scope
@@ -164,11 +163,10 @@ class StoreReports(StoreTables):
         """
         from wattlaw.report.core_sections import figures_of, layout
         from wattlaw.report.page import write_report
-        from wattlaw.report.pictures import draw_pictures, figure_kinds, write_figures
+        from wattlaw.report.pictures import draw_pictures, write_figures
 
         wanted = [sections] if isinstance(sections, str) else sections
         page, chosen = Path(path), layout(template, wanted)
-        file_kinds = figure_kinds(kinds if isinstance(kinds, str) else ",".join(kinds))
         scope = checked_scope(energy_scope)
         findings = self._findings(
             asked,
@@ -178,7 +176,7 @@ class StoreReports(StoreTables):
         )
         pictures = [*draw_pictures(findings, figures_of(chosen))]
         write_report(findings, page, chosen, pictures, energy_scope=scope, interactive=interactive)
-        files = [] if figures is None else write_figures(pictures, Path(figures), file_kinds)
+        files = [] if figures is None else write_figures(pictures, Path(figures))
         return Report(page, tuple(files))
 
     @asks(PRICES)

@@ -312,7 +312,6 @@ def load_study(
     *,
     launch: str | None = None,
     hardware: str | None = None,
-    fail_share: float | None = None,
     table: str | PathLike[str] | None = None,
 ) -> Study:
     """Read a study file, and check all that can be checked without running it.
@@ -323,8 +322,8 @@ def load_study(
         The study file.
     launch
         Replaces the launcher of the file: ``local``, ``slurm``, ``simulated`` or ``replay``.
-    hardware, fail_share
-        Replace these settings of ``launch.simulation``, for the launcher ``simulated``.
+    hardware
+        Replaces ``launch.simulation.hardware``, for the launcher ``simulated``.
     table
         Replaces ``launch.table``, for the launcher ``replay``.
 
@@ -339,12 +338,8 @@ def load_study(
     >>> study.name, len(study), study.launcher
     ('example', 18, 'simulated')
     """
-    changes = {"hardware": hardware, "fail_share": fail_share}
-    if fail_share is not None and not 0 <= fail_share <= 1:
-        raise BadInput(f"fail_share: given {fail_share:g}; allowed: 0 to 1")
-    simulation = {name: value for name, value in changes.items() if value is not None}
     path, table_path = Path(path), None if table is None else Path(table)
-    plan = planning.plan_study(path, launch, simulation, table_path)
+    plan = planning.plan_study(path, launch, hardware, table_path)
     if plan.study.decide is not None:
         from wattlaw.analysis.decide.candidates import check_bounds
         from wattlaw.api.deciding import question_of_study

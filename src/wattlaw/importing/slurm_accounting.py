@@ -1,4 +1,4 @@
-"""Slurm's accounting: ``sacct --parsable2 --format=...`` and ``sacct --json``.
+"""Slurm's accounting: ``sacct --parsable2 --format=...``.
 
 One job that completed or ran into its time limit is one run, and one that was out of memory a
 failed run; each attempt of a requeued job is a job of its own. The energy is that of the job's
@@ -25,8 +25,7 @@ from wattlaw.importing.slurm_jobs import (
     duration_of,
     gpus_of,
     is_header,
-    jobs_of_json,
-    jobs_of_text,
+    jobs_of,
     nodes_of,
 )
 from wattlaw.store.field_map import columns_of
@@ -53,7 +52,7 @@ _NOT_ENDED = frozenset({
 
 class SlurmImporter:
     name = "slurm"
-    description = "accounting of Slurm: sacct --parsable2 or sacct --json"
+    description = "accounting of Slurm: sacct --parsable2"
     mapped = ("workload",)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
@@ -62,8 +61,7 @@ class SlurmImporter:
         return any(map(is_header, headers_in(head)))
 
     def read(self, source: Source, options: Options) -> Imported:
-        is_json = source.begins_with("{")
-        jobs = jobs_of_json(source) if is_json else jobs_of_text(source)
+        jobs = jobs_of(source)
         columns = {name for job in jobs for name in job.row}
         workload = columns_of(options.mapping).get("workload")
         if workload is not None and workload not in columns:
@@ -128,10 +126,11 @@ class _Accounting:
                 account.leave_out(why, job.line)
         except InvalidCell as error:
             account.reject(job.line, f"job {job.id[:40]}: {error}")
+        lines = [line for line, _ in job.steps]
         if run is None:
-            account.leave_out("a step of a job that is not imported", *job.lines)
+            account.leave_out("a step of a job that is not imported", *lines)
         else:
-            account.read(job.line, *job.lines)
+            account.read(job.line, *lines)
         return run
 
     def _why_left_out(self, job: Job) -> str | None:
@@ -173,7 +172,7 @@ class _Accounting:
         period = None if start_ns is None else (start_ns, start_ns + round(duration_s * 1e9))
         energy = energy_of(job, duration_s, nodes)
         if energy.why is not None:
-            doubt = "energy unknown" if energy.joules is None else "energy or time doubtful"
+            doubt = "energy unknown" if energy.joules is None else "energy doubtful"
             doubts.append(f"{doubt}: {energy.why.partition(':')[0]}")
             notes.append(f"{doubt}: {energy.why}")
         if "(rounded)" in (energy.source or ""):

@@ -1,12 +1,10 @@
 """The energy of a job in Slurm's accounting, and when it is unknown."""
 
-import math
 import re
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC
-from typing import TypeGuard
 
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import quote, shorten
@@ -29,8 +27,6 @@ _SUFFIXES = {"": 1.0, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _JOULES = re.compile(r"([+-]?[0-9.]+(?:[eE][+-]?[0-9]+)?)([KMGTP]?)")
 #: A node with eight GPUs of 1.4 kW and its processors draws 16 kW; a single board draws 5 W.
 _LEAST_NODE_W, _MOST_NODE_W = 5.0, 25_000.0
-#: More than any rack that is one node. Below, an energy is kept where the steps add up to it.
-_MOST_RACK_W = 400_000.0
 #: Share of a step at its start and end in which another may run: its start and its clean-up.
 _EDGE = 0.005
 
@@ -46,14 +42,8 @@ def energy_of(job: Job, duration_s: float | None, nodes: int | None) -> Energy:
     """Return the greatest known energy of a job: its own, that in AllocTRES, or that of its steps,
     each of which may be of a part of the job. Without any, the first reason is returned."""
     allocated = _parsed(_energy_in(job.row, "AllocTRES"), "AllocTRES energy")
-    found = []
-    for stated in (_reported(job.row), allocated, _of_steps(job.steps)):
-        energy = _plausible(stated, duration_s, nodes)
-        # The time is the likelier fault where two accounts agree.
-        limit_j = _MOST_RACK_W * (duration_s or 0.0) * (nodes or 1)
-        if energy.why and _is_sum_of_steps(stated.joules, job) and stated.joules < limit_j:
-            energy = replace(stated, why=energy.why)
-        found.append(energy)
+    stated = (_reported(job.row), allocated, _of_steps(job.steps))
+    found = [_plausible(energy, duration_s, nodes) for energy in stated]
     known = [each for each in found if each.joules is not None]
     return max(known, key=lambda each: each.joules or 0.0) if known else _first_why(found)
 
@@ -64,12 +54,6 @@ def _energy_in(row: Row, column: str) -> str:
 
 def _first_why(found: Sequence[Energy]) -> Energy:
     return next((each for each in found if each.why is not None), Energy())
-
-
-def _is_sum_of_steps(joules: float | None, job: Job) -> TypeGuard[float]:
-    steps = (row for _, row in job.steps if id_of(row).rpartition(".")[2].isdecimal())
-    known = [each for row in steps if (each := _reported(row).joules) is not None]
-    return joules is not None and len(known) > 1 and math.isclose(sum(known), joules, rel_tol=0.01)
 
 
 def _reported(row: Row) -> Energy:
@@ -110,7 +94,7 @@ def _plausible(energy: Energy, duration_s: float | None, nodes: int | None) -> E
     )
 
 
-def _of_steps(steps: Sequence[tuple[int | None, Row]]) -> Energy:
+def _of_steps(steps: Sequence[tuple[int, Row]]) -> Energy:
     """Return the greatest energy of steps that follow each other. Steps that overlap may count the
     same nodes twice, as the batch step and those within it do, or one without a time."""
     alone, timed, why = list[tuple[float, str]](), list[tuple[float, float, float]](), None

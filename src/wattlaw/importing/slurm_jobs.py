@@ -1,13 +1,12 @@
-"""Jobs and steps of ``sacct``, from its lines or its JSON, with the columns of the lines."""
+"""Jobs and steps of the lines of ``sacct``."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from wattlaw.common.errors import BadInput
-from wattlaw.importing.reading import Source, count, number, text_in
+from wattlaw.importing.reading import Source, count, number
 
 #: The columns of the energy.
 RAW, ROUNDED = "ConsumedEnergyRaw", "ConsumedEnergy"
@@ -27,9 +26,9 @@ Row = Mapping[str, str]
 class Job:
     """A job or one attempt of it, with its steps: columns as of ``sacct``."""
 
-    line: int  # number of its line, or of its entry
+    line: int
     row: Row
-    steps: list[tuple[int | None, Row]] = field(default_factory=list)  # None: part of its entry
+    steps: list[tuple[int, Row]] = field(default_factory=list)  # with their lines
 
     @property
     def id(self) -> str:
@@ -40,10 +39,6 @@ class Job:
     def state(self) -> str:
         """The first word of the state: ``CANCELLED`` of ``CANCELLED by 1000``."""
         return self.row.get("State", "").split(" ")[0].rstrip("+").upper()
-
-    @property
-    def lines(self) -> list[int]:
-        return [line for line, _ in self.steps if line is not None]
 
 
 def id_of(row: Row) -> str:
@@ -91,9 +86,11 @@ def is_header(cells: Sequence[str] | set[str]) -> bool:
     return bool(names & {"JobID", "JobIDRaw"} and has_more)
 
 
-def jobs_of_text(source: Source) -> list[Job]:
+def jobs_of(source: Source) -> list[Job]:
     """With ``--duplicates`` a job has a line for each attempt. A step belongs to the last attempt
     that began before it, or else to the last one above it."""
+    if source.begins_with("{"):
+        raise BadInput(f"{source.path}: output of sacct --json; ask: {ASK}")
     jobs: list[Job] = []
     attempts: dict[tuple[str | None, str], list[Job]] = defaultdict(list)
     steps: list[tuple[int, Row, Job | None]] = []
@@ -122,80 +119,3 @@ def jobs_of_text(source: Source) -> list[Job]:
         found = "; ".join([f"{source.path}: no job", *source.account.texts()[:2]])
         raise BadInput(f"{found}; ask: {ASK}")
     return jobs
-
-
-def jobs_of_json(source: Source) -> list[Job]:
-    jobs = []
-    for index, entry in source.items(_list(source.json(), "jobs"), "job"):
-        if not isinstance(entry, dict):
-            source.account.reject(index, "is no job")
-            continue
-        job = Job(index, _entry(entry))
-        for step in _list(entry, "steps"):
-            name = _get(step, "step", "id", "step_id") or _get(step, "step", "id")
-            job.steps.append((None, {**_values_of(step), "JobID": f"{job.id}.{name}"}))
-        jobs.append(job)
-    if not jobs:
-        raise BadInput(f"{source.path}: no jobs")
-    return jobs
-
-
-def _entry(job: Mapping[str, Any]) -> Row:
-    state = _get(job, "state", "current") or _get(job, "state")
-    resources = []
-    for each in _list(job.get("tres"), "allocated"):
-        if isinstance(each, dict) and (amount := _plain(each.get("count"))) is not None:
-            name = "/".join(str(each[key]) for key in ("type", "name") if each.get(key))
-            resources.append(f"{name}={amount}")
-    nodes = _plain(_get(job, "allocation_nodes"))
-    row = {
-        "JobID": _job_id(job)[:40],
-        "State": str(state[0] if isinstance(state, list) and state else state),
-        "AllocTRES": ",".join(resources),
-    }
-    row |= {} if nodes is None else {"NNodes": str(nodes)}
-    for column in ("JobName", "Cluster", "Partition", "Account"):
-        row[column] = text_in(job, column.removeprefix("Job").lower()) or ""
-    return {**row, **_values_of(job)}
-
-
-def _values_of(entry: Any) -> Row:
-    numbers = {
-        "ElapsedRaw": _plain(_get(entry, "time", "elapsed")),
-        "Start": _plain(_get(entry, "time", "start")) or None,
-        "NNodes": _plain(_get(entry, "nodes", "count")),
-        RAW: _plain(_get(entry, "statistics", "energy", "consumed")),
-    }
-    return {name: str(value) for name, value in numbers.items() if value is not None}
-
-
-def _job_id(job: Mapping[str, Any]) -> str:
-    """Return the id as ``sacct`` prints it: 12, 12_3 of an array, 12+0 of a heterogeneous job."""
-    for kind, parent, part, mark in (
-        ("array", "job_id", "task_id", "_"),
-        ("het", "job_id", "job_offset", "+"),
-    ):
-        first, second = (count(_plain(_get(job, kind, name))) for name in (parent, part))
-        if first and second is not None and second < NO_VAL:
-            return f"{first}{mark}{second}"
-    known = count(_plain(_get(job, "job_id")))
-    return str(_get(job, "job_id") if known is None else known)
-
-
-def _get(value: Any, *keys: str) -> Any:
-    for key in keys:
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
-
-
-def _list(value: Any, key: str) -> list[Any]:
-    known = _get(value, key)
-    return known if isinstance(known, list) else []
-
-
-def _plain(value: Any) -> float | None:
-    """Return a number, also of ``{"set": true, "infinite": false, "number": 5}``."""
-    if isinstance(value, dict):
-        is_known = value.get("set", True) is True and value.get("infinite", False) is False
-        value = value.get("number") if is_known else None
-    return number(value)

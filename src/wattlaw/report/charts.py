@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_numeric_dtype
 
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.common.formatting import plural
@@ -94,6 +95,18 @@ def line_styles(
     }
 
 
+def look_styles(looks: Mapping[str, tuple[Any, ...]], columns: int) -> dict[str, Spec]:
+    """Return colour and shape by ``line``, the first two values of each look, with one legend."""
+    legend = {"title": None, "orient": "bottom", "columns": columns}
+    return {
+        channel: field(
+            "line", "nominal", legend=legend,
+            scale={"domain": list(looks), "range": [look[at] for look in looks.values()]},
+        )
+        for at, channel in enumerate(("color", "shape"))
+    }  # fmt: skip
+
+
 def layer(table: pd.DataFrame, mark: str, encoding: Mapping[str, Any], **style: Any) -> Spec:
     """Only the columns that it shows, and numbers of five digits, keep the page small."""
     channels = [each for value in encoding.values()
@@ -120,7 +133,7 @@ def points(
     column ``description`` has what a page without scripts shows of a point."""
     encoding: dict[str, Any] = {"x": x, "y": y, "shape": styles["shape"], **_by_line(styles)}
     encoding["tooltip"] = [
-        field(name, "quantitative" if is_numeric(table[name]) else "nominal", title=title)
+        field(name, "quantitative" if is_numeric_dtype(table[name]) else "nominal", title=title)
         for name, title in tooltip.items()
     ]
     if description:
@@ -131,10 +144,6 @@ def points(
     else:
         style["size"] = size
     return layer(table, "point", encoding, **style)
-
-
-def is_numeric(column: pd.Series) -> bool:
-    return bool(pd.api.types.is_numeric_dtype(column))
 
 
 def error_bars(

@@ -20,11 +20,9 @@ from urllib.parse import quote
 import vl_convert
 from markupsafe import Markup
 
-from wattlaw.common.errors import BadInput
 from wattlaw.common.files import replacing
 from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.progress import track
-from wattlaw.report.rendering import render
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -32,7 +30,6 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
     from wattlaw.report.charts import Spec
 
-KINDS = ("png", "svg", "html")
 #: Largest size of an SVG's address in the page.
 MAX_SVG_BYTES = 400_000
 #: Figures that are also drawn for a phone, and the width of a panel there in pixels.
@@ -53,16 +50,18 @@ _ROLES = re.compile(r' (?:role|aria-[a-z]+)="[^"]*"(?=[^<>]*>)')
 _ZOOM = {"type": "interval", "zoom": "wheel![event.shiftKey]"}
 _FAINT = 0.08
 
+#: Draws a figure; None without data.
+Draw = Callable[["Findings"], "Spec | None"]
+
 
 @dataclass(frozen=True)
 class Figure:
-    """What a picture shows, and the text around it. ``draw`` returns Vega-Lite, or None without
-    data; a title that it has replaces ``title``. The default page leaves out a figure with
-    ``is_extra``: another one has the same data."""
+    """What a picture shows, and the text around it; a title that is drawn replaces ``title``. The
+    default page leaves out a figure with ``is_extra``: another one has the same data."""
 
     name: str
     title: str
-    draw: Callable[[Findings], Spec | None]
+    draw: Draw
     caption: str = ""
     is_extra: bool = False
 
@@ -204,14 +203,6 @@ def explorable(spec: Spec) -> Spec:
     return spec
 
 
-def figure_kinds(text: str) -> tuple[str, ...]:
-    kinds = tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
-    for kind in kinds or ("",):
-        if kind not in KINDS:
-            raise BadInput(f"kinds: unknown {kind!r}; allowed: {', '.join(KINDS)}")
-    return kinds
-
-
 def write_figures(
     pictures: Iterable[Picture], folder: Path, kinds: Sequence[str] = ("png", "svg")
 ) -> list[Path]:
@@ -221,15 +212,9 @@ def write_figures(
         for kind in kinds:
             path = folder / f"{picture.name}.{kind}"
             with replacing(path, durable=False) as temporary:
-                temporary.write_bytes(_file(picture.spec, kind))
+                if kind == "png":
+                    temporary.write_bytes(vl_convert.vegalite_to_png(picture.spec, scale=2))
+                else:
+                    temporary.write_text(vl_convert.vegalite_to_svg(picture.spec), "utf-8")
             written.append(path)
     return written
-
-
-def _file(spec: Spec, kind: str) -> bytes:
-    if kind == "png":
-        return vl_convert.vegalite_to_png(spec, scale=2)
-    if kind == "svg":
-        return vl_convert.vegalite_to_svg(spec).encode()
-    # Altair's own page would not escape names.
-    return render("figure.html.j2", {"figure": explorable(spec)}).encode()

@@ -1,21 +1,12 @@
-"""Pages from templates: their style, and the scripts of an interactive one.
-
-Scripts are in the page itself, and its policy names their hashes, so that no other script runs.
-They are Vega, and the page's own, which draws the figures and sorts tables. Vega interprets the
-expressions of a figure, because the policy does not allow ``eval``.
-"""
+"""Templates of pages, and the hashes of styles and scripts, which the policy of a page names."""
 
 import base64
 import hashlib
-import json
 import re
-from collections.abc import Mapping
 from functools import cache
 from importlib import resources
-from typing import Any
 
 import jinja2
-import vl_convert
 from markupsafe import Markup
 
 from wattlaw.common.formatting import replace_invisible
@@ -45,29 +36,14 @@ def _whole_options(text: str) -> Markup:
     )
 
 
-def render(template: str, specs: Mapping[str, dict[str, Any]] | None = None, **values: Any) -> str:
-    scripts, data = [], ""
-    if specs is not None:
-        from altair.utils._importers import vl_version_for_vl_convert  # slow to import
-
-        bundle: str = vl_convert.javascript_bundle(vl_version=vl_version_for_vl_convert())  # type: ignore[call-arg]
-        # No script can end its own element, and no text of the data ends or starts one.
-        scripts = [bundle.replace("</script", "<\\/script"), _template_text("report.js")]
-        data = json.dumps(specs, allow_nan=False).replace("<", "\\u003c")
-    return environment().get_template(template).render(
-        style=_template_text("report.css"), style_hash=style_hash(), scripts=scripts, data=data,
-        script_hashes=" ".join(f"'{_policy_hash(script)}'" for script in scripts), **values,
-    )  # fmt: skip
-
-
 def style_hash() -> str:
-    return _policy_hash(_template_text("report.css"))
+    return policy_hash(template_text("report.css"))
 
 
-def _policy_hash(text: str) -> str:
+def policy_hash(text: str) -> str:
     return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
 
 
 @cache
-def _template_text(name: str) -> str:
+def template_text(name: str) -> str:
     return resources.files("wattlaw.report").joinpath("templates", name).read_text("utf-8")

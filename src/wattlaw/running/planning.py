@@ -4,7 +4,7 @@ import contextlib
 import re
 import subprocess
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -50,13 +50,13 @@ class Planned:
 def plan_study(
     path: Path,
     launch_kind: str | None = None,
-    simulation: Mapping[str, object] | None = None,
+    hardware: str | None = None,
     table: Path | None = None,
 ) -> Planned:
     """Read a study file, check everything that can be checked without running, and expand it.
 
-    ``launch_kind`` replaces ``launch.kind``, ``simulation`` those values of ``launch.simulation``
-    that it names, and ``table`` ``launch.table``, which is relative to the study file.
+    ``launch_kind`` replaces ``launch.kind``, ``hardware`` that of ``launch.simulation``, and
+    ``table`` ``launch.table``, which is relative to the study file.
     """
     study = read_study(path)
     launch, kind = study.launch, launch_kind or study.launch.kind
@@ -64,16 +64,17 @@ def plan_study(
         where = "launch" if launch_kind else f"{path}: launch.kind"
         allowed = ", ".join(registry.names(GROUP))
         raise BadInput(f"{where}: unknown launcher {kind!r}; allowed: {allowed}")
-    if simulation and kind != "simulated":
-        option = next(iter(simulation)).replace("_", "-")
-        raise BadInput(f"run: --{option} requires the launcher simulated, not {kind}")
+    if hardware is not None and kind != "simulated":
+        raise BadInput(f"run: --hardware requires the launcher simulated, not {kind}")
     if table is not None and kind != "replay":
         raise BadInput(f"run: --table requires the launcher replay, not {kind}")
     if table is None and launch.table is not None:
         table = path.parent / launch.table
     changes = {
         "kind": kind,
-        "simulation": launch.simulation.model_copy(update=dict(simulation or {})),
+        "simulation": launch.simulation.model_copy(
+            update={} if hardware is None else {"hardware": hardware}
+        ),
         "table": None if table is None else str(table),
     }
     study = study.model_copy(update={"launch": launch.model_copy(update=changes)})

@@ -114,7 +114,7 @@ def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]
         # Others may follow from an unknown key, the most from one far up.
         problems.sort(key=lambda item: (item["type"] != _UNKNOWN, len(item["loc"])))
         location = _location(problems[0])
-        first = _problem(problems[0], location, data, model)
+        first = _problem(problems[0], location, model)
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         raise BadInput(f"{_place(path, root, location)}: {first}{more}") from None
 
@@ -224,7 +224,7 @@ def _location(details: ErrorDetails) -> Location:
     return tuple(part for part in (*details["loc"], *inner) if part != "[key]")
 
 
-def _problem(details: ErrorDetails, location: Location, data: object, root: type[BaseModel]) -> str:
+def _problem(details: ErrorDetails, location: Location, root: type[BaseModel]) -> str:
     kind = details["type"]
     if kind == "value_error":
         return details["msg"].removeprefix("Value error, ")
@@ -232,7 +232,7 @@ def _problem(details: ErrorDetails, location: Location, data: object, root: type
     if kind == _UNKNOWN:
         near = nearest(str(location[-1])[:60], model.model_fields)
         return f"unknown key{near}; allowed: {', '.join(model.model_fields)}"
-    given = "nothing" if kind == "missing" else quote(_value_at(data, location))
+    given = "nothing" if kind == "missing" else quote(details["input"])
     if details["loc"] != location:
         given = f"the key {quote(location[-1])}"
     return f"given {given}; allowed: {description or details['msg']}"
@@ -257,15 +257,6 @@ def _model_in(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)
-
-
-def _value_at(data: Any, location: Location) -> object:
-    for part in location:
-        try:
-            data = data[part]
-        except (KeyError, IndexError, TypeError):
-            return data
-    return data
 
 
 def _place(path: Path, root: yaml.Node, location: Location) -> str:

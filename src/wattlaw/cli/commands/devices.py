@@ -26,12 +26,11 @@ def devices(as_json: JsonOption = False) -> int:
         return 0
     console = Console()
     console.print(_measured(meters))
-    missing = [
-        (meter.name, reason)
-        for meter in meters
-        for reason in dict.fromkeys([meter.reason, *_failures(meter.devices), *meter.problems])
-        if reason
-    ]
+    missing = []
+    for meter in meters:
+        failed = [f"{d.id}: {d.facts['failed']}" for d in meter.devices if d.facts.get("failed")]
+        reasons = dict.fromkeys([meter.reason, *failed, *meter.problems])
+        missing += [(meter.name, reason) for reason in reasons if reason]
     if missing:
         console.print(make_table(("meter", "reason"), missing, title="Not measured"))
     table = make_table(("limiter", "device"), [], title="Limits (require root or sudo)")
@@ -87,10 +86,6 @@ def _describe(device: Device) -> str:
         "shared: the energy includes that of other users" if facts.get("is_shared") else "",
     ]  # fmt: skip
     return "\n".join(filter(None, notes))
-
-
-def _failures(devices: list[Device]) -> list[str]:
-    return [f"{d.id}: {d.facts['failed']}" for d in devices if d.facts.get("failed")]
 
 
 def _ranges(state: LimitState) -> str:

@@ -18,9 +18,6 @@ def report(
         "report.html"
     ),
     figures: Annotated[Path | None, option("DIR", "Also write the figures to this folder.")] = None,
-    kinds: Annotated[
-        str, option("KINDS", "File types of the figures: png, svg, html.")
-    ] = "png,svg",
     interactive: Annotated[
         bool, option(None, "Figures with values and zoom, and tables that can be sorted.")
     ] = False,
@@ -41,7 +38,7 @@ def report(
     """Write an HTML report that works offline."""
     opened = results.open(*stores, strict=strict)
     written = opened.report(
-        output, figures=figures, kinds=kinds, template=template, sections=section or (),
+        output, figures=figures, template=template, sections=section or (),
         interactive=interactive, target=target, energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")

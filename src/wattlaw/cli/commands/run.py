@@ -43,10 +43,6 @@ def run(
         bool, typer.Option("--dry-run", help="Show the runs and their status. Run nothing.")
     ] = False,
     hardware: Annotated[str | None, option("NAME|FILE", "Cluster for --launch simulated.")] = None,
-    fail_share: Annotated[
-        float | None,
-        option("X", "Share of attempts that fail with --launch simulated.", min=0, max=1),
-    ] = None,
     table: TableOption = None,
     openmetrics: Annotated[
         Path | None, option("FILE", "A .prom file for node_exporter's textfile collector.")
@@ -57,9 +53,7 @@ def run(
     ] = None,
 ) -> int:
     """Run the missing runs of a study."""
-    loaded = studies.load_study(
-        study, launch=launch, hardware=hardware, fail_share=fail_share, table=table
-    )
+    loaded = studies.load_study(study, launch=launch, hardware=hardware, table=table)
     console = Console()
     if dry_run:
         _show(loaded.preview(store), console)

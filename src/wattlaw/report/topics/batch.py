@@ -23,8 +23,9 @@ from wattlaw.report.facets import (
     shorten_middle,
     unique_labels,
 )
+from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.energy import counted_note, energy_quantity
-from wattlaw.report.topics.measured import setting_columns, with_labels
+from wattlaw.report.topics.measured import setting_columns
 from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.labels import group_label
 
@@ -56,7 +57,7 @@ def means(findings: Findings) -> tables.Table | None:
 def targets(findings: Findings) -> tables.Table | None:
     if findings.targets is None:
         return None
-    rows = with_labels(findings.targets.settings, findings.varying_settings)
+    rows = findings.targets.settings
 
     def reached(row: dict[str, Any]) -> str:
         return f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}"
@@ -65,7 +66,7 @@ def targets(findings: Findings) -> tables.Table | None:
         "targets",
         f"Time and energy to {fmt.number(findings.targets.target, 6)}",
         [
-            *setting_columns(findings.varying_settings),
+            *setting_columns(rows, findings.varying_settings),
             tables.Column("reached by", reached),
             tables.estimate("epochs", "epochs"),
             tables.number("statistical efficiency", "statistical_efficiency"),
@@ -80,7 +81,20 @@ def targets(findings: Findings) -> tables.Table | None:
     )
 
 
-def quality_sentences(findings: Findings) -> Iterator[str]:
+def build(content: Content) -> Parts:
+    findings = content.findings
+    if findings.has_quality:
+        yield from _sentences(findings)
+        yield from content.pictures
+        yield means(findings)
+        yield targets(findings)
+    elif findings.origins_label:
+        yield f"{findings.origins_label.capitalize()} runs have no accuracy."
+    else:
+        yield "The runs were not evaluated, so their quality is not known."
+
+
+def _sentences(findings: Findings) -> Iterator[str]:
     rows = [row for row in findings.quality if len(row.means)]
     for verdict in (FALLS, NO_FALL):
         for row in rows:

@@ -1,17 +1,18 @@
 """Power caps and clocks: their effect on time and energy."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
-from wattlaw.analysis.laws.limit_effects import Limit, other_limit
+from wattlaw.analysis.laws.limit_effects import LIMITS, Limit, other_limit
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import Spec
 from wattlaw.report.facets import PANEL_COLUMNS, compared_counts, facet, panel_size
+from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.energy import counted_note
 from wattlaw.study.labels import LIMIT_NAMES, LIMIT_UNITS, limit_label
 
@@ -75,7 +76,10 @@ def effects_by_workload(findings: Findings) -> list[dict[str, Any]]:
     return table
 
 
-def limit_sentences(findings: Findings) -> Iterator[str]:
+def build(content: Content) -> Parts:
+    findings = content.findings
+    if findings.runs[list(LIMITS)].isna().all(axis=None):
+        yield "No run has a power cap or a locked clock."
     rows = effects_by_workload(findings)
     per = "workload and hardware" if "hardware" in findings.varying_settings else "workload"
     for kind, label in dict.fromkeys((row["kind"], row["label"]) for row in rows):
@@ -88,6 +92,8 @@ def limit_sentences(findings: Findings) -> Iterator[str]:
         settings = fmt.plural(sum(row["settings"] for row in same), "setting")
         medians = "median" if len(same) == 1 else f"{len(same)} medians, one per {per},"
         yield f"{text} ({medians} of {settings})."
+    yield from content.pictures
+    yield effects(findings)
 
 
 def _change_range(ratios: Iterable[float]) -> str:

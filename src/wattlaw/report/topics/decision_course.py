@@ -12,6 +12,7 @@ from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
+from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.prediction import label
 from wattlaw.study.sources import MEASURED
 
@@ -94,6 +95,12 @@ def goal_text(decision: Decision) -> str:
     instead = f" ({decision.worker}-hours replace energy)" if is_replaced else ""
     text = _GOALS.get(goal, goal).replace("GPU", decision.worker)
     return ", ".join([text + instead, *constraints])
+
+
+def build(content: Content) -> Parts:
+    yield from sentences(content.findings)
+    yield from content.pictures
+    yield expected(content.findings)
 
 
 def sentences(findings: Findings) -> Iterator[str]:

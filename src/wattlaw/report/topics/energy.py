@@ -23,6 +23,7 @@ from wattlaw.report.facets import (
     shorten_middle,
     unit_name,
 )
+from wattlaw.report.sections import BulletList, Content, Parts
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
 from wattlaw.report.topics.scaling import reference_label, relative_facets
 from wattlaw.study.labels import setting_label
@@ -106,7 +107,18 @@ def counted(findings: Findings) -> tuple[str, ...]:
     return tuple(findings.footprint.counted(str(kind)) for kind in kinds)
 
 
-def energy_sentences(findings: Findings) -> Iterator[str]:
+def build(content: Content) -> Parts:
+    findings = content.findings
+    yield from _sentences(findings)
+    if findings.energy is not None:
+        yield from content.pictures
+        yield factors(findings)
+    if findings.footprint is not None:
+        yield totals(findings)
+        yield BulletList("What carbon and cost include", counted(findings))
+
+
+def _sentences(findings: Findings) -> Iterator[str]:
     if findings.energy is None:
         why = "no meter was available. measure.assume_cpu_w gives an estimate, marked as such."
         if findings.sources_label == "imported":

@@ -14,6 +14,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
 from wattlaw.report.charts import COLOURS, INK
 from wattlaw.report.facets import unique_labels
+from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.verdict import KINDS, roles
 from wattlaw.study.labels import layout_label, setting_label
 from wattlaw.study.sources import MEASURED
@@ -183,16 +184,8 @@ def _layers(
         "description": charts.field("tip", "nominal"),
         "tooltip": charts.field("tip", "nominal"),
     }
-    legend = {"title": None, "orient": "bottom", "columns": 3}
-    colour, shape = (
-        charts.field(
-            "line", "nominal", legend=legend,
-            scale={"domain": list(marks), "range": [look[at] for look in marks.values()]},
-        )
-        for at in (0, 1)
-    )  # fmt: skip
     is_best, is_timed = frame["line"].isin(_RECOMMENDED), frame["text"] != ""
-    mark = {**places, "color": colour, "shape": shape}
+    mark = {**places, **charts.look_styles(marks, 3)}
     predicted = frame["status"] == "predicted"
     layers: list[tuple[pd.Series, str, Spec, Spec]] = [
         (is_timed & ~predicted, "rect", cell, {"stroke": "#777777"}),
@@ -214,3 +207,8 @@ def _layers(
         for chosen, kind, encoding, style in layers
         if chosen.any()
     ]
+
+
+def build(content: Content) -> Parts:
+    yield from sentences(content.findings)
+    yield from content.pictures

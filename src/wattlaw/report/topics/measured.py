@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -29,13 +30,13 @@ def joule_scale(rows: pd.DataFrame) -> tuple[float, str]:
 
 
 def settings(findings: Findings) -> tables.Table | None:
-    cells = with_labels(findings.settings, findings.varying_settings)
+    cells = findings.settings
     (size, unit), of = joule_scale(cells), unit_name(cells)
     seconds, time_unit = fmt.choose_unit(cells["time_s"], fmt.TIME_UNITS)
     if of == "unit":
         seconds, time_unit = 1.0, "s"
     columns = [
-        *setting_columns(findings.varying_settings),
+        *setting_columns(cells, findings.varying_settings),
         tables.number("local batch", "local_batch", 9),
         tables.number("runs", "n"),
         tables.scaled(f"{time_unit} per {of}", "time_s", seconds),
@@ -55,7 +56,7 @@ def settings(findings: Findings) -> tables.Table | None:
         "warm-up, without evaluation. An interval is where the mean would be on other days and "
         f"nodes.{_spread_note(cells)}{interruption_note(findings)}",
         command="wattlaw export STORE settings -o settings.csv",
-        rank=lambda row: int(row["_limits"]),
+        rank=lambda row: sum(fmt.known(row[name]) for name in LIMITS),
     )
 
 
@@ -83,7 +84,21 @@ def interruption_note(findings: Findings) -> str:
     return f" Left out: {fmt.plural(count, 'training window')} during or after an interruption."
 
 
-def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
+def setting_columns(rows: pd.DataFrame, differing: Sequence[str]) -> list[tables.Column]:
+    """Return columns of what differs between settings: caps with unit, options cut short."""
+    options = {name: differing_options(rows[name]) for name in {*JSON_COLUMNS} & {*differing}}
+
+    def label(row: dict[str, Any], name: str) -> str:
+        value = row[name]
+        if name == "layout":
+            return run_layout(row) or fmt.MISSING
+        if name in options:
+            known = options[name]
+            return setting_label("options", known[value]) if value in known else fmt.MISSING
+        if name in LIMITS:
+            return f"{value:g} {LIMIT_UNITS[name]}" if fmt.known(value) else "none"
+        return value if isinstance(value, str) else fmt.number(value)
+
     others = {
         name.removesuffix("_w").removesuffix("_mhz").replace("_", " "): name
         for name in differing
@@ -91,31 +106,10 @@ def setting_columns(differing: Sequence[str]) -> list[tables.Column]:
     }
     return [
         tables.text("workload", "workload"),
-        *(tables.text(heading, name) for heading, name in others.items()),
+        *(tables.text(heading, partial(label, name=name)) for heading, name in others.items()),
         tables.number("N", "gpus"),
         tables.number("global batch", "global_batch", 9),
     ]
-
-
-def with_labels(rows: pd.DataFrame, differing: Sequence[str]) -> pd.DataFrame:
-    """Return rows whose settings that differ are text: caps with unit, options cut short."""
-
-    def label(name: str, value: Any, options: dict[str, str]) -> str:
-        if name in JSON_COLUMNS:
-            return setting_label("options", options[value]) if value in options else fmt.MISSING
-        if name in LIMITS:
-            return f"{value:g} {LIMIT_UNITS[name]}" if fmt.known(value) else "none"
-        return value if isinstance(value, str) else fmt.number(value)
-
-    labels = {}
-    for name in differing:
-        if name == "layout":
-            labels[name] = [run_layout(row) or fmt.MISSING for row in rows.to_dict("records")]
-        elif name != "workload":
-            options = differing_options(rows[name]) if name in JSON_COLUMNS else {}
-            labels[name] = [label(name, value, options) for value in rows[name]]
-    limits = rows[[name for name in LIMITS if name in rows]]
-    return rows.assign(**labels, _limits=limits.notna().sum(axis=1))
 
 
 def worker_noun(findings: Findings) -> str:

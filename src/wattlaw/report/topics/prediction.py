@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
@@ -15,6 +15,7 @@ from wattlaw.analysis.advise.option import Quantity
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import MAX_PANELS, panel_size, unique_labels
+from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.labels import LIMIT_UNITS, layout_label, limit_label
@@ -145,7 +146,8 @@ def _listed(values: tuple[int, ...]) -> str:
     return ", ".join(map(str, values))
 
 
-def sentences(findings: Findings) -> Iterator[str]:
+def build(content: Content) -> Parts:
+    findings = content.findings
     checks = [check for overview in findings.predictions for check in overview.checks]
     if checks:
         error = median(abs(check.error) for check in checks)
@@ -155,6 +157,8 @@ def sentences(findings: Findings) -> Iterator[str]:
             f"most with a median error of {fmt.percent(error, 2)}; {inside} of "
             f"{fmt.plural(len(checks), 'setting')} are in the 90 % interval."
         )
+    yield from content.pictures
+    yield check(findings)
 
 
 def check(findings: Findings) -> tables.Table | None:

@@ -21,7 +21,7 @@ from wattlaw.report.facets import (
     fixed_dataset,
     mean_and_sd,
 )
-from wattlaw.report.sections import added_sections
+from wattlaw.report.sections import Content, Parts, added_sections
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.study.labels import group_label
 
@@ -130,9 +130,10 @@ def speedups(findings: Findings) -> tables.Table | None:
     )
 
 
-def scaling_sentences(findings: Findings) -> Iterator[str]:
-    noun = worker_noun(findings)
-    for fit in main_fits(findings):
+def build(content: Content) -> Parts:
+    findings = content.findings
+    noun, quoted = worker_noun(findings), main_fits(findings)
+    for fit in quoted:
         yield _law(fit, noun) + _fastest(findings, fit, noun)
     if findings.fits.laws:
         refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
@@ -149,11 +150,11 @@ def scaling_sentences(findings: Findings) -> Iterator[str]:
             f"error of {fmt.percent(errors.median(), 2)} and at most "
             f"{fmt.percent(errors.max(), 2)} ({len(errors)} series)."
         )
-
-
-def breakpoint_sentences(findings: Findings) -> Iterator[str]:
-    quoted = main_fits(findings)
     yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
+    if findings.speedups["gpus"].nunique() > 1:
+        yield from content.pictures
+    yield exponents(findings)
+    yield speedups(findings)
 
 
 def breakpoints(fits: Iterable[Fit]) -> Iterator[str]:
@@ -236,14 +237,6 @@ def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def epoch_time(findings: Findings) -> Spec | None:
-    return _epoch_times(findings, facet(findings.unlimited_series))
-
-
-def epoch_time_by_limit(findings: Findings, limit: Limit) -> Spec | None:
-    return _epoch_times(findings, facets_by_limit(findings.series, limit))
-
-
 def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
     """Return series that differ in one limit alone, a panel per family and a line per limit."""
     rows = fixed_dataset(series)
@@ -253,7 +246,11 @@ def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
     return facet(rows[limits > 1], [*PANEL_COLUMNS, *columns], [limit], one_panel=False)
 
 
-def _epoch_times(findings: Findings, facets: Facets) -> Spec | None:
+def epoch_time(findings: Findings, limit: Limit | None = None) -> Spec | None:
+    """Draw the series without limits, or those that differ in one limit alone."""
+    facets = facet(findings.unlimited_series)
+    if limit is not None:
+        facets = facets_by_limit(findings.series, limit)
     if facets.rows.empty:
         return None
     laws = _law_lines(findings, facets)

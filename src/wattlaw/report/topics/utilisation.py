@@ -1,7 +1,5 @@
 """GPU utilisation: mean, variation over a run, and joint distribution of SM and memory."""
 
-from collections.abc import Iterator
-
 import pandas as pd
 
 from wattlaw.analysis.findings import Findings
@@ -20,6 +18,7 @@ from wattlaw.report.facets import (
     fixed_dataset,
     shorten_middle,
 )
+from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.scaling import facets_by_limit
 
 _PANEL_SIZE = 215
@@ -30,13 +29,14 @@ _MEAN = ["sm_util_mean", "mem_util_mean"]
 _CV = ["sm_util_cv", "mem_util_cv"]
 
 
-def sentences(findings: Findings) -> Iterator[str]:
+def build(content: Content) -> Parts:
     for name, column in (("SM", "sm_util_mean"), ("Memory", "mem_util_mean")):
-        shares = findings.settings[column].dropna()
+        shares = content.findings.settings[column].dropna()
         if len(shares):
             low, high = fmt.percent(shares.min(), 2), fmt.percent(shares.max(), 2)
             text = low if low == high else f"{low} to {high}"
             yield f"{name} utilisation is {text} (means of settings)."
+    yield from content.pictures
 
 
 def mean(findings: Findings) -> Spec | None:

@@ -15,7 +15,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import COLOURS, FAINT
 from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
-from wattlaw.report.sections import Answer, BulletList
+from wattlaw.report.sections import Answer, BulletList, Content, Parts
 from wattlaw.report.topics import advice_text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.study.labels import group_label
@@ -60,6 +60,15 @@ KINDS: dict[str, tuple[str, str, int]] = {
 }  # fmt: skip
 #: Settings that are drawn of a workload, and workloads.
 _MAX_SETTINGS, _MAX_PANELS = 150, 6
+
+
+def build(content: Content) -> Parts:
+    advices = content.findings.advice
+    yield from answers(advices, content.findings.advice_refusals)
+    compared, changing = table(advices), what_changes(content.findings)
+    several = len(advices) > 1
+    yield from (compared, *content.pictures, changing) if several else (changing, *content.pictures)
+    yield None if several else compared
 
 
 def answers(
@@ -285,17 +294,7 @@ def _layers(
     )
     x = charts.x_axis("time", time, times, log=True)
     y = charts.y_axis("energy", spent, energies, log=True)
-    legend = {"title": None, "orient": "bottom", "columns": 4}
-    colour, shape = (
-        charts.field(
-            "line",
-            "nominal",
-            legend=legend,
-            scale={"domain": list(kinds), "range": [look[at] for look in kinds.values()]},
-        )
-        for at in (0, 1)
-    )
-    styles = {"color": colour, "shape": shape}
+    styles = charts.look_styles(kinds, 4)
     front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
     predicted = table[table["line"] == _PREDICTED]
     certain = table[table["line"].isin([_FRONT, _TIE, _BASE, LARGER_BATCH])]
@@ -311,10 +310,11 @@ def _layers(
     if len(predicted):
         box = {
             "x": x | {"field": "time_low"}, "x2": {"field": "time_high"},
-            "y": y | {"field": "energy_low"}, "y2": {"field": "energy_high"}, "color": colour,
+            "y": y | {"field": "energy_low"}, "y2": {"field": "energy_high"},
+            "color": styles["color"],
         }  # fmt: skip
         layers.append(charts.layer(predicted, "rect", box, opacity=0.1))
-    joined = {"x": x, "y": y, "color": colour}
+    joined = {"x": x, "y": y, "color": styles["color"]}
     return [
         *layers,
         charts.layer(front.assign(line=_FRONT), "line", joined, strokeWidth=1.4),
