@@ -144,12 +144,15 @@ GROUPS: dict[str, dict[str, Prior]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Priors:
     """Means and standard deviations that replace the defaults, and where they come from."""
 
     values: Mapping[str, tuple[float, float]]
     source: str = "weak defaults"
+
+    def __hash__(self) -> int:  # equal priors have the same cached fit
+        return hash((frozenset(self.values.items()), self.source))
 
     def apply(self, name: str, prior: Prior) -> Prior:
         if name not in self.values:

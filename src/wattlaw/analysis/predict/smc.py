@@ -131,10 +131,10 @@ class _Mixture:
     @cached_property
     def _whitening(self) -> tuple[Floats, Floats, Floats]:
         """Return what makes rows independent for each distribution, and the logs of densities."""
-        inverses = np.linalg.inv(self.roots)
-        at_mean = (inverses @ self.means[..., None])[..., 0]
+        inverses = np.linalg.inv(self.roots).transpose(0, 2, 1)
+        at_means = (self.means[:, None] @ inverses)[:, 0]
         logs = np.log(self.shares) + np.log(np.diagonal(inverses, 0, 1, 2)).sum(1)
-        return inverses.reshape(-1, self.means.shape[1]).T, at_mean, logs
+        return inverses, at_means, logs
 
     def draws(self, dice: np.random.Generator, count: int) -> Floats:
         which = dice.choice(len(self.means), size=count, p=self.shares)
@@ -144,10 +144,12 @@ class _Mixture:
         return normals
 
     def log_density(self, rows: Floats) -> Floats:
-        inverses, at_mean, logs = self._whitening
-        scaled = (rows @ inverses).reshape(len(rows), *at_mean.shape) - at_mean
-        squares = np.einsum("ijk,ijk->ij", scaled, scaled)
-        return np.asarray(np.logaddexp.reduce(logs - 0.5 * squares, axis=1))
+        inverses, at_means, logs = self._whitening
+        squares = np.empty((len(logs), len(rows)))
+        for index, (inverse, at_mean) in enumerate(zip(inverses, at_means, strict=True)):
+            scaled = rows @ inverse - at_mean
+            squares[index] = np.einsum("ij,ij->i", scaled, scaled)
+        return np.asarray(np.logaddexp.reduce(logs[:, None] - 0.5 * squares, axis=0))
 
 
 def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
