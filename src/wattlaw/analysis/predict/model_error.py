@@ -131,11 +131,11 @@ class Errors(NamedTuple):
 class _Sizes(NamedTuple):
     """Standard deviations in logs."""
 
-    placement: float
-    load: float
-    both: float
-    own: float
-    noise: float
+    placement: float | Floats
+    load: float | Floats
+    both: float | Floats
+    own: float | Floats
+    noise: float | Floats
 
 
 class _Parts(NamedTuple):
@@ -240,9 +240,9 @@ def _choose(
     few = _few(residuals.shape[1])
     near = _Parts(*(part[np.ix_(few, few)] for part in parts))
     shown = np.ascontiguousarray(residuals[:, few].T)
-    covariances = [
-        near.covariance(each) + np.diag((each.noise * shares[few]) ** 2 + 1e-9) for each, _ in sizes
-    ]
+    every = _Sizes(*np.array([each for each, _ in sizes]).T[..., None, None])
+    own = (every.noise * shares[few]) ** 2 + 1e-9
+    covariances = near.covariance(every) + own * np.eye(few.size)
     roots = np.linalg.cholesky(covariances)
     inverses = np.linalg.inv(roots)
     constants = np.log([weight for _, weight in sizes])

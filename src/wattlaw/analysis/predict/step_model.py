@@ -120,7 +120,8 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         waiting = (static + clocked * talk_w) / share
         idle = reference.power_w * values["power"] * (static + clocked * idle_w)
     parts = compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts, waiting, idle
-    return Step(*(None if part is None else part.T for part in (*parts, total_s)))
+    turned = (None if part is None else part.T for part in (*parts, total_s))
+    return Step(*turned)  # type: ignore[arg-type]
 
 
 def _share(values: Parameters, name: str) -> Floats:
