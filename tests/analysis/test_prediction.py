@@ -123,7 +123,7 @@ class TestInference:
             expected += density.logpdf(residual[0, session])
             at_zero += density.logpdf(np.zeros(load.size))
         both = np.stack([residual[0], np.zeros(5)])
-        found = grouped_t(both, noise, shared, np.array([0, 3]))
+        found = grouped_t(both, noise, shared, np.repeat(np.eye(2), [3, 2], axis=0))
         assert found[0] - found[1] == pytest.approx(expected - at_zero)
 
     def test_the_fixed_time_of_an_epoch_is_learned_from_epochs_of_several_lengths(self):

@@ -79,17 +79,15 @@ def _spread(
 ) -> Iterator[Candidate]:
     """Yield cheap runs, each as different as possible: they show how smooth the error is."""
     cheap = _up_to(_FREE, order, works)
-    places = {item: _place(item) for item in (*seen, *(each.setting for each in cheap))}
-    known = [places[item] for item in dict.fromkeys(seen)]
+    places = np.array([_place(item.setting) for item in cheap])
+    known = [_place(item) for item in dict.fromkeys(seen)]
     while cheap and len(known) < _FEWEST:
-        apart = [
-            min(np.abs(places[item.setting] - other).sum() for other in known) for item in cheap
-        ]
-        if max(apart) <= 0:
+        apart = np.abs(places[:, None] - known).sum(2).min(1)
+        if apart.max() <= 0:
             return
-        chosen = cheap.pop(int(np.argmax(apart)))
-        known.append(places[chosen.setting])
-        yield chosen
+        chosen = int(apart.argmax())
+        known.append(places[chosen])
+        yield cheap[chosen]
 
 
 def _place(setting: Setting) -> Floats:

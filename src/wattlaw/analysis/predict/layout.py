@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from statistics import NormalDist
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +50,31 @@ class Reference:
         )
 
 
+class Paths(NamedTuple):
+    """What the time of an all-reduce in the largest node and between nodes depends on."""
+
+    inside: Floats  # the volume on a ring
+    inside_hops: Floats
+    between: Floats
+    between_hops: Floats
+    log_sharing: Floats
+    log_contention: Floats
+    is_on_two: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, gpus: Floats, nodes: Floats, most: Floats, sharing: Floats) -> "Paths":
+        # Three nodes are the fewest that share a network; two are a case of their own.
+        return cls(
+            2 * (most - 1) / most,
+            np.minimum(most - 1, 2 * np.log2(most)),
+            2 * (gpus - 1) / gpus * (nodes > 1),
+            np.minimum(nodes - 1, 2 * np.log2(nodes)),
+            np.log(sharing),
+            np.log(np.maximum(nodes, 3.0) / 3.0),
+            nodes == 2,
+        )
+
+
 @dataclass(frozen=True)
 class Layout:
     """Settings as arrays; the attributes have one value for each setting."""
@@ -70,6 +95,15 @@ class Layout:
     epoch_steps: Floats  # over which the fixed time of an epoch is divided; inf without it
 
     @cached_property
+    def columns(self) -> "Layout":
+        """The same settings, with attributes of shape (settings, 1)."""
+        return self.only((slice(None), None))
+
+    @cached_property
+    def has_limits(self) -> bool:
+        return bool(np.isfinite([self.power_limit_w, self.clock_limit_mhz]).any())
+
+    @cached_property
     def has_epochs(self) -> bool:
         return bool(np.isfinite(self.epoch_steps).any())
 
@@ -88,6 +122,10 @@ class Layout:
     @cached_property
     def has_every_batch(self) -> bool:
         return bool(self.has_batch.all())
+
+    @cached_property
+    def paths(self) -> "Paths":
+        return Paths.of(self.gpus, self.nodes, self.most_on_node, self.sharing)
 
     @cached_property
     def kinds(self) -> tuple["Layout", npt.NDArray[np.int64]]:
@@ -147,7 +185,7 @@ class Layout:
         layout = cls.of([item.setting for item in observations], reference)
         return replace(layout, epoch_steps=np.array(steps))
 
-    def only(self, chosen: npt.NDArray[np.bool_ | np.int64]) -> "Layout":
+    def only(self, chosen: Any) -> "Layout":
         arrays = {
             item.name: getattr(self, item.name)[chosen]
             for item in fields(self)

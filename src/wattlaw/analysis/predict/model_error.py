@@ -15,7 +15,6 @@ Wilson et al. 2021, jmlr.org/papers/v22/20-1260.html).
 """
 
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import NamedTuple
 
@@ -132,23 +131,20 @@ class Errors(NamedTuple):
 class _Sizes(NamedTuple):
     """Standard deviations in logs."""
 
-    placement: float
-    load: float
-    both: float
-    own: float
-    noise: float
+    placement: float | Floats
+    load: float | Floats
+    both: float | Floats
+    own: float | Floats
+    noise: float | Floats
 
 
-@dataclass(frozen=True)
-class _Parts:
+class _Parts(NamedTuple):
+    """Covariances."""
+
     placement: Floats
     load: Floats
     own: Floats
-    luck: Floats  # covariances
-
-    def of(self, chosen: Indices) -> "_Parts":
-        matrices = (self.placement, self.load, self.own, self.luck)
-        return _Parts(*(matrix[np.ix_(chosen, chosen)] for matrix in matrices))
+    luck: Floats
 
     def covariance(self, sizes: _Sizes) -> Floats:
         return (
@@ -196,25 +192,26 @@ def draw_errors(
         (own[:seen, None] == own).astype(float),
         (place[:seen, None] == place) * spread[:seen, None] * spread,
     )
-    observed = every.of(np.arange(seen))
     sizes = [_sizes(each, usual, noise) for each in product(*_SIZES)]
     shares = [
         1 / np.sqrt(item.gpus) if is_mean_of_gpus else np.ones(len(item.gpus)) for item in layouts
     ]
-    chosen = _choose(observed, sizes, shares[0], residuals, dice)
+    chosen = _choose(every, sizes, shares[0], residuals, dice)
     parts = _prior_draws(placement, load, own, len(residuals), dice)
     shared = spread * dice.standard_normal((len(residuals), int(place.max()) + 1))[:, place]
-    errors = np.empty((len(residuals), rows.shape[0] - seen))
-    for index in np.unique(chosen):
-        at = chosen == index
-        each = sizes[index][0]
-        drawn = sum(width * part[at] for width, part in zip(each[:4], parts, strict=True))
-        drawn = drawn + shared[at]
-        missed = each.noise * shares[0] * dice.standard_normal((int(at.sum()), seen))
-        matrix = observed.covariance(each) + np.diag((each.noise * shares[0]) ** 2)
-        weights = np.linalg.solve(matrix, every.covariance(each)[:, seen:])
-        errors[at] = drawn[:, seen:] + (residuals[at] - drawn[:, :seen] - missed) @ weights
-    return errors, shares[1] * float(np.median([sizes[index][0].noise for index in chosen]))
+    *widths, noises = np.array([each for each, _ in sizes])[chosen].T[:, :, None]
+    drawn = sum(width * part for width, part in zip(widths, parts, strict=True)) + shared
+    order = np.argsort(chosen, kind="stable")
+    missed = np.empty((len(residuals), seen))
+    missed[order] = dice.standard_normal(missed.shape)
+    missed = residuals - drawn[:, :seen] - noises * shares[0] * missed
+    errors = drawn[:, seen:]
+    for at in np.split(order, np.flatnonzero(np.diff(chosen[order])) + 1):
+        each = sizes[chosen[at[0]]][0]
+        covariance = every.covariance(each)
+        matrix = covariance[:, :seen] + np.diag((each.noise * shares[0]) ** 2)
+        errors[at] += missed[at] @ np.linalg.solve(matrix, covariance[:, seen:])
+    return errors, shares[1] * float(np.median(noises))
 
 
 def _few(count: int) -> Indices:
@@ -241,10 +238,11 @@ def _choose(
     dice: np.random.Generator,
 ) -> Indices:  # fmt: skip
     few = _few(residuals.shape[1])
-    near, shown = parts.of(few), np.ascontiguousarray(residuals[:, few].T)
-    covariances = [
-        near.covariance(each) + np.diag((each.noise * shares[few]) ** 2 + 1e-9) for each, _ in sizes
-    ]
+    near = _Parts(*(part[np.ix_(few, few)] for part in parts))
+    shown = np.ascontiguousarray(residuals[:, few].T)
+    every = _Sizes(*np.array([each for each, _ in sizes]).T[..., None, None])
+    own = (every.noise * shares[few]) ** 2 + 1e-9
+    covariances = near.covariance(every) + own * np.eye(few.size)
     roots = np.linalg.cholesky(covariances)
     inverses = np.linalg.inv(roots)
     constants = np.log([weight for _, weight in sizes])

@@ -159,7 +159,7 @@ def step(values: Values, parallel: Parallel, scale: Scale) -> Step:
         watts = top_w * (active_w * busy + waiting_w * (1 - busy))
         waiting, idle = top_w * waiting_w / watts, top_w * waiting_w
     return Step(compute_s, bubble_s, communication_s, _NONE, communication_s / total_s, watts,
-                waiting, idle, _NONE)  # fmt: skip
+                waiting, idle, total_s)  # fmt: skip
 
 
 def _kernels(

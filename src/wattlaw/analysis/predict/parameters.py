@@ -35,19 +35,18 @@ class Prior:
 
 class Transformation:
     def __init__(self, priors: Sequence[Prior]) -> None:
-        self.mean = np.array([prior.mean for prior in priors])
-        self.sd = np.array([prior.sd for prior in priors])
+        self.mean = np.array([[prior.mean] for prior in priors])
+        self.sd = np.array([[prior.sd] for prior in priors])
         scales = np.array([prior.scale for prior in priors])
-        self.plain, self.logit = scales == "plain", scales == "logit"
-        self.above = np.where(scales == "above_1", 1.0, 0.0)
+        self.plain, self.logit = (scales[:, None] == name for name in ("plain", "logit"))
+        self.above = np.where(scales == "above_1", 1.0, 0.0)[:, None]
 
     def values(self, normals: Floats) -> Floats:
         """Return the parameters for standard normal numbers, shape (draws, parameters)."""
-        raw = self.mean + self.sd * normals
+        raw = self.mean + self.sd * np.ascontiguousarray(normals.T)
         values: Floats = np.exp(raw)
-        values[:, self.logit] /= 1 + values[:, self.logit]
-        values[:, self.plain] = raw[:, self.plain]
-        return values + self.above
+        np.divide(values, 1 + values, out=values, where=self.logit)
+        return (np.where(self.plain, raw, values) + self.above).T
 
 
 LN = np.log
@@ -145,12 +144,15 @@ GROUPS: dict[str, dict[str, Prior]] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Priors:
     """Means and standard deviations that replace the defaults, and where they come from."""
 
     values: Mapping[str, tuple[float, float]]
     source: str = "weak defaults"
+
+    def __hash__(self) -> int:  # equal priors have the same cached fit
+        return hash((frozenset(self.values.items()), self.source))
 
     def apply(self, name: str, prior: Prior) -> Prior:
         if name not in self.values:

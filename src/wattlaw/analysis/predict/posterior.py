@@ -2,10 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import cached_property, lru_cache, partial
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.analysis.predict import beyond, model_error, parameters
 from wattlaw.analysis.predict.layout import Layout, Reference
@@ -55,15 +54,14 @@ class Posterior:
         overhead: Floats = self.values["compute"] * self.values["epoch_overhead"]
         return self.reference.compute_s * overhead[:, 0]
 
-    @property
+    @cached_property
     def misfit(self) -> float:
         """Return what the model typically misses of the measured step times, in logs.
 
         Repeats of a setting count as their mean, so that the noise of runs is not taken for it. Of
         a run of few steps, what it misses counts relative to what it may miss by chance.
         """
-        seen = [item.setting for item in self.observations]
-        fitted, _, _ = self._steps(seen, self.observations)
+        seen, (fitted, _, _) = [item.setting for item in self.observations], self._fitted
         missed = np.log([item.healthy_step_s for item in self.observations]) - np.log(fitted.step_s)
         missed *= model_error.TIME_ERROR / np.hypot(model_error.TIME_ERROR, self._time_errors)
         by_setting: dict[Setting, list[float]] = {}
@@ -115,7 +113,7 @@ class Posterior:
             return replace(self, values=thin).means(settings, noise=noise)
         steps, _, luck = self._steps(settings)
         seen = [item.setting for item in self.observations]
-        fitted, own, luck_seen = self._steps(seen, self.observations)
+        fitted, own, luck_seen = self._fitted
         layouts = (
             Layout.of_observations(self.observations, self.reference),
             Layout.of(settings, self.reference),
@@ -154,21 +152,23 @@ class Posterior:
         )  # fmt: skip
         return times, time_noise, steps.power_w * np.exp(errors), power_noise
 
-    def _steps(
-        self, settings: Sequence[Setting], observations: Sequence[Observation] = ()
-    ) -> tuple[Step, Floats, Floats]:
+    @cached_property
+    def _fitted(self) -> tuple[Step, Floats, Floats]:
+        layout = Layout.of_observations(self.observations, self.reference)
+        return self._with_scales(layout, self.values)
+
+    def _steps(self, settings: Sequence[Setting]) -> tuple[Step, Floats, Floats]:
+        layout, values = Layout.of(settings, self.reference), self.values
+        seen = Layout.of_observations(self.observations, self.reference)
+        factor = beyond.narrowing(seen, layout, self.draws, self.seed)
+        volumes = {name: values[name] * factor for name in beyond.NARROWED if name in values}
+        return self._with_scales(layout, values | volumes)
+
+    def _with_scales(self, layout: Layout, values: Parameters) -> tuple[Step, Floats, Floats]:
         """Return noise-free steps, the noise of a run, and what an allocation of nodes adds.
 
         Both are standard deviations in logs, shape (draws, settings).
         """
-        layout, values = Layout.of(settings, self.reference), self.values
-        if observations:
-            layout = Layout.of_observations(observations, self.reference)
-        else:
-            seen = Layout.of_observations(self.observations, self.reference)
-            factor = beyond.narrowing(seen, layout, self.draws, self.seed)
-            volumes = {name: values[name] * factor for name in beyond.NARROWED if name in values}
-            values = values | volumes
         steps = step(values, layout, power=self.has_power)
         noise, shared = scales(values, layout, steps)
         luck = np.sqrt(np.maximum(shared**2 - self.values["session"] ** 2, 0.0))
@@ -258,8 +258,9 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
         noise = np.where(layout.has_batch, noise, np.hypot(noise, values["batch_noise"]))
     shared: Floats = values["session"]
     if layout.has_between:
-        spread = values["allocation"] * ((layout.nodes > 1) | ~layout.is_placed)
-        shared = np.hypot(shared, spread * steps.communication_weight)
+        is_between = (layout.nodes > 1) | ~layout.is_placed
+        allocation = values["allocation"] * (is_between * steps.communication_weight)
+        shared = np.sqrt(shared**2 + allocation**2)
     return noise, shared
 
 
@@ -288,12 +289,11 @@ def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
 class _Data:
     layout: Layout
     log_time: Floats
-    time_errors: Floats  # of each run's own mean, in logs
+    time_errors: Floats  # of each run's own mean and of the model, in logs; one if all are equal
     log_power: Floats | None  # nan where not measured
     power_errors: model_error.Errors  # of the measured powers
-    sessions: npt.NDArray[np.int64]  # the first observation of each
-    parts: Floats  # seconds of each of ``PARTS`` (row), nan where not measured
-    part_errors: Floats  # their standard deviations
+    sessions: Floats  # 1 for the observations (rows) of each, else 0
+    parts: dict[str, Floats]  # seconds of those of ``PARTS`` that were measured, nan where not
     part_weights: Floats
 
     @classmethod
@@ -307,16 +307,19 @@ class _Data:
         layout = Layout.of_observations(observations, reference)
         powers = np.array([item.power_per_gpu_w or np.nan for item in observations])
         times = np.array([item.healthy_step_s for item in observations])
-        parts = np.array([[getattr(item, name) for item in observations] for name in PARTS], float)
+        parts = {
+            name: np.array([getattr(item, name) for item in observations], float) for name in PARTS
+        }
+        own = np.array([item.time_error for item in observations])
+        errors = np.hypot(own[:1] if np.ptp(own) == 0 else own, model_error.TIME_ERROR)
         return cls(
             layout,
             np.log(times),
-            np.array([item.time_error for item in observations]),
+            errors,
             None if np.isnan(powers).all() else np.log(powers),
             model_error.Errors.of(layout.only(~np.isnan(powers)), model_error.POWER_ERROR),
-            np.cumsum([0, *sizes[:-1]]),
-            parts,
-            np.hypot(_PART_ERROR[0] * parts, _PART_ERROR[1] * times),
+            np.repeat(np.eye(len(sizes)), sizes, axis=0),
+            {name: seconds for name, seconds in parts.items() if not np.isnan(seconds).all()},
             model_error.independence(layout),
         )
 
@@ -329,41 +332,34 @@ def _log_likelihood(
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
-    noise = np.hypot(np.hypot(noise, data.time_errors), model_error.TIME_ERROR)
+    noise = np.sqrt(noise**2 + data.time_errors**2)
     total = grouped_t(residual, noise, shared, data.sessions)
     if data.log_power is not None and steps.power_w is not None:
         measured = ~np.isnan(data.log_power)
         residual = (data.log_power - np.log(steps.power_w))[:, measured]
         total = total + data.power_errors.log_density(residual)
-    for index, name in enumerate(PARTS):
-        known = ~np.isnan(data.parts[index])
-        if known.any():
-            part: Floats = getattr(steps, name)
-            if name == "communication_s":  # with the wait for the slowest rank, if not known
-                part = part + steps.waiting_s * np.isnan(data.parts[PARTS.index("waiting_s")])
-            residual = (data.parts[index] - part)[:, known]
-            tail = np.log1p((residual / data.part_errors[index, known]) ** 2 / FREEDOM)
-            total = total - (FREEDOM + 1) / 2 * tail @ data.part_weights[known]
+    for name, seconds in data.parts.items():
+        known, part = ~np.isnan(seconds), getattr(steps, name)
+        if name == "communication_s":  # with the wait for the slowest rank, if not known
+            part = part + steps.waiting_s * np.isnan(data.parts.get("waiting_s", np.nan))
+        errors = np.hypot(_PART_ERROR[0] * seconds, _PART_ERROR[1] * np.exp(data.log_time))
+        tail = np.log1p(((seconds - part) / errors)[:, known] ** 2 / FREEDOM)
+        total = total - (FREEDOM + 1) / 2 * tail @ data.part_weights[known]
     return np.where(np.isfinite(total), total, -1e300)
 
 
-def grouped_t(
-    residual: Floats, noise: Floats, shared: Floats, sessions: npt.NDArray[np.int64]
-) -> Floats:
+def grouped_t(residual: Floats, noise: Floats, shared: Floats, sessions: Floats) -> Floats:
     """Return the log density, up to a constant, of multivariate t residuals.
 
     Within a session the scale matrix is diag(noise^2) + shared shared^T, inverted by the
-    Sherman-Morrison formula. ``sessions`` has the first column of each.
+    Sherman-Morrison formula. ``sessions`` has a column for each, with 1 for its observations.
     """
-
-    def total(values: Floats) -> Floats:
-        return np.add.reduceat(values, sessions, axis=1)
-
     shape = residual.shape
     scaled, load = residual / noise, np.broadcast_to(shared / noise, shape)
-    squares, cross, loads = total(scaled**2), total(scaled * load), total(load**2)
+    squares, cross, loads = (part @ sessions for part in (scaled**2, scaled * load, load**2))
     distance = squares - cross**2 / (1 + loads)
-    sizes = np.diff([*sessions, shape[1]])
-    tails = (FREEDOM + sizes) / 2 * np.log1p(distance / FREEDOM) + 0.5 * np.log1p(loads)
-    result: Floats = -tails.sum(1) - np.broadcast_to(np.log(noise), shape).sum(1)
+    tails = (FREEDOM + sessions.sum(0)) / 2 * np.log(1 + distance / FREEDOM) + 0.5 * np.log(
+        1 + loads
+    )
+    result: Floats = -tails.sum(1) - np.log(noise).sum(1) * (shape[1] / noise.shape[1])
     return result

@@ -16,6 +16,7 @@ keeps its prior. Many exact observations are as easy as few, because the particl
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -108,45 +109,47 @@ class _State:
 class _Mixture:
     """The standard normal prior, and normal distributions around modes in equal shares."""
 
-    means: tuple[Floats, ...]
-    roots: tuple[Floats, ...]  # lower triangular, of the covariances
-    inverses: tuple[Floats, ...]  # of the transposed roots
+    means: Floats  # shape (distributions, parameters)
+    roots: Floats  # lower triangular, of the covariances
+    shares: Floats
 
     @classmethod
     def around(cls, log_density: LogLikelihood, modes: Sequence[Floats]) -> "_Mixture":
         """Return the mixture, with the curvature at each mode but nowhere wider than the prior."""
-        roots = []
-        steps = _DELTA * np.eye(modes[0].size)
+        one = np.eye(modes[0].size)
+        roots = [one]
+        steps = _DELTA * one
         for mode in modes:
             above, below = (_gradients(log_density, mode + move) for move in (steps, -steps))
             slopes = (above - below) / (2 * _DELTA)
             values, vectors = np.linalg.eigh(-(slopes + slopes.T) / 2)
             spread = (vectors * (_WIDER**2 / np.maximum(values, 1.0))) @ vectors.T
             roots.append(np.linalg.cholesky(spread))
-        one = np.eye(modes[0].size)
-        inverses = [np.linalg.inv(root).T for root in roots]
-        return cls((one[0] * 0, *modes), (one, *roots), (one, *inverses))
+        shares = np.array([_PRIOR_SHARE, *[(1 - _PRIOR_SHARE) / len(modes)] * len(modes)])
+        return cls(np.array([one[0] * 0, *modes]), np.array(roots), shares)
 
-    @property
-    def shares(self) -> Floats:
-        others = len(self.means) - 1
-        return np.array([_PRIOR_SHARE, *[(1 - _PRIOR_SHARE) / others] * others])
+    @cached_property
+    def _whitening(self) -> tuple[Floats, Floats, Floats]:
+        """Return what makes rows independent for each distribution, and the logs of densities."""
+        inverses: Floats = np.linalg.inv(self.roots).transpose(0, 2, 1)
+        at_means: Floats = (self.means[:, None] @ inverses)[:, 0]
+        logs: Floats = np.log(self.shares) + np.log(np.diagonal(inverses, 0, 1, 2)).sum(1)
+        return inverses, at_means, logs
 
     def draws(self, dice: np.random.Generator, count: int) -> Floats:
         which = dice.choice(len(self.means), size=count, p=self.shares)
-        normals = dice.standard_normal((count, self.means[0].size))
+        normals = dice.standard_normal((count, self.means.shape[1]))
         for index, (mean, root) in enumerate(zip(self.means, self.roots, strict=True)):
             normals[which == index] = mean + normals[which == index] @ root.T
         return normals
 
     def log_density(self, rows: Floats) -> Floats:
-        terms = [
-            np.log(share)
-            + np.log(np.diag(inverse)).sum()
-            - 0.5 * (((rows - mean) @ inverse) ** 2).sum(1)
-            for share, mean, inverse in zip(self.shares, self.means, self.inverses, strict=True)
-        ]
-        return np.asarray(np.logaddexp.reduce(terms, axis=0))
+        inverses, at_means, logs = self._whitening
+        squares = np.empty((len(logs), len(rows)))
+        for index, (inverse, at_mean) in enumerate(zip(inverses, at_means, strict=True)):
+            scaled = rows @ inverse - at_mean
+            squares[index] = np.einsum("ij,ij->i", scaled, scaled)
+        return np.asarray(np.logaddexp.reduce(logs[:, None] - 0.5 * squares, axis=0))
 
 
 def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:

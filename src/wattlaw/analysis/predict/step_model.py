@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from wattlaw.analysis.predict.layout import Layout
+from wattlaw.analysis.predict.layout import Layout, Paths
 from wattlaw.analysis.predict.observation import Floats
 
 Parameters = dict[str, Floats]
@@ -61,17 +61,14 @@ class Step:
     waiting_power: Floats | None
     #: Power between steps, in watts.
     idle_w: Floats | None
-    #: The fixed time of an epoch, divided by its steps where a time includes it.
-    epoch_s: Floats
-
-    @property
-    def step_s(self) -> Floats:
-        parts = self.compute_s + self.waiting_s + self.communication_s + self.input_s
-        return parts + self.epoch_s
+    #: All parts, and the fixed time of an epoch, divided by its steps, where a time includes it.
+    step_s: Floats
 
 
 def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     """Return the steps of all settings, for parameters as columns with a row for each draw."""
+    # Arrays here are (settings, draws): numpy is fast along the longer of the two.
+    layout, values = layout.columns, {name: value.T for name, value in values.items()}
     reference = layout.reference
     unit_s = reference.compute_s * values["compute"]
     floor, sharp = values["floor"], values["sharpness"]
@@ -80,35 +77,37 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     for index in kinds.other_precisions:
         speed = np.where(kinds.precision == index, values[f"precision_{index}"], speed)
     busy = kinds.micro / speed
-    power_limit, clock_limit = kinds.power_limit_w / reference.power_w, kinds.clock_limit_mhz
-    slowed, active_w = at_limits(values, power_limit, clock_limit / reference.clock_mhz, busy)
-    micro = _smooth_max(slowed, floor, sharp)
-    free = _smooth_max(busy, floor, sharp)
+    slowed, active_w = busy, 1 - _share(values, "static")
+    micro = free = _smooth_max(busy, floor, sharp)[0]
+    if kinds.has_limits:
+        power_limit, clock_limit = kinds.power_limit_w / reference.power_w, kinds.clock_limit_mhz
+        slowed, active_w = at_limits(values, power_limit, clock_limit / reference.clock_mhz, busy)
+        micro = _smooth_max(slowed, floor, sharp)[0]
     free, slowed, active_w, micro = (
-        np.broadcast_to(part, micro.shape)[:, which] for part in (free, slowed, active_w, micro)
+        part[which] if len(part) > 1 else part for part in (free, slowed, active_w, micro)
     )
     part_s = unit_s * micro * _growth(values, layout)
-    overhead_s = unit_s * values["overhead"]
+    parts_s = layout.parts * part_s
     exposed_s, derivative = np.zeros((1, 1)), np.zeros((1, 1))
     if layout.has_inside or layout.has_between:
-        slower = 1 + _share(values, "clocked_communication") * (micro / free - 1)
-        network_s = np.maximum(unit_s * _network(values, layout) * slower, 1e-300)
-        hidden_s, norm = values["overlappable"] * part_s, values["overlap"]
-        both_s = _smooth_max(hidden_s, network_s, norm)
+        network_s = np.maximum(unit_s * _network(values, layout), 1e-300)
+        if layout.has_limits:
+            network_s = network_s * (1 + values["clocked_communication"] * (micro / free - 1))
+        hidden_s = values["overlappable"] * part_s
+        both_s, larger = _smooth_max(hidden_s, network_s, values["overlap"])
         exposed_s = both_s - hidden_s
-        derivative = network_s * (network_s / both_s) ** (norm - 1)
-    compute_s = overhead_s + layout.parts * part_s
-    waiting_s = layout.parts * part_s * values["straggler"] * layout.slowest
+        derivative = both_s * np.where(network_s > hidden_s, larger, 1 - larger)
+    compute_s = unit_s * values["overhead"] + parts_s
+    waiting_s = parts_s * values["straggler"] * layout.slowest
     busy_s = compute_s + waiting_s + exposed_s
-    sample_s = np.maximum(values["loading"], values["storage"] * layout.gpus)
-    input_s = np.maximum(0.0, unit_s * sample_s * layout.micro * layout.parts - busy_s)
-    epoch_s = np.zeros((1, 1))
+    sample_s = unit_s * np.maximum(values["loading"], values["storage"] * layout.gpus)
+    input_s = np.maximum(0.0, sample_s * (layout.micro * layout.parts) - busy_s)
+    total_s = busy_s + input_s
     if layout.has_epochs:
-        epoch_s = unit_s * values["epoch_overhead"] / layout.epoch_steps
-    total_s = busy_s + input_s + epoch_s
+        total_s = total_s + unit_s * values["epoch_overhead"] / layout.epoch_steps
     watts = waiting = idle = None
     if power:
-        active = layout.parts * part_s / total_s * slowed / micro
+        active = parts_s / total_s * slowed / micro
         talking = (waiting_s + exposed_s) / total_s
         idle_w, talk_w = values["wait_power"], values["communication_power"]
         static, clocked = values["static"], 1 - values["static"]
@@ -120,17 +119,9 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         watts = reference.power_w * values["power"] * share
         waiting = (static + clocked * talk_w) / share
         idle = reference.power_w * values["power"] * (static + clocked * idle_w)
-    return Step(
-        compute_s,
-        waiting_s,
-        exposed_s,
-        input_s,
-        derivative / total_s,
-        watts,
-        waiting,
-        idle,
-        epoch_s,
-    )
+    parts = compute_s, waiting_s, exposed_s, input_s, derivative / total_s, watts, waiting, idle
+    turned = (None if part is None else part.T for part in (*parts, total_s))
+    return Step(*turned)  # type: ignore[arg-type]
 
 
 def _share(values: Parameters, name: str) -> Floats:
@@ -138,10 +129,11 @@ def _share(values: Parameters, name: str) -> Floats:
     return values.get(name, np.zeros((1, 1)))
 
 
-def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> Floats:
+def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> tuple[Floats, Floats]:
+    """Return (one^s + other^s)^(1/s) for a sharpness s, and the larger part of that sum."""
     high, low = np.maximum(one, other), np.minimum(one, other)
-    ratio = np.log(np.maximum(low, 1e-300) / high)
-    return high * np.exp(np.log1p(np.exp(sharpness * ratio)) / sharpness)
+    total = 1 + np.exp(sharpness * np.log(np.maximum(low, 1e-300) / high))
+    return high * np.exp(np.log(total) / sharpness), 1 / total
 
 
 def _growth(values: Parameters, layout: Layout) -> Floats:
@@ -155,25 +147,25 @@ def _growth(values: Parameters, layout: Layout) -> Floats:
 
 def _network(values: Parameters, layout: Layout) -> Floats:
     """Return the time of the all-reduce, relative to the compute time of the reference."""
-    most, nodes, sharing = layout.most_on_node, layout.nodes, layout.sharing
-    if not layout.is_placed_everywhere:
+    if layout.is_placed_everywhere:
+        paths = layout.paths
+    else:
         # Full nodes of a size that is one of the unknowns.
-        size = np.maximum(values["node_size"], 1.0)
-        most = np.where(layout.is_placed, most, np.minimum(layout.gpus, size))
-        nodes = np.where(layout.is_placed, nodes, layout.gpus / most)
-        sharing = np.where(layout.is_placed, sharing, most)
-    total: Floats = np.zeros((1, layout.gpus.size))
+        size = np.minimum(layout.gpus, np.maximum(values["node_size"], 1.0))
+        most = np.where(layout.is_placed, layout.most_on_node, size)
+        nodes = np.where(layout.is_placed, layout.nodes, layout.gpus / size)
+        sharing = np.where(layout.is_placed, layout.sharing, size)
+        paths = Paths.of(layout.gpus, nodes, most, sharing)._replace(is_on_two=layout.nodes == 2)
+    total: Floats = np.zeros((1, 1))
     if layout.has_inside:
-        total = total + values["inside_volume"] * _ring(most)
-        total = total + values["inside_latency"] * _hops(most)
+        total = values["inside_volume"] * paths.inside
+        total = total + values["inside_latency"] * paths.inside_hops
     if layout.has_between:
-        # Three nodes are the fewest that share a network; two are a case of their own.
-        exponent = values["sharing"] * np.log(sharing)
-        exponent = exponent + values["contention"] * np.log(np.maximum(nodes, 3.0) / 3.0)
-        exponent = exponent + np.log(values["two_nodes"]) * (layout.nodes == 2)
-        ring = _ring(layout.gpus) * (nodes > 1)
-        total = total + _between(values, layout) * np.exp(exponent) * ring
-        total = total + values["between_latency"] * _hops(nodes)
+        exponent = values["sharing"] * paths.log_sharing
+        exponent = exponent + values["contention"] * paths.log_contention
+        exponent = exponent + np.log(values["two_nodes"]) * paths.is_on_two
+        total = total + _between(values, layout) * np.exp(exponent) * paths.between
+        total = total + values["between_latency"] * paths.between_hops
     return total
 
 
@@ -184,15 +176,6 @@ def _between(values: Parameters, layout: Layout) -> Floats:
     if not layout.is_placed.any():
         return values["unplaced_volume"]
     return np.where(layout.is_placed, values["between_volume"], values["unplaced_volume"])
-
-
-def _ring(count: Floats) -> Floats:
-    return 2 * (count - 1) / count
-
-
-def _hops(count: Floats) -> Floats:
-    hops: Floats = np.minimum(count - 1, 2 * np.log2(count))
-    return hops
 
 
 def at_limits(
@@ -225,7 +208,7 @@ def at_limits(
     log_highest, log_lowest = np.log(highest), np.log(lowest)
     slowed = busy / top
     for _ in range(_ROUNDS if has_limit else 1):
-        share = slowed / _smooth_max(slowed, values["floor"], values["sharpness"])
+        share = slowed / _smooth_max(slowed, values["floor"], values["sharpness"])[0]
         allowed = ((limit - (1 - share) * wait) / share - values["static"]) / clocked
         allowed = np.maximum(allowed, _LEAST) * demand.mean(0)
         log_power = np.minimum(np.log(allowed) - log_demand, log_highest)
