@@ -47,7 +47,7 @@ PRIORS = {
     # Operations in the time of a byte: of memory, of a link in a node, of one between nodes.
     "memory": Prior(LN(150.0), 0.7),
     "inside": Prior(LN(1000.0), 0.8),
-    "between": Prior(LN(10000.0), 0.8),
+    "between": Prior(LN(15000.0), 0.8),
     # Passes over the activations of a layer that all GPUs of a group make, and that they share.
     "unshared_passes": Prior(LN(6.0), 0.8),
     "shared_passes": Prior(LN(6.0), 0.8),
@@ -55,7 +55,7 @@ PRIORS = {
     "floor": Prior(LN(1.5e-3), 0.8),  # seconds of a layer, forward and backward
     "sharpness": Prior(LN(1.5), 0.6, "above_1"),
     "hop": Prior(LN(1.5e-5), 1.0),  # seconds of a hop of a collective in a node
-    "far_hop": Prior(LN(4e-5), 1.0),  # between nodes
+    "far_hop": Prior(LN(1.5e-4), 1.0),  # between nodes
     "send": Prior(LN(3e-4), 1.0),  # seconds of a micro-batch between stages
     "balance": Prior(0.0, 1.0, "logit"),  # of the output matrix over the stages
     "gradient": Prior(LN(2.0), 0.7),  # time to reduce a byte of gradients over that of a link
