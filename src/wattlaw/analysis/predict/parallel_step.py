@@ -138,7 +138,9 @@ def step(values: Values, parallel: Parallel, scale: Scale) -> Step:
     both_s = stage_s
     if (p.zero >= 3).any():
         both_s = _norm(stage_s, _gathered(values, p, flop_s), values["gathered"])
-    early_s = np.where((p.zero == 0) & (p.dp > 1) & crosses, values["early"] * np.minimum(p.pp - 1, 2.0), 0.0)
+    early_s = np.where(
+        (p.zero == 0) & (p.dp > 1) & crosses, values["early"] * np.minimum(p.pp - 1, 2.0), 0.0
+    )
     each_s = both_s + send_s + early_s
     bubble_s = (p.pp - 1) / p.virtual_stages * each_s
     computing = (p.layers * layer_s + head_s) / (p.layers * own_s + head_s)
