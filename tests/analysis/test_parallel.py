@@ -57,6 +57,27 @@ def test_tensor_parallel_between_nodes_is_slower_than_in_one():
     assert per_sample[1] > 2 * per_sample[0]
 
 
+def test_a_last_stage_with_fewer_layers_makes_up_for_the_output_matrix():
+    words = Network(layers=32, hidden=4096, heads=32, vocabulary=200_000, sequence=4096)
+    parallel = Parallel.of([layout(8, pp=8), layout(8)], [words] * 2)
+    balanced, even = (
+        step(middle(STEP) | {"balance": np.full((1, 1), share)}, parallel, Scale(2e14)).step_s[0]
+        for share in (0.99, 0.01)
+    )
+    assert balanced[0] < 0.8 * even[0]
+    assert balanced[1] == pytest.approx(even[1])
+
+
+def test_a_long_micro_batch_hides_the_reduction_but_not_the_gathering_of_parameters():
+    pairs = [(micro, sharding) for sharding in ("none", "zero1") for micro in (1, 8)]
+    settings = [layout(16, micro=m, parts=8 // m, sharding=kind) for m, kind in pairs]
+    parallel = Parallel.of(settings, [NETWORK] * 4)
+    values = middle(STEP) | {"gradient": np.full((1, 1), 20.0)}
+    copies_s = step(values, parallel, Scale(2e14)).communication_s[0]
+    assert copies_s[1] < 0.6 * copies_s[0]
+    assert copies_s[3] > 0.5 * copies_s[0]
+
+
 def test_recomputation_costs_a_third_and_saves_activations():
     plain, again = layout(8, tp=8, micro=4), layout(8, tp=8, micro=4, checkpointing="full")
     assert seconds(again)[0] / seconds(plain)[0] == pytest.approx(4 / 3, rel=0.15)

@@ -382,10 +382,11 @@ def _ranked(
     worth = explained(unknown, outcomes, seed) if others is None else improvements(unknown, others)
     costs = np.array(list(hours.values()))
     rates = worth / (costs + _EFFORT * costs.sum())
-    # Cheap runs first: what they show may make expensive ones unnecessary.
-    levels = np.maximum(0.0, np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))))
-    if others is not None:
-        levels *= 0
+    # Cheap runs first: what they show may make expensive ones unnecessary. Layouts take about the
+    # same, and those are cheap that hardly fit, which shows little.
+    levels = np.zeros(len(costs))
+    if others is None:
+        levels = np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))).clip(min=0.0)
     levels[rates <= 0] = np.inf
     # Where no single run explains anything, the uncertainty of what it shows decides.
     widths = outcomes.time.std(0) / np.maximum(costs, 1e-12)

@@ -11,12 +11,15 @@
 - Context parallel: keys and values of the other parts of a sequence. Experts: an exchange of
   tokens.
 - Pipeline: k micro-batches and (pp - 1) / virtual stages of bubble (Narayanan et al. 2021, doi
-  10.1145/3458817.3476209); the largest stage decides, and the last one has the output matrix.
+  10.1145/3458817.3476209); the largest stage decides. The last one has the output matrix, and in
+  some programs fewer layers for it.
 - Limits: a lower clock slows the kernels of a layer, as in ``step_model``, and a share of exchange.
 - Power: static + dynamic while kernels run; in gaps between them, while waiting in the bubble and
   while communicating, a share of it.
-- Copies: reduction of the gradients of a GPU's part in each step, partly hidden; with ZeRO-3 or
-  FSDP, parameters are gathered twice and gradients reduced in each micro-batch behind its
+- Copies: reduction of the gradients of a GPU's part in each step, partly hidden behind the backward
+  pass of the last micro-batch; with ZeRO-1 and 2, its second half gathers updated parameters, which
+  nothing hides (Rajbhandari et al. 2020, doi 10.1109/SC41405.2020.00024). With ZeRO-3 or FSDP,
+  parameters are gathered twice and gradients reduced in each micro-batch behind its
   computing.
 
 Rates are relative to the fastest measured run, so that no board's figures are needed: a byte takes
@@ -44,7 +47,7 @@ PRIORS = {
     # Operations in the time of a byte: of memory, of a link in a node, of one between nodes.
     "memory": Prior(LN(150.0), 0.7),
     "inside": Prior(LN(1000.0), 0.8),
-    "between": Prior(LN(10000.0), 0.8),
+    "between": Prior(LN(15000.0), 0.8),
     # Passes over the activations of a layer that all GPUs of a group make, and that they share.
     "unshared_passes": Prior(LN(6.0), 0.8),
     "shared_passes": Prior(LN(6.0), 0.8),
@@ -52,18 +55,18 @@ PRIORS = {
     "floor": Prior(LN(1.5e-3), 0.8),  # seconds of a layer, forward and backward
     "sharpness": Prior(LN(1.5), 0.6, "above_1"),
     "hop": Prior(LN(1.5e-5), 1.0),  # seconds of a hop of a collective in a node
-    "far_hop": Prior(LN(4e-5), 1.0),  # between nodes
+    "far_hop": Prior(LN(1.5e-4), 1.0),  # between nodes
     "send": Prior(LN(3e-4), 1.0),  # seconds of a micro-batch between stages
     "balance": Prior(0.0, 1.0, "logit"),  # of the output matrix over the stages
-    "hidden": Prior(0.5, 1.0, "logit"),  # share of the reduction of gradients behind computing
+    "gradient": Prior(LN(2.0), 0.7),  # time to reduce a byte of gradients over that of a link
+    "hidden": Prior(1.5, 1.0, "logit"),  # share of the reduction of gradients behind computing
     "gathered": Prior(LN(2.0), 0.7, "above_1"),  # norm of overlap of gathered parameters
-    # Reductions of each micro-batch where a framework does not wait for the last, relative to one.
     # Seconds of a layer and hop of the ring of copies in which gradients are reduced.
     "copy_hop": Prior(LN(2e-5), 1.0),
-    # Seconds by which reductions hold up each micro-batch of a pipeline over several nodes, where
-    # the copies do not share the optimizer.
+    # Seconds by which reductions hold up a micro-batch of a pipeline over several nodes for each
+    # neighbour of a stage, where the copies do not share the optimizer.
     "early": Prior(LN(1e-3), 3.0),
-    # Hops of collectives beside the sends of a pipeline between nodes.
+    # Seconds of a GPU's launch of a collective beside the sends of a pipeline between nodes.
     "disturbed": Prior(LN(2e-5), 2.0),
     "update": Prior(LN(20.0), 0.6),  # bytes of an update of a parameter
     "overhead": Prior(LN(0.01), 1.2),  # seconds of a step
@@ -110,6 +113,8 @@ def step(values: Values, parallel: Parallel, scale: Scale) -> Step:
     passes = np.where(p.checkpointing == 2, 4.0, 3.0)
     memory_s = flop_s * values["memory"]
     kernels_s, floor_s = _kernels(values, p, passes, flop_s, memory_s), values["floor"] * passes / 3
+    crosses = (p.nodes > 1) & (p.pp > 1)
+    floor_s = floor_s + np.where(crosses & (p.tp > 1), 4 * values["disturbed"] * p.tp, 0.0)
     free_s = layer_s = _norm(kernels_s, floor_s, values["sharpness"])
     exchange_s, head_s = _exchange(values, p, flop_s), 3 * p.head_flops * flop_s
     slowed_s, waiting_w, active_w = kernels_s, values.get("waiting", _NONE), np.ones((1, 1))
@@ -126,26 +131,24 @@ def step(values: Values, parallel: Parallel, scale: Scale) -> Step:
         waiting_w = np.minimum(waiting_w - falls * np.maximum(waiting_w - static, 0.0),
                                np.minimum(limit / values["power"], 1.0))  # fmt: skip
     own_s = layer_s + exchange_s
-    even_s = (p.layers * own_s + head_s) / p.pp
-    largest_s = np.maximum(p.stage_layers * own_s, (p.stage_layers - 1) * own_s + head_s)
-    largest_s = np.maximum(largest_s, even_s)
-    uneven_s = p.stage_layers * own_s + head_s
-    share = values["balance"]
-    stage_s = np.where(p.pp > 1, largest_s * share + uneven_s * (1 - share), even_s)
-    crosses = (p.nodes > 1) & (p.pp > 1)
+    stage_s = _stage(values["balance"], p, own_s, head_s)
     per_byte = flop_s * np.where(crosses, values["between"], values["inside"])
     sent = 2 * p.tokens * p.hidden * p.value_bytes / np.where(p.sequence_parallel, p.tp, 1.0)
     send_s = np.where(p.pp > 1, values["send"] + sent * per_byte, 0.0) * p.virtual_stages
     both_s = stage_s
     if (p.zero >= 3).any():
         both_s = _norm(stage_s, _gathered(values, p, flop_s), values["gathered"])
-    early_s = np.where((p.zero == 0) & (p.dp > 1) & crosses, values["early"], 0.0)
+    early_s = np.where(
+        (p.zero == 0) & (p.dp > 1) & crosses, values["early"] * np.minimum(p.pp - 1, 2.0), 0.0
+    )
     each_s = both_s + send_s + early_s
     bubble_s = (p.pp - 1) / p.virtual_stages * each_s
-    compute_s = p.micro_batches * p.stage_layers * layer_s + p.micro_batches * head_s / p.pp
-    spans = p.dp > p.copies_on_node
-    reduced_s = (1 - values["hidden"]) * _reduction(values, p, flop_s, spans)
-    reduced_s = np.where(p.zero >= 3, 0.0, reduced_s)
+    computing = (p.layers * layer_s + head_s) / (p.layers * own_s + head_s)
+    compute_s = p.micro_batches * stage_s * computing
+    reduced_s = _reduction(values, p, flop_s, p.dp > p.copies_on_node)
+    before_update_s = np.where(p.zero >= 1, reduced_s / 2, reduced_s)
+    hidden_s = np.minimum(values["hidden"] * before_update_s, (1 - 1 / passes) * stage_s)
+    reduced_s = np.where(p.zero >= 3, 0.0, reduced_s - hidden_s)
     shared_by = np.where(p.zero >= 1, p.dp, 1.0)
     update_s = p.stage_parameters / shared_by * values["update"] * memory_s
     compute_s = compute_s + update_s + values["overhead"]
@@ -177,6 +180,21 @@ def _kernels(
     return result
 
 
+def _stage(balance: Floats, p: Parallel, own_s: Floats, head_s: Floats) -> Floats:
+    """Return the time of a micro-batch in the slowest stage.
+
+    Layers are split evenly, or so that the last stage has fewer for its output matrix.
+    """
+    even = np.floor((p.layers + head_s / own_s) / p.pp)
+    balanced_s: list[Floats] = []
+    for layers in (even, even + 1):
+        last = np.maximum(p.layers - (p.pp - 1) * layers, 0.0)
+        balanced_s.append(np.maximum(layers * own_s, last * own_s + head_s))
+    unbalanced_s = p.stage_layers * own_s + head_s
+    result: Floats = np.minimum(*balanced_s) * balance + unbalanced_s * (1 - balance)
+    return np.where(p.pp > 1, result, p.layers * own_s + head_s)
+
+
 def _exchange(values: Values, p: Parallel, flop_s: Floats) -> Floats:
     """Return the time of a layer's collectives: of tensor, context and expert parallel groups."""
     size = p.tokens * p.hidden * p.value_bytes
@@ -184,10 +202,10 @@ def _exchange(values: Values, p: Parallel, flop_s: Floats) -> Floats:
     inner = np.minimum(p.tp, p.node_gpus)
     outer = p.tp / inner
     inside, between = values["inside"] * flop_s, values["between"] * flop_s
-    ring_s = 2 * (inner - 1) / inner * size * inside + 2 * (outer - 1) / outer * size * between
+    # The GPUs of a group that share a node share its adapters.
+    ring_s = 2 * (inner - 1) / inner * size * inside
+    ring_s = ring_s + 2 * (outer - 1) / outer * size / inner * between
     hop_s = (inner - 1) * values["hop"] + 2 * (outer - 1) * values["far_hop"]
-    disturbed = (p.nodes > 1) & (p.pp > 1)
-    hop_s = hop_s + np.where(disturbed, values["disturbed"] * (p.tp - 1), 0.0)
     total_s = count * (ring_s + hop_s)
     far = np.where(p.cp * p.tp > p.node_gpus, between, inside)
     keys = 3 * 2 * p.tokens * (p.cp - 1) * p.kv_width / p.tp * p.value_bytes
@@ -200,7 +218,8 @@ def _exchange(values: Values, p: Parallel, flop_s: Floats) -> Floats:
 
 def _reduction(values: Values, p: Parallel, flop_s: Floats, spans: Bools) -> Floats:
     """Return the time to reduce the gradients of a GPU's part of the model."""
-    size = p.stage_parameters * p.value_bytes
+    # Gathered parameters are half of what ZeRO-3 sends, and are not summed.
+    size = p.stage_parameters * p.value_bytes * np.where(p.zero >= 3, 1.0, values["gradient"])
     near, copies = p.copies_on_node, p.dp
     nodes = np.maximum(copies / near, 1.0)
     inside_s = 2 * (near - 1) / near * size * values["inside"] * flop_s
@@ -208,8 +227,7 @@ def _reduction(values: Values, p: Parallel, flop_s: Floats, spans: Bools) -> Flo
     between_s = 2 * (nodes - 1) / nodes * size / near * values["between"] * flop_s
     far_s = 2 * size * values["between"] * flop_s
     between_s = np.where(spans, np.where(nodes > 1, between_s, far_s), 0.0)
-    turns = np.where(p.zero >= 1, 2.0, 1.0)
-    hops_s = turns * (copies - 1) * p.stage_layers * values["copy_hop"]
+    hops_s = 2 * (copies - 1) * p.stage_layers * values["copy_hop"]
     result: Floats = inside_s + between_s + np.where(spans, hops_s, 0.0)
     return result
 

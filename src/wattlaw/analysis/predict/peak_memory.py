@@ -38,6 +38,7 @@ PRIORS = {
     "unshared": Prior(LN(8.0), 0.5),  # bytes of a token and channel that tp does not divide
     "logits": Prior(LN(7.0), 0.35),  # bytes of each
     "in_flight": Prior(0.0, 0.25),
+    "balance": Prior(0.0, 1.0, "logit"),  # of the output matrix over the stages
     "rest": Prior(LN(2.5), 0.6),  # GiB: context, communication, workspaces
     "error": Prior(LN(0.08), 0.5),
 }
@@ -60,7 +61,7 @@ class Peak:
 
 def peak_gib(values: dict[str, Floats], parallel: Parallel) -> Floats:
     """Return the peak of the fullest GPU in GiB, a row for each draw."""
-    held = parallel.stage_layers * (parallel.dense_parameters + parallel.expert_parameters)
+    first_layers, last_layers = _ends(values["balance"], parallel)
     first = np.maximum(parallel.micro_batches, 1)
     shared_by = np.where(parallel.within_node, parallel.copies_on_node, parallel.dp)
 
@@ -83,18 +84,26 @@ def peak_gib(values: dict[str, Floats], parallel: Parallel) -> Floats:
     stages = np.minimum(first, parallel.pp) - 1
     flying = 1 + values["in_flight"] * stages
     working = np.where(parallel.checkpointing == 2, layer, 0.0)
-    activations = kept * parallel.stage_layers * flying + working
-    gathered = np.where(
-        parallel.zero >= 3,
-        2 * parallel.value_bytes * (parallel.dense_parameters + parallel.expert_parameters), 0.0
-    )  # fmt: skip
+    activations = kept * first_layers * flying + working
+    parameters = parallel.dense_parameters + parallel.expert_parameters
+    gathered = np.where(parallel.zero >= 3, 2 * parallel.value_bytes * parameters, 0.0)
     logits = values["logits"] * parallel.tokens * parallel.vocabulary / tp
     ends = parallel.embedding * np.where((parallel.pp == 1) & ~parallel.tied, 2.0, 1.0)
-    begin = states(held + ends) + activations
-    last = np.where(parallel.pp > 1, kept * parallel.stage_layers + working, activations)
-    end = states(held + ends) + last + logits
+    begin = states(first_layers * parameters + ends) + activations
+    end = states(last_layers * parameters + ends) + kept * last_layers + working + logits
     result: Floats = (np.maximum(begin, end) + gathered) / GIB + values["rest"]
     return result
+
+
+def _ends(balance: Floats, parallel: Parallel) -> tuple[Floats, Floats]:
+    """Return the layers of the first and of the last stage, which may have fewer."""
+    head = parallel.head_flops / (parallel.layer_flops + parallel.attention_flops)
+    most = np.where(
+        parallel.pp > 1, np.ceil((parallel.layers + head) / parallel.pp), parallel.layers
+    )
+    least = np.maximum(parallel.layers - (parallel.pp - 1) * most, 0.0)
+    even = parallel.stage_layers * (1 - balance)
+    return even + most * balance, even + least * balance
 
 
 @dataclass(frozen=True)
