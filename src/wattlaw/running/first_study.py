@@ -27,6 +27,9 @@ from wattlaw.study.model import Measure, WorkloadSpec
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
+#: A run is too little to be sure by above this relative error of its mean step time, as in
+#: ``SHORT`` of analysis/metrics/time_errors.py.
+_ERROR = 0.05
 _REPEATS = 2
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
@@ -57,6 +60,8 @@ class Seen:
     threads: int | None = None  # of a worker
     has_energy: bool = False
     steps: int | None = None  # of the whole training, if it has ended by itself
+    timed_steps: int = 0
+    step_error: float = 0.0  # of the mean of ``timed_steps``, relative
     layout: SeenLayout = field(default_factory=SeenLayout)
 
     @property
@@ -166,17 +171,10 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
         carried.pop("micro_batch", None)
     layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
     caps_w = machine.caps_w
-    steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
-    warmup, notes = Measure().warmup_steps, []
-    if seen.training_steps is not None:
-        largest = max(size for _, sizes in sweeps for size in sizes)
-        fewest = seen.training_steps * base // largest
-        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
-        if steps > fewest - warmup:
-            notes.append(
-                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
-                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
-            )
+    steps, why, notes = _steps_of_runs(
+        seen, base, max(size for _, sizes in sweeps for size in sizes)
+    )
+    warmup = Measure().warmup_steps
     costs = [
         _gpu_hours(seen, workers, size / base, cap_w, warmup + steps, machine)
         for counts, sizes in sweeps
@@ -190,7 +188,8 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
-    text = _text(seen, machine, words, sweeps, layouts, steps, f"{gpu_hours:.2g}")
+    measured = f"{{steps: {steps}}}  # of each run, after {warmup} of warm-up: {why}"
+    text = _text(seen, machine, words, sweeps, layouts, measured, f"{gpu_hours:.2g}")
     if batch.value is None:
         notes.append(f"{batch.name} was added to the command; the run does not show that it exists")
     if caps_w == () and machine.has_gpus:
@@ -208,6 +207,32 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
             "on several; if it does train on several, add counts to gpus"
         )
     return FirstStudy(text, len(costs), gpu_hours, tuple(notes))
+
+
+def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[str]]:
+    """Return how many steps a run measures, why, and notes; batches are from ``base`` on."""
+    wanted = steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
+    warmup, notes = Measure().warmup_steps, []
+    why = f"about {number(steps * seen.step_s, 2)} s"
+    if seen.training_steps is None:
+        why += f"; the training needs {steps + warmup}, also with a batch of {largest:,}"
+    else:
+        fewest = seen.training_steps * base // largest
+        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
+        why = why if steps == wanted else f"all of a training with a batch of {largest:,}"
+        if steps > fewest - warmup:
+            notes.append(
+                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
+                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
+            )
+    steady = math.ceil(seen.timed_steps * (seen.step_error / _ERROR) ** 2)
+    if steady > steps:
+        remedy = "raise steps of measure" if steps == wanted else "let it train for more epochs"
+        notes.append(
+            f"the step time varies: a run needs {steady:,} steps to know its mean to "
+            f"±{200 * _ERROR:.0f} %, and measures {steps}; for a surer answer, {remedy}"
+        )
+    return steps, why, notes
 
 
 def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -275,7 +300,7 @@ def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:
 
 def _text(
     seen: Seen, machine: Machine, words: list[str], sweeps: Any, layouts: dict[str, list[Any]],
-    steps: int, hours: str,
+    measured: str, hours: str,
 ) -> str:  # fmt: skip
     workload = WorkloadSpec(command=tuple(words))  # type: ignore[call-arg]
     precision = seen.precision if seen.precision in get_args(OwnPrecision) else None
@@ -320,7 +345,7 @@ def _text(
     baseline = _flow({"gpus": seen.ranks, "global_batch": seen.global_batch} | layout)
     lines += [
         f"repeats: {_REPEATS}  # they show how much runs vary",
-        f"measure: {{steps: {steps}}}  # of each run, after {Measure().warmup_steps} of warm-up",
+        f"measure: {measured}",
         f"launch: {_flow(machine.launch)}",
         "decide:  # measuring ends when the answer is certain enough, or the budget is spent",
         "  minimize: edp  # energy x time, or energy, time, gpu_hours"

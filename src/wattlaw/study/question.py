@@ -7,10 +7,12 @@ study file, and the arguments of the Python API are made from it.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from functools import wraps
+from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
+from wattlaw.common.text import nearest
 from wattlaw.study.base_model import Count, Positive
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.setting import Setting
@@ -183,7 +185,7 @@ def asks(
 ) -> Callable[[Function], Function]:
     """Show the keys in the signature of a function that takes them as ``**asked``.
 
-    ``names`` are those of the keys; none: all that have an option.
+    ``names`` are those of the keys; none: all that have an option. Another name is ``TypeError``.
     """
 
     def declare(function: Function) -> Function:
@@ -196,7 +198,16 @@ def asks(
             for key in KEYS
             if key.option is not None and (not names or key.name in names)
         ]
-        function.__signature__ = signature.replace(parameters=[*own, *asked])  # type: ignore[attr-defined]
-        return function
+        accepted = [item.name for item in (*own, *asked) if item.name != "self"]
+
+        @wraps(function)
+        def checked(*positional: Any, **given: Any) -> Any:
+            if unknown := sorted(given.keys() - accepted):
+                text = f"unexpected argument {unknown[0]!r}{nearest(unknown[0], accepted)}"
+                raise TypeError(f"{function.__name__}: {text}; allowed: {', '.join(accepted)}")
+            return function(*positional, **given)
+
+        checked.__signature__ = signature.replace(parameters=[*own, *asked])  # type: ignore[attr-defined]
+        return cast(Function, checked)
 
     return declare

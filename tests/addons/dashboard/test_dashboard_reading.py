@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from test_dashboard import made_store
@@ -95,6 +96,24 @@ def test_top_prints_the_state_of_stores(tmp_path, capsys):
     assert "failures (1 measured, 1 unknown)" in shown
     assert "not a run record" in " ".join(shown.split())
     assert main(["top", str(tmp_path / "nothing"), "--once"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("facts", "expected"),
+    [
+        ({"hardware": "AMD EPYC, 2 cores"}, "2 worker-minutes"),
+        ({"hardware": "NVIDIA H100 PCIe"}, "2 GPU-minutes"),
+        ({"hardware": "new board", "gpu_memory_bytes": 10**10}, "2 GPU-minutes"),
+    ],
+)
+def test_the_time_of_workers_without_gpus_is_no_gpu_time(tmp_path, capsys, facts, expected):
+    times = {"started_at": datetime(2026, 1, 1, tzinfo=UTC)}
+    times["finished_at"] = times["started_at"] + timedelta(minutes=1)
+    row = run_row("a", gpus=2, local_batch=32, **times, **facts)
+    store = write_store(tmp_path / "store", *frames([row], [window_row("a", 0)]), samples=2).path
+    assert main(["top", str(store), "--once"]) == 0
+    assert expected in " ".join(capsys.readouterr().out.split())
+    assert expected in Pages((store,)).overview()["summary"]
 
 
 @pytest.mark.parametrize("line", [("report", "-o", os.devnull), ("dashboard",)])
