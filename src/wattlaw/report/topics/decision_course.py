@@ -87,9 +87,10 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     if decision.stopped_because is not None:
         lines.append(f"measuring stops after {_hours_spent(decision)}: {decision.stopped_because}")
     elif settings:
-        following = label(settings[0], decision.worker)
+        # The first run shows what a worker is.
+        following = label(settings[0], decision.worker if decision.runs else "worker")
         following += f" and {len(settings) - 1} more" if len(settings) > 1 else ""
-        why = decision.missing or f"{percent(decision.confidence)} are enough"
+        why = decision.missing or f"{percent(decision.confidence)} are needed"
         lines.append(f"not certain: {why}; next: {following}" if decision.setting is not None
                      else f"next: {following}")  # fmt: skip
     return "\n".join(lines)

@@ -57,7 +57,7 @@ _PARTS = ("compute", "communication", "input", "waiting")
 def label(setting: Setting, worker: str = "GPU", *, among_others: bool = False) -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, worker)]
-    if setting.nodes is not None and setting.gpus > 1:
+    if setting.nodes is not None and setting.nodes > 1:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
         parts.append(f"batch {fmt.number(setting.local_batch)}{' each' * (setting.gpus > 1)}")
