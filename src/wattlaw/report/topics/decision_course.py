@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -77,9 +78,10 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     """
     lines = ["decision: no setting is known yet"]
     if decision.setting is not None and decision.probability is not None:
+        share = math.floor(100 * decision.probability + 1e-9) / 100  # 0.896 is not the needed 90 %
         lines = [
             f"decision: {label(decision.setting, decision.worker)}: "
-            f"{percent(decision.probability)} sure to be within {fmt.percent(decision.tolerance)} "
+            f"{percent(share)} sure to be within {fmt.percent(decision.tolerance)} "
             "of the best"
         ]
         if decision.meets is not None and decision.meets < LIKELY:
