@@ -79,7 +79,8 @@ def predict_workload(
                 asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
         settings = grid.combinations(measured, job.node_gpus, **asked)
         if is_one_machine and not (asked.get("gpus") or asked.get("nodes")):
-            machine_gpus = max(job.node_gpus or 0, *(item.gpus for item in measured))
+            node_gpus = asked.get("gpus_per_node") or job.node_gpus or 0
+            machine_gpus = max(node_gpus, *(item.gpus for item in measured))
             settings = [item for item in settings if item.gpus <= machine_gpus]
         if recommended is not None and recommended[0] == job.hardware:
             chosen = replace(recommended[1], power_profile=None, dataset_fraction=1.0)
