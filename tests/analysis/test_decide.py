@@ -27,7 +27,7 @@ def check_lines(lines: list[str], done: int) -> None:
     assert len(choices) == done
     for choice, size in zip(choices, sizes, strict=True):
         assert re.match(rf"{size[1]} \w+?s?\b.*, batch {size[2]}\b", choice)
-    assert "stops after" in lines[-1] and lines[-1].endswith("replayed GPU-seconds: certain")
+    assert re.fullmatch(r"measuring stops after \S+ replayed GPU-\w+: certain", lines[-1])
     assert max(map(len, lines)) <= 110
     # not all runs are needed, so that neither their number nor their time is known
     assert any(line.endswith("(1 done, 0 failed, at most 15 left)") for line in lines)

@@ -99,21 +99,26 @@ def test_top_prints_the_state_of_stores(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    ("facts", "expected"),
+    ("hardware", "memory_bytes", "expected"),
     [
-        ({"hardware": "AMD EPYC, 2 cores"}, "2 worker-minutes"),
-        ({"hardware": "NVIDIA H100 PCIe"}, "2 GPU-minutes"),
-        ({"hardware": "new board", "gpu_memory_bytes": 10**10}, "2 GPU-minutes"),
+        ("AMD EPYC, 2 cores", None, "2 worker-minutes"),
+        ("NVIDIA H100 PCIe", None, "2 GPU-minutes"),
+        ("new board", 10**10, "2 GPU-minutes"),
     ],
 )
-def test_the_time_of_workers_without_gpus_is_no_gpu_time(tmp_path, capsys, facts, expected):
-    times = {"started_at": datetime(2026, 1, 1, tzinfo=UTC)}
-    times["finished_at"] = times["started_at"] + timedelta(minutes=1)
-    row = run_row("a", gpus=2, local_batch=32, **times, **facts)
-    store = write_store(tmp_path / "store", *frames([row], [window_row("a", 0)]), samples=2).path
-    assert main(["top", str(store), "--once"]) == 0
+def test_the_time_of_workers_without_gpus_is_no_gpu_time(
+    tmp_path, capsys, hardware, memory_bytes, expected
+):  # fmt: skip
+    row = run_row("a", gpus=2, local_batch=32, hardware=hardware)
+    store = write_store(tmp_path / "store", *frames([row], [window_row("a", 0)]), samples=2)
+    folder, begin = store.folder("a"), datetime(2026, 1, 1, tzinfo=UTC)
+    record = folder.read()
+    facts = record.facts.model_copy(update={"gpu_memory_bytes": memory_bytes})
+    times = {"started_at": begin, "finished_at": begin + timedelta(minutes=1)}
+    folder.write(record.model_copy(update={"facts": facts, **times}))
+    assert main(["top", str(store.path), "--once"]) == 0
     assert expected in " ".join(capsys.readouterr().out.split())
-    assert expected in Pages((store,)).overview()["summary"]
+    assert expected in Pages((store.path,)).overview()["summary"]
 
 
 @pytest.mark.parametrize("line", [("report", "-o", os.devnull), ("dashboard",)])
