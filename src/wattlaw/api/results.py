@@ -21,7 +21,7 @@ from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
 from wattlaw.study.plan import read_study
-from wattlaw.study.question import asks
+from wattlaw.study.question import asks, check_names
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.reach import Ranges
@@ -123,6 +123,7 @@ class Results(StoreReports):
         >>> advice.simulated
         True
         """
+        check_names(self.advise, asked)
         name = self._workload(workload)
         decided = self._decision_of(name)
         question, decision = question_or_decided(asked, decided, any_batch=any_batch)

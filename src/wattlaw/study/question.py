@@ -7,8 +7,7 @@ study file, and the arguments of the Python API are made from it.
 import inspect
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import wraps
-from typing import Any, Literal, NamedTuple, TypeVar, cast, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
@@ -185,7 +184,7 @@ def asks(
 ) -> Callable[[Function], Function]:
     """Show the keys in the signature of a function that takes them as ``**asked``.
 
-    ``names`` are those of the keys; none: all that have an option. Another name is ``TypeError``.
+    ``names`` are those of the keys; none: all that have an option.
     """
 
     def declare(function: Function) -> Function:
@@ -198,16 +197,15 @@ def asks(
             for key in KEYS
             if key.option is not None and (not names or key.name in names)
         ]
-        accepted = [item.name for item in (*own, *asked) if item.name != "self"]
-
-        @wraps(function)
-        def checked(*positional: Any, **given: Any) -> Any:
-            if unknown := sorted(given.keys() - accepted):
-                text = f"unexpected argument {unknown[0]!r}{nearest(unknown[0], accepted)}"
-                raise TypeError(f"{function.__name__}: {text}; allowed: {', '.join(accepted)}")
-            return function(*positional, **given)
-
-        checked.__signature__ = signature.replace(parameters=[*own, *asked])  # type: ignore[attr-defined]
-        return cast(Function, checked)
+        function.__signature__ = signature.replace(parameters=[*own, *asked])  # type: ignore[attr-defined]
+        return function
 
     return declare
+
+
+def check_names(method: Callable[..., Any], asked: Collection[str]) -> None:
+    """Raise ``TypeError`` if a name is no argument of a method that ``asks``."""
+    accepted = inspect.signature(method).parameters
+    for name in sorted(set(asked) - accepted.keys()):
+        text = f"unexpected argument {name!r}{nearest(name, accepted)}"
+        raise TypeError(f"{method.__name__}: {text}; allowed: {', '.join(accepted)}")
