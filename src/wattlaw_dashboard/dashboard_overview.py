@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
+import pandas as pd
 import pyarrow as pa
 
+from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import open_regular
@@ -52,7 +54,7 @@ ACTIVE, FAILED = ("running", "queued"), ("failed", "damaged", "interrupted")
 _ENDED = ("done", OUT_OF_MEMORY, "failed", "skipped")
 _COLUMNS = [
     "run_id", "status", "launcher", "global_batch", "started_at", "finished_at", "attempts",
-    *TITLE_COLUMNS,
+    "hardware", "gpu_memory_bytes", *TITLE_COLUMNS,
 ]  # fmt: skip
 _OLDEST = datetime.min.replace(tzinfo=UTC)
 _cap_label = cache(lambda *limits: group_label(dict(zip(LIMITS, limits, strict=True))) or "none")
@@ -121,6 +123,10 @@ class Total:
     @property
     def hours(self) -> float:
         return sum(row.hours for row in self.rows)
+
+    @property
+    def worker(self) -> str:
+        return worker_noun(pd.DataFrame([row.record for row in self.rows], columns=_COLUMNS))
 
     @property
     def left_s(self) -> float | None:

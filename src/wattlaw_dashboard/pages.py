@@ -15,7 +15,6 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
@@ -92,7 +91,6 @@ class Reading:
     advice: tuple[Advice, ...] = ()
     refusals: tuple[tuple[str, str], ...] = ()  # workload, reason
     used: dict[str, dict[str, float]] = field(default_factory=dict)  # by run id and name
-    worker: str = "GPU"
     problem: str = ""
     read_at: datetime = field(default_factory=now)
 
@@ -197,7 +195,7 @@ def _used(found: Sequence[view.Total], reading: Reading | None) -> list[_Used]:
         sums = Counter[str]({_TIME: total.hours} if total.hours else {})
         for row in total.rows:
             sums.update(read.used.get(row.run_id, {}))
-        time_of = partial(fmt.work_text, worker=read.worker)
+        time_of = partial(fmt.work_text, worker=total.worker)
         texts = {
             name: (time_of if name == _TIME else fmt.energy_text)(sums[name])
             for name in _USED if name in sums
@@ -219,7 +217,7 @@ def read_results(paths: Sequence[Path]) -> Reading:
         results = open_results(*paths)
         advice, refusals = results.advice_on_each()
         used = _used_by_run(results.runs, results.epochs)
-        return Reading(advice, refusals, used, worker_noun(results.metrics), read_at=read_at)
+        return Reading(advice, refusals, used, read_at=read_at)
     except Exception as error:  # the page says so, and the next reading may succeed
         return Reading(problem=f"the results cannot be read: {one_line(error)}")
 

@@ -55,6 +55,11 @@ def metrics(times: Values, *rest: Any, **changes: Any) -> pd.DataFrame:
     return run_metrics(*made(times, *rest, **changes))
 
 
+def left_out(comparison: Comparison) -> str:
+    (text,) = (str(each) for each in comparison.warnings if each.code == "unmatched")
+    return text.partition("Left out: ")[2].rstrip(".")
+
+
 def codes(comparison: Comparison) -> set[str]:
     return {warning.code for warning in comparison.warnings}
 
@@ -149,10 +154,16 @@ def test_machines_match_without_hardware_and_threads():
 def test_settings_of_a_side_alone_are_counted_and_not_compared():
     comparison = compare(metrics(A), metrics({1: B[1]}))
     assert (comparison.settings, comparison.a.settings, comparison.b.settings) == (1, 3, 1)
-    assert "unmatched" in codes(comparison)
+    assert left_out(comparison) == "2 of A (other gpus)"
     others = pd.concat([metrics(A), metrics(A, workload="other", prefix="o")])
     assert compare(others, metrics(A)).a.settings == 6
-    with pytest.raises(Refused, match="no done runs at the same setting"):
+    assert left_out(compare(metrics(A), others)) == "3 of B (other workload)"
+    longer = pd.concat([metrics(A), metrics({1: A[1]}, prefix="o", precision="bf16")])
+    longer = pd.concat([longer, metrics({8: [9.0]}, prefix="p", nodes=2)])
+    assert left_out(compare(longer, metrics(A))) == "1 of A (other precision), " \
+        "1 of A (other nodes and gpus)"  # fmt: skip
+    assert "unmatched" not in codes(compare(metrics(A), metrics(B)))
+    with pytest.raises(Refused, match=r"same setting: 1 of A \(other gpus\), 1 of B"):
         compare(metrics({1: A[1]}), metrics({2: B[2]}))
     with pytest.raises(Refused, match="no done runs at the same setting"):
         compare(metrics(A), metrics(A, workload="other").assign(unit="sample"))

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -15,6 +16,21 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.running.campaign import NOT_NEEDED
+
+
+def check_lines(lines: list[str], done: int) -> None:
+    # one line of the decision before the first run and after each
+    assert sum(line.startswith("decision: ") for line in lines) == done + 1
+    # and a line of what is measured next, which is what ends next
+    choices = [line.rpartition("next: ")[2] for line in lines if "next: " in line]
+    sizes = [re.search(r" on (\d+) x (\d+) ", line) for line in lines if line.startswith("done")]
+    assert len(choices) == done
+    for choice, size in zip(choices, sizes, strict=True):
+        assert re.match(rf"{size[1]} \w+?s?\b.*, batch {size[2]}\b", choice)
+    assert re.fullmatch(r"measuring stops after \S+ replayed GPU-\w+: certain", lines[-1])
+    assert max(map(len, lines)) <= 110
+    # not all runs are needed, so that neither their number nor their time is known
+    assert any(line.endswith("(1 done, 0 failed, at most 15 left)") for line in lines)
 
 
 def test_a_decision_needs_fewer_runs_than_the_grid(write_decide, tmp_path, capsys):
@@ -59,10 +75,7 @@ def test_a_decision_needs_fewer_runs_than_the_grid(write_decide, tmp_path, capsy
     assert course[-1] == {name: decision[name] for name in course[-1]}
     assert (decision["study"], decision["origin"]) == ("test", "replayed")
     assert decision["question"] == QUESTION
-    # one line of the decision before the first run and after each
-    assert sum(line.startswith("decision: ") for line in lines) == outcome.done + 1
-    # not all runs are needed, so that neither their number nor their time is known
-    assert lines[1].endswith("(1 done, 0 failed, at most 15 left)")
+    check_lines(lines, outcome.done)
     assert results.open(store).decision == decision
 
     assert main(["advise", str(store), "--json"]) == 0

@@ -124,6 +124,17 @@ def test_savings_are_against_what_the_study_says_is_run():
     assert between.savings.time.mean < -0.2
 
 
+@pytest.mark.parametrize(("scatter", "is_uncertain"), [(0.01, False), (0.9, True)])
+def test_a_saving_that_may_be_a_loss_is_said_to_be_uncertain(scatter, is_uncertain):
+    batches = [{"global_batch": size, "local_batch": size} for size in (32, 64)]
+    tables = runs_of(batches, [spread(100.0, scatter), spread(80.0, scatter)])
+    asked = {"minimize": "time", "max_global_batch": 64}
+    result = advice_of(tables, **asked, in_use={"gpus": 1, "global_batch": 32})
+    low, high = result.savings.time.interval
+    assert (low < 0 < high) == is_uncertain
+    assert ("uncertain" in " ".join(summary(result))) == is_uncertain
+
+
 def test_the_baseline_is_a_setting_of_the_runs():
     tables = caps(spread(100.0), spread(110.0))
     named = {"gpus": 1, "global_batch": 64}

@@ -259,6 +259,22 @@ def test_an_error_is_a_line_of_our_own(results, wrong, message):
     assert len(str(raised.value).splitlines()) == 1
 
 
+@pytest.mark.parametrize(
+    ("call", "nearest"),
+    [
+        (lambda r: r.advise(max_gpu=4), "max_gpus"),
+        (lambda r: r.advise(any_batches=True), "any_batch"),
+        (lambda r: r.report("t.html", section="laws"), "sections"),
+    ],
+)
+def test_an_unknown_argument_names_the_nearest_and_all_others(results, call, nearest):
+    with pytest.raises(TypeError, match=f"did you mean '{nearest}'") as raised:
+        call(results)
+    method = results.advise if "any_batch" in str(raised.value) else results.report
+    listed = str(raised.value).partition("allowed: ")[2].split(", ")
+    assert listed == [*inspect.signature(method).parameters]
+
+
 def test_results_show_themselves_in_a_notebook_with_text_from_data_escaped(results, tmp_path):
     page = results.report(tmp_path / "page.html")
     shown = [results, results.fit(), results.advise(), page]
@@ -365,3 +381,11 @@ def test_predictions_place_workers_on_the_nodes_of_the_study(tmp_path):
     assert row.setting.nodes == 1
     (row,) = results.predict(gpus=4, global_batch=64, gpus_per_node=2)
     assert row.setting.nodes == 2
+    # By default, a study of one machine stays there; another launcher has more of them.
+    assert {row.setting.gpus for row in results.predict()} == {1, 2, 4}
+    assert "for two: --gpus 8 --local-batch" in str(results.predict())
+    file = store.path / "studies" / "s.yaml"
+    file.write_text(file.read_text().replace("kind: local", "kind: slurm"))
+    predicted = wattlaw.open(store.path).predict()
+    assert {(row.setting.gpus, row.setting.nodes) for row in predicted} >= {(4, 1), (8, 2)}
+    assert "--gpus" not in str(predicted)

@@ -127,6 +127,12 @@ def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, 
     assert decision["time_change_from"] == ("runs" if ran else "model")
     assert decision["time_change"] == approx(saved, rel=1e-6 if ran else 0.1)
     assert f"{-100 * saved:.0f} % less time" in page
+    predicted = opened.predict()
+    ((_, compared),) = predicted.baselines
+    assert (compared.gpus, compared.global_batch, predicted.baseline_is) == (1, 8, "in use")
+    assert "what you run" in str(predicted)
+    ((_, compared),) = opened.predict(baseline="gpus=2,global_batch=16").baselines
+    assert (compared.gpus, compared.global_batch) == (2, 16)
 
     # A bound is added to the study's question: its goal, largest batch and baseline stay.
     for bound in ({"max_slowdown": "500%"}, {"deadline": "1d"}, {"max_gpu_hours": 1}):

@@ -112,6 +112,8 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys, tmp_
         named_argument(SEEN, "--bs")
     with pytest.raises(BadInput, match="--batch-argument --NAME "):
         _batch(replace(SEEN, command=("python", "t.py")), None, asks=False)
+    with pytest.raises(BadInput, match="--batch-argument --batch-size "):  # without a DataLoader
+        _batch(replace(SEEN, global_batch=None), None, asks=False)
 
 
 @pytest.mark.parametrize(
@@ -155,21 +157,47 @@ def test_the_epochs_of_the_command_are_those_of_the_question(tmp_path, words, sa
 
 
 @pytest.mark.parametrize(
-    ("epochs", "steps", "is_noted"), [(100, 500, False), (4, 80, False), (1, 20, True)]
+    ("epochs", "steps", "is_noted", "why"),
+    [
+        (100, 500, False, "about 0.5 s"),
+        (4, 80, False, "all of a training with a batch of 256"),
+        (1, 20, True, "all of a training with a batch of 256"),
+        (None, 500, False, "the training needs 520, also with a batch of 256"),
+    ],
 )
 def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(
-    tmp_path, epochs, steps, is_noted
+    tmp_path, epochs, steps, is_noted, why
 ):
     """An epoch has 100 steps with the batch that ran, and 25 with the largest one."""
-    seen = replace(
-        SEEN, command=(*COMMAND, "--epochs", str(epochs)), step_s=0.001, dataset_samples=6400
-    )
+    command = COMMAND if epochs is None else (*COMMAND, "--epochs", str(epochs))
+    seen = replace(SEEN, command=command, step_s=0.001, dataset_samples=6400)
     batch = batch_candidates(seen)[0]
     study = first_study(seen, batch, EIGHT)
     (tmp_path / "study.yaml").write_text(study.text)
     read = read_study(tmp_path / "study.yaml")
     assert read.measure.steps == steps
     assert any("too few" in note for note in study.notes) == is_noted
+    assert study.text.partition("of warm-up: ")[2].splitlines()[0].endswith(why)
+
+
+@pytest.mark.parametrize(
+    ("error", "epochs", "expected"),
+    [
+        (0.05, 4, None),  # 50 steps know their mean to 5 %, and 80 are measured
+        (0.1, 4, ("200 steps", "train for more epochs")),
+        (0.1, 100, None),
+        (0.2, 100, ("800 steps", "raise steps")),
+    ],
+)
+def test_unsteady_steps_need_more_of_them_or_a_longer_training(error, epochs, expected):
+    seen = replace(
+        SEEN, command=(*COMMAND, "--epochs", str(epochs)), step_s=0.001, dataset_samples=6400,
+        timed_steps=50, step_error=error,
+    )  # fmt: skip
+    notes = [note for note in first_study(seen, batch_candidates(seen)[0], EIGHT).notes
+             if "varies" in note]  # fmt: skip
+    assert len(notes) == (expected is not None)
+    assert all(text in notes[0] for text in expected or ())
 
 
 @pytest.mark.parametrize("script", ["5.py", "null.py", "1e5.py", "2026-01-01.py"])

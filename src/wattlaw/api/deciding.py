@@ -15,7 +15,7 @@ from wattlaw.api.questions import question_of
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.common.errors import BadInput, NotPermitted
 from wattlaw.common.text import quote
-from wattlaw.report.topics.decision_course import decision_text
+from wattlaw.report.topics.decision_course import choice_text
 from wattlaw.running.campaign import Choice
 from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
@@ -114,7 +114,8 @@ class StoreDecider:
         if not (runs or active or decision.stopped_because):
             runs = others  # the campaign waits for them
         self.warnings = tuple(map(str, decision.warnings))
-        return Choice(runs, decision_text(decision), decision.stopped_because)
+        text = choice_text(decision, [run.setting for run in runs])
+        return Choice(runs, text, decision.stopped_because)
 
     def next_measurements(
         self, pending: Sequence[PlannedRun], count: int

@@ -74,8 +74,9 @@ class LineProgress(Observer):
             self._write(message)
 
     def decided(self, message: str) -> None:
-        """Write the state of the decision."""
-        self._write(message)
+        """Write the lines of the decision."""
+        for line in message.splitlines():
+            self._write(line)
 
     def _write(self, line: str) -> None:
         self._write_line(collapse_whitespace(line))

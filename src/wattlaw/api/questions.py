@@ -21,11 +21,8 @@ _PRICES = ("price_per_kwh", "price_per_gpu_hour")
 def read_question(asked: Mapping[str, Any]) -> Question:
     """Return the question of arguments, by the names of ``KEYS``.
 
-    Raises ``BadInput`` if a value is out of range, and ``TypeError`` for another name.
+    Raises ``BadInput`` if a value is out of range.
     """
-    keys = {key.name: key for key in KEYS if key.option is not None}
-    if unknown := asked.keys() - keys:
-        raise TypeError(f"unexpected keyword argument {min(unknown)!r}; allowed: {', '.join(keys)}")
     return question_of(_parsed(asked))
 
 

@@ -21,12 +21,13 @@ from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
 from wattlaw.study.plan import read_study
-from wattlaw.study.question import asks
+from wattlaw.study.question import asks, check_names
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.reach import Ranges
     from wattlaw.analysis.predict.workload_predictions import Predictions
     from wattlaw.hardware.cluster import Cluster
+    from wattlaw.study.launching import Launch
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,6 +123,7 @@ class Results(StoreReports):
         >>> advice.simulated
         True
         """
+        check_names(self.advise, asked)
         name = self._workload(workload)
         decided = self._decision_of(name)
         question, decision = question_or_decided(asked, decided, any_batch=any_batch)
@@ -165,8 +167,9 @@ class Results(StoreReports):
             The workload. It is not needed if the stores have a single one.
         gpus
             GPU counts. By default the measured ones and their doublings, up to four times the
-            largest; one where the runs show a script that trains on one alone. Without settings,
-            the recommended one is predicted, too.
+            largest, and on the machine of a study that ran on one without a scheduler; one where
+            the runs show a script that trains on one alone. Without settings, the recommended one
+            is predicted, too.
         nodes
             Numbers of nodes. By default as few as the GPUs need.
         gpus_per_node
@@ -182,7 +185,8 @@ class Results(StoreReports):
             cannot exist are left out. The runs must name their network.
         baseline
             The setting that ``p_faster`` refers to, such as ``"gpus=4,global_batch=256"``. By
-            default the measured setting with the least time per sample.
+            default ``decide.baseline`` of the store's study, else the measured setting with the
+            least time per sample.
         epochs
             Epochs of a training, for ``train_time_s``.
         hardware
@@ -236,25 +240,28 @@ class Results(StoreReports):
             with suppress(Refused):
                 if (option := self.advise(name).recommended) is not None:
                     recommended = option.hardware, option.setting
-        has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or {})
+        decision, launches = self._decision_of(name), self._launches(name)
+        in_use = {} if decision is None else decision.decide.in_use
+        has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or in_use)
         boards = self._boards(name, cluster) if has_limits else {}
+        node_gpus = max((each.gpus_per_node or 0 for each in launches), default=0)
         return predict_workload(
-            self.metrics, name, baseline=compared, epochs=epochs, cluster=cluster, seed=seed,
-            far=far, boards=boards, recommended=recommended, stored=self.runs,
-            gpus_per_node=gpus_per_node or (None if cluster else self._study_node_gpus(name)),
+            self.metrics, name, baseline=compared, in_use=in_use, epochs=epochs, cluster=cluster,
+            seed=seed, far=far, boards=boards, recommended=recommended, stored=self.runs,
+            is_one_machine=cluster is None and {each.kind for each in launches} == {"local"},
+            gpus_per_node=gpus_per_node or (None if cluster else node_gpus or None),
             **values, **limits,
             layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip
 
-    def _study_node_gpus(self, workload: str) -> int | None:
-        """Return the most GPUs of a node that a study of a workload states."""
+    def _launches(self, workload: str) -> "list[Launch]":
+        """Return how the studies of a workload start their runs."""
         names = self.runs.loc[self.runs["workload"] == workload, "study"].dropna().unique()
-        most = 0
+        found = []
         for store, study in ((store, study) for store in self._stores for study in names):
             with suppress(BadInput, OSError):
-                found = read_study(store.path / "studies" / f"{study}.yaml")
-                most = max(most, found.launch.gpus_per_node or 0)
-        return most or None
+                found.append(read_study(store.path / "studies" / f"{study}.yaml").launch)
+        return found
 
     def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
         """Return the limits that boards accept, by the hardware of a workload's runs.

@@ -22,7 +22,7 @@ from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
 from wattlaw.report.tables import as_html
 from wattlaw.store.schema import TABLES
 from wattlaw.store.table_files import KINDS, write_table
-from wattlaw.study.question import PRICES, asks
+from wattlaw.study.question import PRICES, asks, check_names
 
 if TYPE_CHECKING:
     import altair as alt
@@ -165,6 +165,7 @@ class StoreReports(StoreTables):
         from wattlaw.report.page import write_report
         from wattlaw.report.pictures import draw_pictures, write_figures
 
+        check_names(self.report, asked)
         wanted = [sections] if isinstance(sections, str) else sections
         page, chosen = Path(path), layout(template, wanted)
         scope = checked_scope(energy_scope)
@@ -233,10 +234,8 @@ class StoreReports(StoreTables):
         from wattlaw.analysis.planned_campaign import Campaign, propose
         from wattlaw.report.proposal_pages import write_proposal
 
-        findings = self._findings(
-            asked,
-            energy_scope=checked_scope(energy_scope) or OUTERMOST,
-        )
+        check_names(self.proposal, asked)
+        findings = self._findings(asked, energy_scope=checked_scope(energy_scope) or OUTERMOST)
         name = self._workload(workload)
         most = findings.runs.loc[findings.runs["workload"] == name, "nodes"].max()
         if nodes is None and most > 1:

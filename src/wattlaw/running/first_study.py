@@ -30,6 +30,9 @@ from wattlaw.study.setting import MODEL_SIZES
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
+#: A run is too little to be sure by above this relative error of its mean step time, as in
+#: ``SHORT`` of analysis/metrics/time_errors.py.
+_ERROR = 0.05
 _REPEATS = 2
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
@@ -111,6 +114,8 @@ class Seen:
     threads: int | None = None  # of a worker
     has_energy: bool = False
     steps: int | None = None  # of the whole training, if it has ended by itself
+    timed_steps: int = 0
+    step_error: float = 0.0  # of the mean of ``timed_steps``, relative
     layout: SeenLayout = field(default_factory=SeenLayout)
 
     @property
@@ -224,22 +229,16 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
     if not (is_global or "gradient_accumulation" in carried):
         carried.pop("micro_batch", None)
     layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
-    steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
-    warmup, notes = Measure().warmup_steps, []
-    if seen.training_steps is not None:
-        largest = max(size for _, sizes in sweeps for size in sizes)
-        fewest = seen.training_steps * base // largest
-        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
-        if steps > fewest - warmup:
-            notes.append(
-                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
-                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
-            )
+    steps, why, notes = _steps_of_runs(
+        seen, base, max(size for _, sizes in sweeps for size in sizes)
+    )
+    warmup = Measure().warmup_steps
     of_one = "{micro_batch}" if seen.layout.model_gpus > 1 else "{local_batch}"
     words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
-    text = _text(seen, machine, words, sweeps, layouts, steps)
+    measured = f"{{steps: {steps}}}  # of each run, after {warmup} of warm-up: {why}"
+    text = _text(seen, machine, words, sweeps, layouts, measured)
     runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
     gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
     text += (
@@ -261,6 +260,32 @@ def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
             "on several; if it does train on several, add counts to gpus"
         )
     return FirstStudy(text, len(runs) // _REPEATS, gpu_hours, tuple(notes))
+
+
+def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[str]]:
+    """Return how many steps a run measures, why, and notes; batches are from ``base`` on."""
+    wanted = steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
+    warmup, notes = Measure().warmup_steps, []
+    why = f"about {number(steps * seen.step_s, 2)} s"
+    if seen.training_steps is None:
+        why += f"; the training needs {steps + warmup}, also with a batch of {largest:,}"
+    else:
+        fewest = seen.training_steps * base // largest
+        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
+        why = why if steps == wanted else f"all of a training with a batch of {largest:,}"
+        if steps > fewest - warmup:
+            notes.append(
+                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
+                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
+            )
+    steady = math.ceil(seen.timed_steps * (seen.step_error / _ERROR) ** 2)
+    if steady > steps:
+        remedy = "raise steps of measure" if steps == wanted else "let it train for more epochs"
+        notes.append(
+            f"the step time varies: a run needs {steady:,} steps to know its mean to "
+            f"±{200 * _ERROR:.0f} %, and measures {steps}; for a surer answer, {remedy}"
+        )
+    return steps, why, notes
 
 
 def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
@@ -329,7 +354,7 @@ def _text(
     words: list[str],
     sweeps: list[tuple[tuple[int, ...], list[int]]],
     layouts: dict[str, list[Any]],
-    steps: int,
+    measured: str,
 ) -> str:
     """Return the study file without its last line, the budget, which follows from the runs."""
     workload = WorkloadSpec(command=tuple(words))  # type: ignore[call-arg]
@@ -375,7 +400,7 @@ def _text(
     baseline = _flow({"gpus": seen.ranks, "global_batch": seen.global_batch} | layout)
     lines += [
         f"repeats: {_REPEATS}  # they show how much runs vary",
-        f"measure: {{steps: {steps}}}  # of each run, after {Measure().warmup_steps} of warm-up",
+        f"measure: {measured}",
         f"launch: {_flow(machine.launch)}",
         "decide:  # measuring ends when the answer is certain enough, or the budget is spent",
         "  minimize: edp  # energy x time, or energy, time, gpu_hours"

@@ -269,7 +269,7 @@ def _watch(
             _pass_on(output, observer, _POLL_S)
             if not has_steps and observer.is_complete():
                 has_steps = True
-                print("\nwattlaw: its steps are measured: ending the command", file=sys.stderr)
+                print("\nwattlaw: enough steps are measured: ending the command", file=sys.stderr)
                 processes.end(all_at_once=True)  # in a thread: its output is read while it ends
         while _pass_on(output, observer, 0.0):
             pass

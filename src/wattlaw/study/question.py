@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
+from wattlaw.common.text import nearest
 from wattlaw.study.base_model import Count, Positive
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.setting import Setting
@@ -200,3 +201,11 @@ def asks(
         return function
 
     return declare
+
+
+def check_names(method: Callable[..., Any], asked: Collection[str]) -> None:
+    """Raise ``TypeError`` if a name is no argument of a method that ``asks``."""
+    accepted = inspect.signature(method).parameters
+    for name in sorted(set(asked) - accepted.keys()):
+        text = f"unexpected argument {name!r}{nearest(name, accepted)}"
+        raise TypeError(f"{method.__name__}: {text}; allowed: {', '.join(accepted)}")

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
 
 import pytest
 from test_dashboard import made_store
@@ -107,6 +108,29 @@ def test_top_prints_the_state_of_stores(tmp_path, capsys):
     assert "failures (1 measured, 1 unknown)" in shown
     assert "not a run record" in " ".join(shown.split())
     assert main(["top", str(tmp_path / "nothing"), "--once"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("hardware", "memory_bytes", "expected"),
+    [
+        ("AMD EPYC, 2 cores", None, "2 worker-minutes"),
+        ("NVIDIA H100 PCIe", None, "2 GPU-minutes"),
+        ("new board", 10**10, "2 GPU-minutes"),
+    ],
+)
+def test_the_time_of_workers_without_gpus_is_no_gpu_time(
+    tmp_path, capsys, hardware, memory_bytes, expected
+):  # fmt: skip
+    row = run_row("a", gpus=2, local_batch=32, hardware=hardware)
+    store = write_store(tmp_path / "store", *frames([row], [window_row("a", 0)]), samples=2)
+    folder, begin = store.folder("a"), datetime(2026, 1, 1, tzinfo=UTC)
+    record = folder.read()
+    facts = record.facts.model_copy(update={"gpu_memory_bytes": memory_bytes})
+    times = {"started_at": begin, "finished_at": begin + timedelta(minutes=1)}
+    folder.write(record.model_copy(update={"facts": facts, **times}))
+    assert main(["top", str(store.path), "--once"]) == 0
+    assert expected in " ".join(capsys.readouterr().out.split())
+    assert expected in Pages((store.path,)).overview()["summary"]
 
 
 @pytest.mark.parametrize("line", [("report", "-o", os.devnull), ("dashboard",)])

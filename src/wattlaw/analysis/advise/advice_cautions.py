@@ -69,7 +69,8 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         )
         error = 1.96 * 100 * option.time_error
         how = f": each leaves its mean time unknown by ±{error:.0f} % (95 %)" if error else ""
-        text = f"{runs} have too few or too unsteady steps to be sure by{how}. Run it longer."
+        text = f"{runs} have too few or too unsteady steps to be sure by{how}. "
+        text += "Measure more steps, of a training that is long enough."
         yield Caution("short-run", text)
     if option.repeats == 1:
         known_by = option.interval_from

@@ -127,7 +127,7 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     best = min(groups[group], key=order)
     reason = f"least {text} of {plural(len(groups[group]), f'{best.source} setting')}"
     if phrase:
-        reason += f", each of which {phrase}"
+        reason += f", {'each of which' if len(groups[group]) > 1 else 'the only one that'} {phrase}"
     if group < _ONLY_THE_MEAN:
         return Choice(best, reason, compared, asked, text, meets=phrase, eligible=eligible)
     warning = Caution(

@@ -6,6 +6,7 @@ What other days and nodes add (``metrics.variation``) is in it, where the sides 
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,7 +31,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.analysis.metrics.variation import Variation, variation
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.formatting import change, plural
+from wattlaw.common.formatting import change, names_text, plural
 from wattlaw.study.sources import MEASURED, ORIGINS, origin_of, source_of
 
 QUANTITIES = ("time", "energy", "power", "gpu_hours", "metric")
@@ -172,10 +173,13 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     by = [name for name in SETTINGS if name not in without]
     both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
     table = _values(both).assign(slow_log=0.0).reset_index(drop=True)
-    cells = groups(table, by)
+    cells = list(groups(table, by))
     matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
+    left_out = _left_out(cells, table, sides, names, by)
     if not matched:
-        raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting")
+        raise Refused(
+            f"{names[0]} and {names[1]} have no done runs at the same setting: {left_out}"
+        )
     number = group_numbers(table, [*by, "side"])
     varied = {name: variation(table[name], number, table) for name in QUANTITIES[:4]}
     labels = _labels([setting for setting, _ in matched])
@@ -190,7 +194,10 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         for name, rows, of_side in zip(names, sides, hardware, strict=True)
     )  # fmt: skip
     kept = [*pooled, *(item for item, _, _ in changes)]
-    warnings += _cautions(of_a, of_b, compared, len(matched), of_machines=of_machines)
+    if left_out:
+        text = f"{plural(len(matched), 'setting')} compared. Left out: {left_out}."
+        warnings.append(Caution("unmatched", text))
+    warnings += _cautions(of_a, of_b, compared, of_machines=of_machines)
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
 
 
@@ -239,6 +246,38 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         power=table["energy"] / table["time"], gpu_hours=table["gpus"] * table["time"] / HOUR_S
     )
+
+
+def _left_out(
+    cells: Sequence[tuple[Group, pd.DataFrame]], table: pd.DataFrame,
+    sides: Sequence[pd.DataFrame], names: Sequence[str], by: Sequence[str],
+) -> str:  # fmt: skip
+    """Return how many settings of each side are not compared, and what the nearest setting of the
+    other side has otherwise; empty if all are compared."""
+    texts = []
+    for side, (name, rows) in enumerate(zip(names, sides, strict=True)):
+        timed = [setting for setting, of in cells if (of["side"] == side).any()]
+        others = [setting for setting, of in cells if (of["side"] != side).any()]
+        whys = Counter(
+            min((_differing(setting, other) for other in others), key=len, default=("unit",))
+            for setting in timed if setting not in others
+        )  # fmt: skip
+        found = [(f"other {names_text(why)}", count) for why, count in whys.most_common()]
+        number = group_numbers(rows, by)
+        is_timed = number.isin(number[rows["run_id"].isin(table["run_id"])])
+        is_of_both = rows["workload"].isin(sides[1 - side]["workload"])
+        for why, of in (("other workload", ~is_of_both), ("no time in a unit of both", is_of_both)):
+            if count := number[~is_timed & of].nunique():
+                found.append((why, count))
+        texts += [f"{count} of {name} ({why})" for why, count in found]
+    return ", ".join(texts)
+
+
+def _differing(one: Group, other: Group) -> tuple[str, ...]:
+    names = [name for name, value in one.items() if other[name] != value]
+    if "local_batch" in names and not {"gpus", "global_batch"}.isdisjoint(names):
+        names.remove("local_batch")  # it follows from them
+    return tuple(name.replace("_", " ") for name in names)
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
@@ -321,9 +360,7 @@ def _pool(changes: Sequence[_OfSetting], varied: Mapping[str, Variation]) -> Cha
     return pooled if count == 1 else replace(pooled, unit="", a=None, b=None)
 
 
-def _cautions(
-    a: Side, b: Side, rows: pd.DataFrame, settings: int, *, of_machines: bool
-) -> list[Caution]:
+def _cautions(a: Side, b: Side, rows: pd.DataFrame, *, of_machines: bool) -> list[Caution]:
     cautions: list[tuple[str, str, Any]] = [
         ("sources-differ", f"{a.name} is {a.source}, {b.name} is {b.source}: the differences are "
          "also those between the sources.", a.source != b.source),
@@ -331,8 +368,6 @@ def _cautions(
          a.source == b.source != MEASURED),
         ("machines", f"{a.name} and {b.name} are different hardware ({', '.join(a.hardware)}; "
          f"{', '.join(b.hardware)}): settings match without it.", of_machines),
-        ("unmatched", f"{settings} settings are compared; {a.name} has {a.settings} and {b.name} "
-         f"has {b.settings}.", settings < max(a.settings, b.settings)),
     ]  # fmt: skip
     energies = rows[rows["energy"].notna()]
     kinds = [{*energies.loc[energies["side"] == i, "energy_is"].dropna()} for i in (0, 1)]

@@ -123,9 +123,9 @@ class Decision(Result):
             cautions.append(Caution("short-run", text))
         if budget is not None and spent > budget:
             text = (
-                f"The runs used {number(spent)} GPU-hours, more than decide.budget.gpu_hours of "
-                f"{number(budget)}: the cost of the first runs is not known in advance, and that "
-                "of the others is predicted."
+                f"The runs used {number(spent)} {evidence.worker}-hours, more than "
+                f"decide.budget.gpu_hours of {number(budget)}: the cost of the first runs is not "
+                "known in advance, and that of the others is predicted."
             )
             cautions.append(Caution("budget-exceeded", text))
         change, known_by = _time_change(plan.setting, evidence, decide) or (None, None)

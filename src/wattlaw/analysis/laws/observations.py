@@ -75,6 +75,8 @@ def observe(
     wrong = int((~(pairs > 0) | np.isinf(pairs)).any(axis=1).sum())
     if wrong:
         raise Refused(f"{wrong} of {len(pairs)} rows have a value that is not a number above 0")
+    if not len(pairs):
+        raise Refused("no run has the value; a law needs it")
     data = Observations.of(pairs[:, 0], np.log(pairs[:, 1]), noun)
     if len(data.x) < MIN_DISTINCT:
         raise Refused(

@@ -52,6 +52,8 @@ def uncooperative(table: pd.DataFrame) -> pd.Series:
     return table["workers_cooperate"].eq(other=False) & (table["gpus"] > 1)
 
 
+#: Columns that only runs with GPUs have.
+_OF_GPUS = ["sm_util_mean", "gpu_energy_j", "gpu_memory_bytes"]
 #: Names of GPUs, such as ``NVIDIA A100-SXM4-40GB`` or ``T4``.
 _GPU_NAME = re.compile(
     r"\b(?:[LPT]4|[ABHKLMPV]\d{2,3}[A-Z]?|G[BH]\d00|MI\d{2,3}[A-Z]?|RTX\w*|GTX|TITAN|Tesla|GeForce|"
@@ -61,7 +63,7 @@ _GPU_NAME = re.compile(
 
 def worker_noun(runs: pd.DataFrame) -> str:
     """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker."""
-    is_measured = runs[["sm_util_mean", "gpu_energy_j"]].notna().any(axis=None)
+    is_measured = runs.filter(_OF_GPUS).notna().any(axis=None)
     is_named = any(_GPU_NAME.search(str(name)) for name in runs["hardware"].unique())
     return "GPU" if is_measured or is_named else "worker"
 

@@ -88,8 +88,9 @@ def combinations(
         if local is not None and local != int(local) and not shared:
             if not gpus:
                 continue
+            given = "given" if global_batch else "the runs have"
             raise BadInput(
-                f"global_batch: given {batch:g} for {count} GPUs; allowed: a multiple of them"
+                f"global_batch: {given} {batch:g} for {count} GPUs; allowed: a multiple of them"
             )
         if on is not None and gpus_per_node is not None and count > on * gpus_per_node:
             raise BadInput(

@@ -201,7 +201,7 @@ def misfit_cautions(posterior: Fitted) -> Iterator[Caution]:
 
 _TEXTS = {
     "between-nodes-assumed": "No run used several nodes. The time of the network between nodes is "
-    "assumed from other clusters; measure 2 GPUs on two nodes.",
+    "assumed from other clusters; measure a run on two nodes.",
     "inside-node-assumed": "No run used several GPUs of a node. Their communication is assumed.",
     "limits-assumed": "All runs had the same power and clock limits, or none. The effect of others "
     "is assumed; measure a second limit.",

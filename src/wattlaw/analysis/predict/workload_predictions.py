@@ -1,6 +1,7 @@
 """The predictions of a workload in a store, at the settings that a caller names."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -9,8 +10,8 @@ import pandas as pd
 from wattlaw.analysis.metrics.result import Caution, Rows
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import Prediction
-from wattlaw.analysis.predict.job import jobs_of
-from wattlaw.common.errors import BadInput
+from wattlaw.analysis.predict.job import Job, jobs_of
+from wattlaw.common.errors import BadInput, Refused
 from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
@@ -22,11 +23,14 @@ class Predictions(Rows[Prediction]):
     """Predictions, one for each setting and kind of hardware.
 
     ``baselines`` has the setting that ``p_faster`` compares with, for each kind of hardware.
+    ``machine_gpus`` are the most of the machine of a study, if the default settings stay there.
     """
 
     rows: tuple[Prediction, ...]
     baselines: tuple[tuple[str | None, Setting], ...]
     warnings: tuple[Caution, ...]
+    baseline_is: str = field(repr=False)  # named | in use, by the study | fastest
+    machine_gpus: int | None = field(default=None, repr=False)
     worker: str = field(default="GPU", repr=False)  # what a "gpu" is called
     has_layouts: bool = field(default=False, repr=False)  # in the runs, or asked for
 
@@ -36,6 +40,8 @@ def predict_workload(
     workload: str,
     *,
     baseline: Mapping[str, Any] | None = None,
+    in_use: Mapping[str, Any] | None = None,
+    is_one_machine: bool = False,
     epochs: float | None = None,
     cluster: "Cluster | None" = None,
     seed: int = 0,
@@ -48,14 +54,18 @@ def predict_workload(
     """Return the predictions of a workload, for each kind of hardware.
 
     ``table`` is of ``metrics.run_metrics``. ``p_faster`` compares with ``baseline``
-    (``grid.baseline``); by default with the fastest. ``cluster`` is the hardware of the runs, for
-    its priors and the GPUs of a node. ``values`` are those of ``grid.combinations``. ``boards`` has
-    the range of limits of each kind of hardware; ``far`` allows any number of GPUs. Where a script
-    trains on one GPU alone, all its batches are shown; ``recommended``, a setting and before it its
-    hardware, is shown, too. ``stored`` has all runs, for what fits into memory.
+    (``grid.baseline``); by default with what is ``in_use``, if that can be predicted, else with the
+    fastest. Default GPU counts stay on a node if the study ``is_one_machine``. ``cluster`` is the
+    hardware of the runs, for its priors and the GPUs of a node. ``values`` are those of
+    ``grid.combinations``. ``boards`` has the range of limits of each kind of hardware; ``far``
+    allows any number of GPUs. Where a script trains on one GPU alone, all its batches are shown;
+    ``recommended``, a setting and before it its hardware, is shown, too. ``stored`` has all runs,
+    for what fits into memory.
     """
     rows: list[Prediction] = []
     baselines = []
+    baseline_is = "fastest"
+    machine_gpus = None
     warnings: dict[Caution, None] = {}
     if cluster is not None and not values.get("gpus_per_node"):
         values["gpus_per_node"] = cluster.node.gpus
@@ -68,13 +78,15 @@ def predict_workload(
             if not (asked.get("local_batch") or asked.get("global_batch")):
                 asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
         settings = grid.combinations(measured, job.node_gpus, **asked)
+        if is_one_machine and not (asked.get("gpus") or asked.get("nodes")):
+            node_gpus = asked.get("gpus_per_node") or job.node_gpus or 0
+            machine_gpus = max(node_gpus, *(item.gpus for item in measured))
+            settings = [item for item in settings if item.gpus <= machine_gpus]
         if recommended is not None and recommended[0] == job.hardware:
             chosen = replace(recommended[1], power_profile=None, dataset_fraction=1.0)
             if chosen not in settings:
                 settings = sorted([*settings, chosen], key=lambda item: item.gpus)
-        compared = job.fastest
-        if baseline is not None:
-            compared = grid.baseline(baseline, measured, job.node_gpus)
+        compared, baseline_is = _compared(job, baseline, in_use)
         if not settings:
             raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
         for name, given in (("gpus", settings), ("baseline", [compared])):
@@ -88,5 +100,26 @@ def predict_workload(
     warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
     has_layouts = bool(values.get("layout")) or job.observations[0].network is not None
     return Predictions(
-        tuple(rows), tuple(baselines), tuple(warnings), job.worker, has_layouts=has_layouts
+        tuple(rows),
+        tuple(baselines),
+        tuple(warnings),
+        baseline_is,
+        machine_gpus,
+        job.worker,
+        has_layouts,
     )
+
+
+def _compared(
+    job: Job, baseline: Mapping[str, Any] | None, in_use: Mapping[str, Any] | None
+) -> tuple[Setting, str]:
+    """Return the setting to compare with, and what it is."""
+    if baseline is not None:
+        return grid.baseline(baseline, job.settings, job.node_gpus), "named"
+    if in_use:
+        with suppress(BadInput, Refused):  # out of reach, such as a limit that no board accepts
+            setting = grid.baseline(in_use, job.settings, job.node_gpus)
+            reach.check_limits(setting, job.settings, job.board)
+            reach.check_gpus("baseline", setting.gpus, job.settings)
+            return setting, "in use"
+    return job.fastest, "fastest"

@@ -72,7 +72,7 @@ def fit(
         return 0
     if fits.refusals:
         return Refused.exit_code
-    raise Refused(f"{source[0]}: no rows to fit (no runs done, or no series of several {x})")
+    raise Refused(f"{source[0]}: nothing to fit: no done runs differ in {x} alone")
 
 
 def _show(fits: Fits, *, as_json: bool) -> None:

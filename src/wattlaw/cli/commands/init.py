@@ -26,7 +26,7 @@ from wattlaw.running.node_setup import thread_environment
 from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
-from wattlaw.study.command import Argument
+from wattlaw.study.command import Argument, arguments
 
 
 def init(
@@ -126,6 +126,8 @@ def _seen(
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,
         steps=steps.steps if is_whole else None,
+        timed_steps=steps.steps_measured or 0,
+        step_error=steps.step_time_error or 0.0,
         layout=SeenLayout.of(steps, json.loads(steps.network) if steps.network else None),
     )  # fmt: skip
 
@@ -142,16 +144,18 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
         text += f", and {join_names([argument.name for argument in found])} have this value"
     elif seen.global_batch is not None:
         text += ", and no argument of the command says so"
+    named = (each for each in arguments(seen.command) if "batch" in each.name)
+    likely = next((each.name for each in (*found, *named)), None)
     if not (asks and sys.stdin.isatty()):
-        example = found[0].name if found else "--NAME"
         raise BadInput(
             f"init: {text}; name the one that sets the batch: "
-            f"wattlaw init --batch-argument {example} -- COMMAND"
+            f"wattlaw init --batch-argument {likely or '--NAME'} -- COMMAND"
+            f"{'' if likely else '; a script that has none needs one first, such as --batch-size'}"
         )
     print(f"wattlaw: {text}")
     while True:
         try:
-            given = typer.prompt("Argument that sets the batch", found[0].name if found else None)
+            given = typer.prompt("Argument that sets the batch", likely)
             return first_study.named_argument(seen, given)
         except BadInput as error:
             print(f"wattlaw: {error}")

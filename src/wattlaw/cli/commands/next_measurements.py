@@ -19,14 +19,6 @@ from wattlaw.report import tables
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.report.topics.prediction import label
 
-_COLUMNS = (
-    tables.text("setting", lambda row: label(row.setting)),
-    tables.number("emulates", attrgetter("emulated_gpus")),
-    tables.number("GPU-hours", attrgetter("gpu_hours")),
-    tables.Column("regret now", lambda row: fmt.percent(row.regret_now, 2)),
-    tables.Column("regret after", lambda row: fmt.percent(row.regret_after, 2)),
-)
-
 
 def next_measurements(
     store: opts.StoreArgument,
@@ -50,7 +42,13 @@ def next_measurements(
     console = Console()
     console.print(decision_text(decision), soft_wrap=True)
     emulates = any(row.emulated_gpus for row in measurements)
-    columns = [item for item in _COLUMNS if emulates or item.heading != "emulates"]
+    columns = [
+        tables.text("setting", lambda row: label(row.setting, decision.worker)),
+        *([tables.number("emulates", attrgetter("emulated_gpus"))] if emulates else []),
+        tables.number(f"{decision.worker}-hours", attrgetter("gpu_hours")),
+        tables.Column("regret now", lambda row: fmt.percent(row.regret_now, 2)),
+        tables.Column("regret after", lambda row: fmt.percent(row.regret_after, 2)),
+    ]
     console.show(tables.build("next", "Next measurements", columns, measurements))
     for warning in decision.warnings:
         console.print(f"Warning: {warning}")

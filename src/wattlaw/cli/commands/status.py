@@ -42,7 +42,9 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
     listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
     console.print(f"{store}: {fmt.plural(len(stored.states), 'run')}: {listed}")
     for reason, count in Counter(not_needed).items():
-        console.print(f"{count} of the planned runs are {reason}", soft_wrap=True)
+        console.print(
+            f"{count} of the planned runs {'is' if count == 1 else 'are'} {reason}", soft_wrap=True
+        )
     if scheduler_error is not None:
         console.print(f"The state of the queue is unknown: {scheduler_error}", soft_wrap=True)
     for warning in warnings:

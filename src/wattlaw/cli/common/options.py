@@ -34,7 +34,10 @@ WorkloadOption = Annotated[
 ]
 BaselineOption = Annotated[
     str | None,
-    option("KEY=VALUE,...", "Setting to compare with: gpus=4,global_batch=256. Default: fastest."),
+    option(
+        "KEY=VALUE,...",
+        "Setting to compare with: gpus=4,global_batch=256. Default: that of the study, or fastest.",
+    ),
 ]
 LaunchOption = Annotated[
     str | None, option("KIND", "Launcher instead of the study's: local, slurm, simulated, replay.")

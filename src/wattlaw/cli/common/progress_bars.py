@@ -62,7 +62,8 @@ class LiveBar(Observer):
         self._progress.update(self._task, description=message)
 
     def decided(self, message: str) -> None:
-        self._progress.console.print(collapse_whitespace(message))
+        for line in message.splitlines():
+            self._progress.console.print(collapse_whitespace(line))
 
     def _show_running(self) -> None:
         titles = list(self._running.values())

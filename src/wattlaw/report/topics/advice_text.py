@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import Savings
-from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option
+from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.analysis.metrics.metrics import HOUR_S
@@ -28,7 +28,7 @@ _IN_FULL = {
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
-    "short-run": "the runs have too few or too unsteady steps; run them longer",
+    "short-run": "the runs have too few or too unsteady steps; measure more",
     "work-unknown": "the runs may have done different work",
     "decision-differs": "the study's decision leads with another setting",
     "only-the-mean-meets": "only the mean meets the constraints",
@@ -136,7 +136,7 @@ def _sure(advice: Advice) -> tuple[str, str]:
     if advice.probability is None:
         why = "there are too few repeats for a probability"
         return "unknown", f"lowest of {compared}; {why}"
-    note = f"to be within {percent(advice.tolerance)} of the best"
+    note = f"to be within {fmt.percent(advice.tolerance)} of the best"
     if advice.spread_from == "decision" and advice.decision is not None:
         runs = fmt.plural(advice.decision.runs, "run")
         return percent(advice.probability), f"{note}, by the study's decision after {runs}"
@@ -157,7 +157,14 @@ def _saving(advice: Advice) -> KeyFigure | None:
     if advice.savings is None or advice.savings.time is None:
         return None
     size, what = fmt.less(advice.savings.time.mean, "time").split(" % ")
-    return KeyFigure(_SAVING, f"{size} %", f"{what} than {_named(advice)}")
+    doubt = _doubt(advice.savings.time)
+    return KeyFigure(_SAVING, f"{size} %", f"{what} than {_named(advice)}{doubt}")
+
+
+def _doubt(*changes: Quantity | None) -> str:
+    """Say that a change may be none, where the interval of one has both signs."""
+    ends = [change.interval for change in changes if change and change.interval]
+    return ", which is uncertain" if any(low < 0 < high for low, high in ends) else ""
 
 
 def _named(advice: Advice) -> str:
@@ -179,9 +186,10 @@ def _reference(advice: Advice) -> str:
     if base is None or option is None:
         return ""
     if not _is_baseline(advice) and advice.baseline_is == "in use":
-        known = ((name, getattr(advice.savings, name, None)) for name in ("time", "energy"))
+        known = [(name, getattr(advice.savings, name, None)) for name in ("time", "energy")]
         changes = [fmt.less(change.mean, name) for name, change in known if change]
-        return fmt.sentence(f"{' and '.join(changes)} than {_named(advice)}")
+        doubt = _doubt(*(change for _, change in known))
+        return fmt.sentence(f"{' and '.join(changes)} than {_named(advice)}{doubt}")
     if not _is_baseline(advice):
         return f"Changes are against {_named(advice)}."
     if advice.baseline_is != "fastest":
@@ -228,7 +236,7 @@ def what_changes(advice: Advice) -> Iterator[str]:
     has_whole = option is not None and option.whole_job_s is not None  # which says it then
     yield from (f"{item.text}{ran}" for item in advice.warnings if item.code in _EPOCHS
                 and not (has_whole and item.code == "epochs-unknown"))  # fmt: skip
-    near = f"probability to be within {percent(advice.tolerance)} of the best"
+    near = f"probability to be within {fmt.percent(advice.tolerance)} of the best"
     for name, is_better in (("Probably better", True), ("Ties with", False)):
         ties = [tie for tie in advice.ties if tie.is_better == is_better]
         ties.sort(key=lambda tie: -tie.probability)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -13,6 +14,7 @@ from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
 from wattlaw.report.sections import Content, Parts
+from wattlaw.report.topics.advice_text import percent
 from wattlaw.report.topics.prediction import label
 from wattlaw.study.sources import MEASURED
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from wattlaw.analysis.decide.decision import Decision
     from wattlaw.analysis.findings import Findings
     from wattlaw.report.charts import Spec
+    from wattlaw.study.setting import Setting
 
 _GOALS = {
     "energy": "least energy", "time": "least time", "gpu_hours": "fewest GPU-hours",
@@ -69,13 +72,39 @@ def decision_text(decision: Decision) -> str:
     return text + _spent(decision)
 
 
+def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
+    """Return which setting leads, and what is measured next and why, as two short lines.
+
+    ``decision.json`` has the rest.
+    """
+    lines = ["decision: no setting is known yet"]
+    if decision.setting is not None and decision.probability is not None:
+        share = math.floor(100 * decision.probability + 1e-9) / 100  # 0.896 is not the needed 90 %
+        lines = [
+            f"decision: {label(decision.setting, decision.worker)}: "
+            f"{percent(share)} sure to be within {fmt.percent(decision.tolerance)} "
+            "of the best"
+        ]
+        if decision.meets is not None and decision.meets < LIKELY:
+            lines[0] += f", {percent(decision.meets)} sure to meet the constraints"
+    if decision.stopped_because is not None:
+        lines.append(f"measuring stops after {_hours_spent(decision)}: {decision.stopped_because}")
+    elif settings:
+        # The first run shows what a worker is.
+        following = label(settings[0], decision.worker if decision.runs else "worker")
+        following += f" and {len(settings) - 1} more" if len(settings) > 1 else ""
+        why = decision.missing or f"{percent(decision.confidence)} are needed"
+        lines.append(f"not certain: {why}; next: {following}" if decision.setting is not None
+                     else f"next: {following}")  # fmt: skip
+    return "\n".join(lines)
+
+
 def _spent(decision: Decision) -> str:
     text = ""
     if decision.gpu_hours_saved is not None:
         # Hours of other runs are predicted, so they are not added to those that were spent.
-        origin = "" if decision.origin == MEASURED else f"{decision.origin} "
         text += (
-            f"; {fmt.work_text(decision.gpu_hours_spent, f'{origin}{decision.worker}')} spent, "
+            f"; {_hours_spent(decision)} spent, "
             f"{fmt.work_text(decision.gpu_hours_saved, decision.worker)} predicted for all others"
         )
     if decision.stopped_because is not None:
@@ -86,6 +115,11 @@ def _spent(decision: Decision) -> str:
     return text
 
 
+def _hours_spent(decision: Decision) -> str:
+    origin = "" if decision.origin == MEASURED else f"{decision.origin} "
+    return fmt.work_text(decision.gpu_hours_spent, f"{origin}{decision.worker}")
+
+
 def goal_text(decision: Decision) -> str:
     question = decision.question
     goal = str(question.get("minimize"))
@@ -93,8 +127,8 @@ def goal_text(decision: Decision) -> str:
     constraints = [text(numbers[name]) for name, text in _CONSTRAINTS.items() if name in numbers]
     is_replaced = decision.is_without_energy and goal not in ("time", "gpu_hours")
     instead = f" ({decision.worker}-hours replace energy)" if is_replaced else ""
-    text = _GOALS.get(goal, goal).replace("GPU", decision.worker)
-    return ", ".join([text + instead, *constraints])
+    text = ", ".join([_GOALS.get(goal, goal) + instead, *constraints])
+    return text.replace("GPU", decision.worker)
 
 
 def build(content: Content) -> Parts:

@@ -37,6 +37,11 @@ _TIMES = {
     "step": "step_time_s",
 }
 _MOST_LISTED = 6
+#: What a baseline is, by ``Predictions.baseline_is``.
+_BASELINES = {
+    "in use": ", which is what you run (decide.baseline)",
+    "fastest": ", the fastest that ran",
+}
 #: Settings that have a column only where rows differ.
 _SETTINGS = (
     tables.text("hardware", attrgetter("hardware")),
@@ -53,10 +58,10 @@ _PARTS = ("compute", "communication", "input", "waiting")
 def label(setting: Setting, worker: str = "GPU", *, among_others: bool = False) -> str:
     """Return ``8 GPUs on 2 nodes, batch 32 each, 200 W``."""
     parts = [fmt.plural(setting.gpus, worker)]
-    if setting.nodes is not None:
+    if setting.nodes is not None and setting.nodes > 1:
         parts[0] += f" on {fmt.plural(setting.nodes, 'node')}"
     if setting.local_batch is not None:
-        parts.append(f"batch {fmt.number(setting.local_batch)} each")
+        parts.append(f"batch {fmt.number(setting.local_batch)}{' each' * (setting.gpus > 1)}")
     if layout := layout_label(setting, among_others=among_others):
         parts.append(layout)
     if setting.precision not in (None, "fp32"):
@@ -80,7 +85,8 @@ def table(predictions: Predictions) -> tables.Table | None:
 
     compared = [setting for _, setting in predictions.baselines]
     layouts = _layout_texts([*compared, *(row.setting for row in rows)])
-    if predictions.has_layouts or len({*layouts.values()}) > 1:
+    are_laid_out = any(map(layout_label, layouts))
+    if predictions.has_layouts or (are_laid_out and len({*layouts.values()}) > 1):
         differing.append(tables.text("layout", lambda row: layouts[row.setting]))
     memory = [
         tables.Column(
@@ -136,7 +142,13 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         energy = f"; energy: {rows[0].energy_is}" if rows[0].energy_is else ""
         counted = fmt.plural(basis.observations, "observation")
         texts.append(f"{where}Rests on {counted} {on}{energy}.")
-        texts.append(f"{where}P(faster) is relative to {named(baseline)}.")
+        why = _BASELINES.get(predictions.baseline_is, "")
+        texts.append(f"{where}P(faster) is relative to {named(baseline)}{why}.")
+    if predictions.machine_gpus:
+        more = f"--gpus {2 * predictions.machine_gpus}"
+        if (batch := predictions.rows[-1].setting.local_batch) is not None:
+            more += f" --local-batch {batch:g}"
+        texts.append(f"Shown are settings on the study's one machine; for two: {more}.")
     return tuple(texts)
 
 
