@@ -16,10 +16,9 @@ import pandas as pd
 
 from wattlaw.analysis.advise.choice import Choice
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.decide import regret
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.decide.next_runs import CERTAIN, MOST_SHORT
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets
+from wattlaw.analysis.decide.regret import expected_regrets, regrets
 from wattlaw.analysis.metrics.estimates import Floats, pooled_variance
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Caution, Result, plain
@@ -136,9 +135,9 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
         np.array([item.beside_j for item in compared]),
     )
     settings = [item.setting for item in compared]
-    regrets = regret.regrets(question, settings, times, energies, beside)
-    probabilities = (regrets <= question.tolerance).mean(0)
-    better, means = (regrets < regrets[:, [at]]).mean(0), regrets.mean(0)
+    regret = regrets(question, settings, times, energies, beside)
+    probabilities = (regret <= question.tolerance).mean(0)
+    better, means = (regret < regret[:, [at]]).mean(0), regret.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
         Tie(item, float(better[index]), float(probabilities[index]), bool(is_near[index]))
@@ -149,14 +148,13 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
     probability = min(float(probabilities[at]), MOST_SHORT if best.is_short else 1.0)
     run = repeat if is_needed or best.is_short else None
     if probability < question.confidence:
-        power, power_noise = None, None
+        outcomes = [(np.log(times), draws.time_noise[:count])]
         if energies is not None and question.needs_energy:
-            power, power_noise = np.log(energies), draws.energy_noise[:count]
-        outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
-        now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
+            outcomes.append((np.log(energies), draws.energy_noise[:count]))
+        now, after = float(means.min()), expected_regrets(regret, outcomes, 0)
         costs = np.array([hours(item) for item in compared])
         # Where no single run is expected to help, the uncertainty of what it shows decides.
-        gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
+        gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes[0][0].std(0)
         chosen = int((gain / costs).argmax())
         if ties and ties[0].option.is_predicted and ties[0].probability_better > _PROBABLY:
             chosen = compared.index(ties[0].option)
