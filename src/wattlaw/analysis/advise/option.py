@@ -129,9 +129,8 @@ class Option(Result):
 
     def is_at(self, setting: Setting | None) -> bool:
         """Whether this is the setting that a decision names."""
-        names = _DECIDED if setting is not None else ()
-        return bool(names) and all(
-            getattr(self.setting, name) == getattr(setting, name) for name in names
+        return setting is not None and all(
+            getattr(self.setting, name) == getattr(setting, name) for name in _DECIDED
         )
 
     @property
