@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.decide.candidates import Candidate
-from wattlaw.analysis.decide.checks import Checks
-from wattlaw.analysis.decide.first_runs import first_layouts, first_runs
+from wattlaw.analysis.decide.needed_runs import Checks, first_layouts, first_runs
 from wattlaw.analysis.decide.regret import (
     UNFIT,
     Outcomes,
