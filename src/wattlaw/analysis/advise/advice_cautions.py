@@ -102,6 +102,9 @@ def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) ->
             "check this."
         )
         yield Caution(WORK_UNKNOWN, text)
+    if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
+        text = "Quality is not known: global batches may differ in quality."
+        yield Caution("quality-not-measured", text)
     precisions = sorted({str(item.setting.precision) for item in ran})
     if len(precisions) > 1:
         text = f"The settings differ in precision ({', '.join(precisions)}): compare quality, too."

@@ -37,6 +37,7 @@ MAX_ROWS = 8
 _IMPLIED = {
     "energy-simulated": "simulated",
     "energy-replayed": "replayed",
+    "quality-not-measured": "batch-quality-unknown",
 }
 #: Warnings that a caveat on the data says, with the number of runs.
 _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
