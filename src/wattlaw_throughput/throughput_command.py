@@ -24,7 +24,7 @@ def throughput(
     as_json: opts.JsonOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
-    """Compare a throughput with known measurements."""
+    """Compare the throughput of a store's fastest settings with known measurements."""
     placements = throughput_of(results.open(store, strict=strict), reference, mapping)
     if as_json:
         print(json.dumps(placements.to_dict(), allow_nan=False))
