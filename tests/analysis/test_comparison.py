@@ -23,6 +23,7 @@ from wattlaw.analysis.advise.comparison import (
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.store.store import Store
 
 Values = dict[int, list[float]]
 POWER_W = 200.0
@@ -266,3 +267,28 @@ def test_the_command_fails_beyond_a_limit_only(tmp_path, capsys):
     assert shown["changes"][0]["percent"] == pytest.approx(
         wattlaw.open(stores[0]).compare(stores[1]).pooled["time"].percent
     )
+
+
+def test_the_last_two_commits_of_a_store_are_compared(tmp_path, capsys):
+    store, commits = tmp_path / "store", ("1" * 40, "2" * 40, "3" * 40 + "-dirty")
+    of_commit = {"x": {1: [9.0, 8.0]}, "a": A, "b": B}
+    tables = [made(times, prefix=prefix) for prefix, times in of_commit.items()]
+    runs, windows = zip(*tables, strict=True)
+    write_store(store, pd.concat(runs), pd.concat(windows))
+    assert main(["compare", str(store), "--by", "git_commit"]) == 2
+    assert "0 git commits" in capsys.readouterr().err
+    for folder in Store(store).folders():
+        number = "xab".index(folder.run_id[0])
+        moment = f"2026-01-0{number + 1}T00:00:00Z"
+        text = json.loads(folder.record_path.read_text())
+        text |= {"git_commit": commits[number], "started_at": moment}
+        folder.record_path.write_text(json.dumps(text))
+    assert main(["compare", str(store), "--by", "git_commit", "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["a"]["name"], shown["b"]["name"]) == ("2" * 12, "3" * 12 + "-dirty")
+    assert (shown["a"]["runs"], shown["b"]["runs"]) == (8, 9)
+    expected = compare(metrics(A), metrics(B)).pooled["time"].percent
+    assert shown["changes"][0]["percent"] == pytest.approx(expected)
+    for line in ([str(store)], [str(store), str(store), "--by", "git_commit"],
+                 [str(store), "--by", "hardware"]):  # fmt: skip
+        assert main(["compare", *line]) == 2

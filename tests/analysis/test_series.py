@@ -8,7 +8,7 @@ from scipy import stats
 
 from made_studies import kit
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.laws.series import fit_table, scaling_series
+from wattlaw.analysis.laws.series import fit_series, scaling_series
 from wattlaw.analysis.laws.speedup import speedups
 from wattlaw.analysis.metrics.metrics import run_metrics
 
@@ -56,7 +56,7 @@ def test_caps_and_hardware_are_kept_apart_and_named():
         "global batch 64, A, 200 W",
         "global batch 64, B, 200 W",
     }
-    groups = [group for group, _ in fit_table(table).laws]
+    groups = [group for group, _ in fit_series(series).laws]
     assert {"workload": "digits-cnn", "global_batch": 64, "hardware": "A",
             "power_limit_w": 200.0} in groups  # fmt: skip
     assert len(groups) == 4
@@ -82,8 +82,7 @@ def test_speedup_is_a_ratio_of_geometric_means_with_the_interval_of_one_machine(
 
 def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
     made = kit(repeats=2)
-    metrics = run_metrics(made.runs, made.epochs)
-    series = scaling_series(metrics)
+    series = scaling_series(run_metrics(made.runs, made.epochs))
     growing = series[series["fraction_per_gpu"].notna()]
     assert set(growing["series"]) == {
         f"{batch}, {board}, data grows with N"
@@ -93,7 +92,7 @@ def test_a_data_set_that_grows_with_the_gpus_makes_a_series_of_its_own():
     one = growing[growing["series"] == "local batch 64, A100, data grows with N"]
     assert (one["dataset_fraction"] / one["gpus"]).nunique() == 1
     assert one["gpus"].nunique() == 5
-    groups = [group for group, _ in fit_table(metrics).laws if "fraction_per_gpu" in group]
+    groups = [group for group, _ in fit_series(series).laws if "fraction_per_gpu" in group]
     assert {group["fraction_per_gpu"] for group in groups} == {1 / 16}
     assert all("dataset_fraction" not in group for group in groups)
 

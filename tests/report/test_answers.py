@@ -145,6 +145,7 @@ def test_runs_that_are_left_out_are_counted_with_their_reasons():
     assert dict(advice.left_out)["simulated"] == 3
     line = next(line for line in text.summary(advice) if line.startswith("Left out: "))
     assert line.startswith("Left out: 8 runs (")
+    assert advice.failed_because == "out of memory"
     assert "8 runs left out" in text.brief(advice)
     assert sum(advice.rests_on.runs.values()) == 6 + 2  # runs of a batch left out show the spread
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.advise.comparison import Comparison, compare
+from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
@@ -280,8 +280,9 @@ class Results(StoreReports):
 
     def compare(
         self,
-        other: "Results | str | PathLike[str]",
+        other: "Results | str | PathLike[str] | None" = None,
         *,
+        by: str | None = None,
         energy_scope: str | None = None,
     ) -> Comparison:
         """Return the differences of other results to these, at the settings of both.
@@ -290,6 +291,8 @@ class Results(StoreReports):
         ----------
         other
             Other results, or the path of a store.
+        by
+            ``git_commit``, without ``other``: compare the last two commits of these results.
         energy_scope
             As in ``advise``.
 
@@ -297,6 +300,8 @@ class Results(StoreReports):
         ------
         wattlaw.common.errors.Refused
             No setting has runs on both sides.
+        wattlaw.common.errors.BadInput
+            The arguments exclude each other.
 
         Examples
         --------
@@ -304,11 +309,16 @@ class Results(StoreReports):
         >>> comparison.pooled["time"].ratio
         1.0
         """
-        if not isinstance(other, Results):
+        of_a = self._metrics_in(energy_scope)
+        if other is not None and not isinstance(other, Results):
             other = Results((path_of("other", other),), self.strict)
-        of_a, of_b = (side._metrics_in(energy_scope) for side in (self, other))
-        a, b = (", ".join(str(path) for path in side.paths) for side in (self, other))
-        return compare(of_a, of_b, (a, b))
+        if other is not None and by is None:
+            a, b = (", ".join(str(path) for path in side.paths) for side in (self, other))
+            return compare(of_a, other._metrics_in(energy_scope), (a, b))
+        if other is not None or by != "git_commit":
+            given = "two stores" if other is not None else f"by {quote(by)}"
+            raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")
+        return compare_commits(self.runs, of_a)
 
 
 def open(

@@ -101,6 +101,7 @@ class Advice(Result):
     any_batch_savings: Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     left_out: Mapping[str, int]  # runs of the workload that are not compared, by the reason
+    failed_because: str | None  # the reason of most runs that failed
     faster_left_out: tuple[FasterSetting, ...]  # than those compared; none for a named baseline
     warnings: tuple[Caution, ...]
     worker: str = field(repr=False)  # what a "gpu" is called
@@ -244,9 +245,11 @@ def _left_out(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the runs and batches that are not compared, and the faster settings among them."""
     counts: Counter[str] = Counter()
+    reasons = pd.Series(dtype=object)
     if stored is not None:
         own = stored[stored["workload"] == job.rows["workload"].iloc[0]]
         counts.update({name: int((own["status"] == name).sum()) for name in _WITHOUT_RESULT})
+        reasons = own.loc[own["status"] == "failed", "reason"].dropna().mode()
         untimed = (own["status"] == "done") & ~own["run_id"].isin(table["run_id"])
         counts["done without a measured window"] = int(untimed.sum())
         waits = (own["status"] == "planned") & own["reason"].isna()
@@ -271,4 +274,5 @@ def _left_out(
         "left_out": {reason: count for reason, count in counts.items() if count > 0},
         "faster_left_out": tuple(faster.values()),
         "batches_left_out": tuple(sorted(batches)),
+        "failed_because": None if reasons.empty else str(reasons.iloc[0]),
     }

@@ -194,6 +194,22 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
 
 
+def compare_commits(runs: pd.DataFrame, table: pd.DataFrame) -> Comparison:
+    """Compare the last two git commits of a store; ``table`` is of ``run_metrics``."""
+    commits = runs[runs["status"] == "done"].dropna(subset=["git_commit"])
+    latest = commits.groupby("git_commit")["started_at"].max().sort_values()
+    if len(latest) < 2:
+        count = f"{len(latest)} git commits" if len(latest) != 1 else "one git commit"
+        raise Refused(f"compare: the done runs are of {count}; two are needed")
+    ids = [commits.loc[commits["git_commit"] == commit, "run_id"] for commit in latest.index[-2:]]
+    before, after = (table[table["run_id"].isin(of_commit)] for of_commit in ids)
+    first, second = (
+        f"{commit[:12]}{'-dirty' * commit.endswith('-dirty')}"
+        for commit in map(str, latest.index[-2:])
+    )
+    return compare(before, after, (first, second))
+
+
 def _one_origin(rows: pd.DataFrame, name: str, warnings: list[Caution]) -> pd.DataFrame:
     """Keep the measured runs of a side, else the replayed, else the simulated ones."""
     if rows.empty:

@@ -129,8 +129,9 @@ class Option(Result):
 
     def is_at(self, setting: Setting | None) -> bool:
         """Whether this is the setting that a decision names."""
-        return setting is not None and all(
-            getattr(self.setting, name) == getattr(setting, name) for name in _DECIDED
+        names = _DECIDED if setting is not None else ()
+        return bool(names) and all(
+            getattr(self.setting, name) == getattr(setting, name) for name in names
         )
 
     @property

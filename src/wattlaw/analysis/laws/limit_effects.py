@@ -63,7 +63,7 @@ def limit_effects(table: pd.DataFrame, limit: Limit = "power_limit_w") -> pd.Dat
     table = table.reset_index(drop=True)
     limits = table[limit].fillna(-1.0).groupby([table[name] for name in names], dropna=False)
     several = table.loc[limits.transform("nunique") > 1, [*names, limit, ENERGY, "energy_is"]]
-    of_runs = variations(table, (TIME, ENERGY)) if len(several) else {}
+    of_runs = dict(variations(table, (TIME, ENERGY))) if len(several) else {}
     rows = [
         row for group, runs in groups(several, names)
         for row in _rows(group, runs, limit, of_runs[runs.index[0]])

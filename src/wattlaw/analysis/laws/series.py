@@ -160,13 +160,22 @@ def fit_metrics(
 
 
 def fit_table(table: pd.DataFrame, y: str = "time_s") -> Fits:
-    """Fit a law of the column ``y`` to each scaling series of rows of ``run_metrics``.
+    """Fit a law to each scaling series; rows in no series get a refusal by workload and reason."""
+    left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
+    refused = [
+        Fit(group, refusal=f"{plural(len(rows), 'run')}: {group.pop('reason')}")
+        for group, rows in groups(left, ["workload", "reason"])
+    ]
+    return Fits((*fit_series(scaling_series(table), y).rows, *refused), "gpus", y)
+
+
+def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:
+    """Fit a law of the column ``y`` to each series of ``scaling_series``.
 
     A group says workload, the batch rule with its value, the other settings that differ in the
-    table, and caps and clocks that are set; a law of energy also says what the energy is. Rows in
-    no series get a refusal by workload and reason.
+    table, and caps and clocks that are set; a law of energy also says what the energy is.
     """
-    series, fits = scaling_series(table), list[Fit]()
+    fits: list[Fit] = []
     names = [name for name in varying_columns(series) if name != "workload"] if len(series) else []
     for rule in (*RULES, "unknown_batch"):
         for grows in (False, True):
@@ -182,12 +191,7 @@ def fit_table(table: pd.DataFrame, y: str = "time_s") -> Fits:
                     if known.notna().all() and not are_imported_without_nodes(of_fit):
                         nodes = int(known.min()), int(known.max())
                     fits.append(replace(fit, unit=unit_of(y, str(unit)), nodes=nodes))
-    left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
-    refused = [
-        Fit(group, refusal=f"{plural(len(rows), 'run')}: {group.pop('reason')}")
-        for group, rows in groups(left, ["workload", "reason"])
-    ]
-    return Fits((*map(_without_estimated, fits), *refused), "gpus", y)
+    return Fits(tuple(map(_without_estimated, fits)), "gpus", y)
 
 
 def _without_estimated(fit: Fit) -> Fit:

@@ -26,7 +26,7 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     where energies count different things.
     """
     runs = series.drop_duplicates("run_id").set_index("run_id")
-    of_runs = variations(runs, ("time_s", "energy_j", "energy_per_sample_j"))
+    of_runs = dict(variations(runs, ("time_s", "energy_j", "energy_per_sample_j")))
     rows = [
         row
         for label, rows_of_series in series[series["unit"] != "step"].groupby("series", sort=False)

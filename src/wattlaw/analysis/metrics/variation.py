@@ -4,7 +4,7 @@ A session is a day (UTC). The logarithm of a run's time or energy is that of its
 deviation of its set of nodes, of its session there, and of the run.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -184,14 +184,15 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     )  # fmt: skip
 
 
-def variations(table: pd.DataFrame, names: Sequence[str]) -> dict[Hashable, dict[str, Variation]]:
-    """Return how quantities vary among runs that are alike in ``JOB``, by the index of each run.
+def variations(
+    table: pd.DataFrame, names: Sequence[str]
+) -> Iterator[tuple[Hashable, dict[str, Variation]]]:
+    """Yield how quantities vary among runs that are alike in ``JOB``, with the index of each run.
 
     Energies of a setting that count different things show nothing.
     """
     settings = [name for name in SETTINGS if name in table]
     jobs = [name for name in JOB if name in table]
-    of_runs: dict[Hashable, dict[str, Variation]] = {}
     for _, rows in with_slow_nodes(table).groupby(jobs, dropna=False):
         setting = group_numbers(rows, settings)
         alike = rows["energy_is"].groupby(setting).transform("nunique") <= 1
@@ -199,8 +200,7 @@ def variations(table: pd.DataFrame, names: Sequence[str]) -> dict[Hashable, dict
             name: variation(rows[name].where(alike | ("energy" not in name)), setting, rows)
             for name in names
         }
-        of_runs |= dict.fromkeys(rows.index, varied)
-    return of_runs
+        yield from ((run, varied) for run in rows.index)
 
 
 def _absent(rows: pd.DataFrame) -> set[str]:

@@ -19,7 +19,10 @@ LIMIT_EXCEEDED = 4
 
 def compare(
     a: Annotated[Path, typer.Argument(metavar="A", help="Results folder to compare with.")],
-    b: Annotated[Path, typer.Argument(metavar="B", help="Results folder.")],
+    b: Annotated[Path | None, typer.Argument(metavar="B", help="Results folder.")] = None,
+    by: Annotated[
+        str | None, option("COL", "git_commit: compare the last two commits of A instead.")
+    ] = None,
     fail_if: Annotated[
         list[str] | None,
         option("LIMIT", "Exit with 4 beyond a limit: 'energy > +5%'. Can be repeated."),
@@ -32,8 +35,8 @@ def compare(
     ] = False,
 ) -> int:
     """Compare machines, code versions, before and after."""
-    of_a, of_b = (results.open(store, strict=strict) for store in (a, b))
-    comparison = of_a.compare(of_b, energy_scope=energy_scope)
+    other = None if b is None else results.open(b, strict=strict)
+    comparison = results.open(a, strict=strict).compare(other, by=by, energy_scope=energy_scope)
     checks = [comparison.check(limit) for limit in fail_if or ()]
     if as_json:
         shown = comparison.to_dict() | {"checks": [check.to_dict() for check in checks]}
