@@ -17,18 +17,18 @@ import numpy as np
 import pandas as pd
 
 from prediction_data import FOLDER
+from wattlaw.analysis.advise.known_throughput import comparable_rows, nearest_runs, values_of
+from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.analysis.predict.posterior import fit
+from wattlaw.api.known_measurements import read_known
 from wattlaw.store.store import Store
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
-from wattlaw_throughput.known_measurements import read_known
-from wattlaw_throughput.known_throughput import comparable_rows, nearest_runs, values_of
-from wattlaw_throughput.layout_effects import LayoutEffects, Measured
 
 #: "llama-like 3B L28 h3072 a32 f8192 v131072" of the table.
 _3B = Network(layers=28, hidden=3072, heads=32, ffn=8192, vocabulary=131072, sequence=4096,

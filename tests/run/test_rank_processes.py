@@ -127,7 +127,7 @@ LIBRARIES = (
 )  # fmt: skip
 ADD_ONS = (
     "wattlaw_papers", "wattlaw_proposal", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site",
-    "wattlaw_formats", "wattlaw_throughput",
+    "wattlaw_formats",
 )  # fmt: skip
 BLOCKED = (*LIBRARIES, *ADD_ONS)
 

@@ -2,18 +2,20 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from os import PathLike
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 import wattlaw.report.renderers  # noqa: F401 - how the results are shown
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.advise.comparison import Comparison, compare, compare_commits
+from wattlaw.analysis.advise.known_throughput import OBSERVED, Placements, place
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.laws.series import fit_metrics
 from wattlaw.api.arguments import amounts, counts, listed, path_of
+from wattlaw.api.known_measurements import read_known
 from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
@@ -278,14 +280,35 @@ class Results(StoreReports):
             boards[str(label)] = accepted_limits(gpu, known)
         return boards
 
+    if TYPE_CHECKING:  # ``typing`` keeps overloads, and what they refer to, until Python ends
+
+        @overload
+        def compare(
+            self,
+            other: "Results | str | PathLike[str] | None" = None,
+            *,
+            by: str | None = None,
+            energy_scope: str | None = None,
+        ) -> Comparison: ...
+
+        @overload
+        def compare(
+            self, *, reference: str | PathLike[str], map: str | None = None
+        ) -> Placements: ...
+
     def compare(
         self,
         other: "Results | str | PathLike[str] | None" = None,
         *,
         by: str | None = None,
         energy_scope: str | None = None,
-    ) -> Comparison:
+        reference: str | PathLike[str] | None = None,
+        map: str | None = None,
+    ) -> Comparison | Placements:
         """Return the differences of other results to these, at the settings of both.
+
+        With ``reference``, return instead how the fastest setting of each workload and hardware
+        compares with known measurements.
 
         Parameters
         ----------
@@ -295,13 +318,18 @@ class Results(StoreReports):
             ``git_commit``, without ``other``: compare the last two commits of these results.
         energy_scope
             As in ``advise``.
+        reference
+            A table of measurements that ``import_files`` reads, with the sizes of the models
+            (``docs/report.md``), without ``other``.
+        map
+            Which column of the table each field takes, as of ``import_files``.
 
         Raises
         ------
         wattlaw.common.errors.Refused
-            No setting has runs on both sides.
+            No setting has runs on both sides, or the runs do not say what network they train.
         wattlaw.common.errors.BadInput
-            The arguments exclude each other.
+            The arguments exclude each other, or the table cannot be read.
 
         Examples
         --------
@@ -309,6 +337,17 @@ class Results(StoreReports):
         >>> comparison.pooled["time"].ratio
         1.0
         """
+        if reference is not None:
+            if any(given is not None for given in (other, by, energy_scope)):
+                raise BadInput("reference: given with other, by or energy_scope; allowed: it alone")
+            path = path_of("reference", reference)
+            known, unread = read_known(path, map)
+            placed = place(self.metrics, self.runs[[*OBSERVED]], known)
+            return Placements(
+                tuple(replace(row, left_out={**row.left_out, **unread}) for row in placed)
+            )
+        if map is not None:
+            raise BadInput("map: given without reference; allowed: with it")
         of_a = self._metrics_in(energy_scope)
         if other is not None and not isinstance(other, Results):
             other = Results((path_of("other", other),), self.strict)

@@ -7,6 +7,7 @@ import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.comparison import Comparison
+from wattlaw.analysis.advise.known_throughput import Placements
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook
 from wattlaw.analysis.predict.workload_predictions import Predictions
@@ -16,6 +17,7 @@ from wattlaw.report.topics import (
     comparison_table,
     prediction,
     scaling,
+    throughput_text,
     verdict,
 )
 from wattlaw.study.labels import group_label
@@ -70,3 +72,18 @@ _register(
 _register(Predictions, _titled_predictions, prediction.table, prints_table=True)
 _register(Comparison, _comparison_lines, comparison_table.table)
 _register(Fits, _fit_lines, scaling.laws, prints_table=True)
+
+
+def _placement_lines(item: Any) -> list[str]:
+    return [throughput_text.headline(item), *throughput_text.sentences(item)]
+
+
+@shown.register
+def _placements(result: Placements) -> str:
+    return "\n".join(line for item in result for line in _placement_lines(item))
+
+
+@shown_in_notebook.register
+def _placements_html(result: Placements) -> str:
+    tables = ((throughput_text.table(item), _placement_lines(item)) for item in result)
+    return "".join(as_html(_frame(table), lines) for table, lines in tables)

@@ -51,7 +51,7 @@ _EXCLUSIVE = (
 _WITH_UNIT = {
     re.sub("_(s|j|w|mhz|bytes)$", "", name): name for name, each in FIELDS.items() if each.dimension
 }
-#: Usual names of fields in tables of measurements, as ``wattlaw throughput`` takes them.
+#: Usual names of fields in tables of measurements, as ``compare --reference`` takes them.
 SYNONYMS = {
     "model": "workload", "source": "options.source", "vp": "virtual_stages",
     "grad_acc": "gradient_accumulation", "zero_or_fsdp": "sharding", "act_ckpt": "checkpointing",

@@ -1,12 +1,12 @@
 """A job among known measurements: its sentences, and the table of the nearest ones."""
 
+from wattlaw.analysis.advise.known_throughput import BEYOND, NORMAL, SETTING, KnownRun, Placement
+from wattlaw.analysis.advise.layout_effects import LEAST, Cause
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
 from wattlaw.study.labels import layout_label
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
-from wattlaw_throughput.known_throughput import BEYOND, NORMAL, SETTING, KnownRun, Placement
-from wattlaw_throughput.layout_effects import LEAST, Cause
 
 #: A smaller distance to the best is none.
 _EQUAL = 0.001
@@ -150,5 +150,5 @@ def table(item: Placement) -> tables.Table | None:
             tables.number("TFLOP/s", lambda run: run.tflops_per_gpu),
         ],
         item.nearest,
-        command="wattlaw throughput --json",
+        command="wattlaw compare --reference --json",
     )

@@ -14,6 +14,16 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from wattlaw.analysis.advise.layout_effects import (
+    CAUSES,
+    LEAST,
+    LEAST_GAIN,
+    MOST,
+    Cause,
+    LayoutEffects,
+    Measured,
+    features,
+)
 from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL
 from wattlaw.analysis.metrics.estimates import Interval
 from wattlaw.analysis.metrics.groups import groups
@@ -25,16 +35,6 @@ from wattlaw.hardware.library import find_gpu, gpu_names
 from wattlaw.study.network import Network
 from wattlaw.study.setting import LAYOUT, Setting
 from wattlaw.study.sources import source_of
-from wattlaw_throughput.layout_effects import (
-    CAUSES,
-    LEAST,
-    LEAST_GAIN,
-    MOST,
-    Cause,
-    LayoutEffects,
-    Measured,
-    features,
-)
 
 #: Measurements at the nearest GPU counts, up to the second factor away, until there are so many.
 ENOUGH, GPUS_FACTOR = 8, 4.0
@@ -120,18 +120,18 @@ def place(metrics: pd.DataFrame, observed: pd.DataFrame, table: pd.DataFrame) ->
     """Place the fastest setting of each workload and hardware among the rows of a table.
 
     ``metrics`` are of ``run_metrics``, ``observed`` has the columns ``OBSERVED`` of the runs, and
-    ``table`` is of ``known_measurements.read_known``. ``Refused`` if no run names its network
+    ``table`` is of ``api.known_measurements.read_known``. ``Refused`` if no run names its network
     and the number of its tokens.
     """
     rows = metrics[metrics["emulated_gpus"].isna()].merge(observed, on="run_id")
     if rows.empty:
-        raise Refused("throughput: no run is done")
+        raise Refused("compare --reference: no run is done")
     usable = rows[rows["network"].notna() & rows["time_per_sample_s"].notna()]
     if usable.empty:
         named = rows["network"].notna().any()
         missing = "global_batch" if named else "the sizes of the network as model"
         raise Refused(
-            f"throughput: the runs do not say how many {'samples' if named else 'tokens'} "
+            f"compare --reference: the runs do not say how many {'samples' if named else 'tokens'} "
             f"they train; state {missing} of the workload in the study"
         )
     fastest: dict[tuple[str, str], tuple[float, Measured, str]] = {}
@@ -151,7 +151,7 @@ def place(metrics: pd.DataFrame, observed: pd.DataFrame, table: pd.DataFrame) ->
 def _job(row: Mapping[Any, Any], sample_s: float) -> Measured:
     network = Network.model_validate_json(str(row["network"]))
     if network.experts:
-        raise Refused("throughput: a table does not state active parameters of experts")
+        raise Refused("compare --reference: a table does not state active parameters of experts")
     if pd.notna(row["tokens_per_sample"]):
         network = network.model_copy(update={"sequence": round(row["tokens_per_sample"])})
     setting = setting_of_row(row, "sample")
@@ -159,7 +159,7 @@ def _job(row: Mapping[Any, Any], sample_s: float) -> Measured:
         seen = {name: row[name] for name in OBSERVED[1:-1] if pd.notna(row[name])}
         if row["parallelism"] in NOT_DATA_PARALLEL and "tp" not in seen:
             kind = row["parallelism"]
-            raise Refused(f"throughput: {kind} parallelism of unknown sizes; state tp, pp")
+            raise Refused(f"compare --reference: {kind} parallelism of unknown sizes; state tp, pp")
         whole: dict[str, Any] = {
             name: value if isinstance(value, str) else int(value) for name, value in seen.items()
         }
@@ -286,7 +286,7 @@ def comparable_rows(
 ) -> tuple[list[KnownRun], dict[str, int]]:
     """Return the measurements that compare with a job, and how many do not, by the first reason.
 
-    ``table`` is of ``known_measurements.read_known``.
+    ``table`` is of ``api.known_measurements.read_known``.
     """
     rows, board = table.copy(), board_of(hardware)
     sequence = rows["sequence"].astype(float).fillna(job.network.sequence)

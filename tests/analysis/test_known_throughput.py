@@ -13,14 +13,7 @@ import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from public_data import layouts_file
-from wattlaw.analysis.metrics.metrics import run_metrics
-from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput, Refused
-from wattlaw.study.network import Network
-from wattlaw.study.setting import Setting
-from wattlaw_throughput.api import throughput_of
-from wattlaw_throughput.known_measurements import read_known
-from wattlaw_throughput.known_throughput import (
+from wattlaw.analysis.advise.known_throughput import (
     BEYOND,
     NORMAL,
     OBSERVED,
@@ -30,6 +23,12 @@ from wattlaw_throughput.known_throughput import (
     board_of,
     place,
 )
+from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.api.known_measurements import read_known
+from wattlaw.cli.main import main
+from wattlaw.common.errors import BadInput, Refused
+from wattlaw.study.network import Network
+from wattlaw.study.setting import Setting
 
 NETWORK = Network(
     layers=28, hidden=3072, heads=32, ffn=8192, vocabulary=131072, sequence=4096, tied=True
@@ -275,10 +274,10 @@ def test_the_command_and_python_read_the_same_table(tmp_path: Path, capsys):
     store, file = tmp_path / "store", tmp_path / "known.csv"
     write_store(store, *tables(RATES[8, 1], 8, 1))
     known().to_csv(file, index=False)
-    expected = throughput_of(wattlaw.open(store), file)
-    assert main(["throughput", str(store), str(file), "--json"]) == 0
+    expected = wattlaw.open(store).compare(reference=file)
+    assert main(["compare", str(store), "--reference", str(file), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == expected.to_dict()
-    assert main(["throughput", str(store), str(file)]) == 0
+    assert main(["compare", str(store), "--reference", str(file)]) == 0
     out = capsys.readouterr().out.splitlines()
     assert "below the best known of 16 measurements on H100" in out[0]
     assert max(map(len, out)) <= 80
@@ -305,12 +304,19 @@ def test_a_table_of_other_columns_and_units_is_read_with_its_map(tmp_path: Path,
     fields = columns | {name: f"@{value}" for name, value in constants.items()}
     fields["micro_batch"] = "mbs"
     mapping = ",".join(f"{field}={column}" for field, column in fields.items())
-    assert main(["throughput", str(store), str(file), "--map", mapping, "--json"]) == 0
+    assert main(["compare", str(store), "--reference", str(file), "--map", mapping, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]
     expected = placed(RATES[8, 1], rows, 8, 1)
     assert (row["comparable"], row["with_layout"], row["left_out"]) == (16, 16, {})
     assert row["below_best"] == pytest.approx(expected.below_best)
     assert row["causes"][0]["setting"] == expected.causes[0].setting
+    assert main(["compare", str(store), "--map", mapping]) == 2
+
+
+@pytest.mark.parametrize("more", [["b"], ["--by", "git_commit"], ["-o", "x.html"]])
+def test_a_reference_and_another_comparison_exclude_each_other(more, tmp_path: Path):
+    write_store(tmp_path / "a", *tables(8000.0))
+    assert main(["compare", str(tmp_path / "a"), *more, "--reference", "known.csv"]) == 2
 
 
 def test_a_table_without_a_required_column_is_bad_input():
