@@ -39,6 +39,7 @@ from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
+from wattlaw_proposal.planned_campaign import Campaign, propose
 
 
 def table(network: str | None = NETWORK):
@@ -375,3 +376,12 @@ def test_the_title_of_a_run_has_the_layout_that_is_asked_for_or_was_seen():
     limits = dict.fromkeys(("emulated_gpus", *LIMITS))
     title = run_title("id", run | limits | {"workload": "gpt", "repeat": 0, "nodes": 1})
     assert title == "gpt on 8 workers, tp 2, micro-batch 4, batch 32 (repeat 0, id)"
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_a_proposal_plans_the_recommended_layout(nodes):
+    findings = analyse(*layouts())
+    proposal = propose(findings, "digits-cnn", Campaign(nodes, steps=100))
+    planned = proposal.planned.setting
+    assert (planned.gpus, planned.tp, planned.sharding) == (8 * nodes, 1, "zero1")
+    assert proposal.planned.runs == (nodes == 1)

@@ -8,7 +8,7 @@ import pytest
 
 from made_stores import write_store
 from made_studies import kit
-from made_tables import layouts, study
+from made_tables import study
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
@@ -159,11 +159,3 @@ def test_the_command_writes_a_page_or_markdown_and_names_what_is_missing(tmp_pat
     command[1] = str(tmp_path / "several")
     assert main(command) == 2
     assert "--nodes" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("nodes", [1, 3])
-def test_a_proposal_plans_the_recommended_layout(nodes):
-    made = propose(analyse(*layouts()), "digits-cnn", Campaign(nodes, steps=100))
-    planned = made.planned.setting
-    assert (planned.gpus, planned.tp, planned.sharding) == (8 * nodes, 1, "zero1")
-    assert made.planned.runs == (nodes == 1)
