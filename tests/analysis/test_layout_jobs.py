@@ -19,6 +19,7 @@ from wattlaw.analysis.advise.possible_options import read_options
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.planned_campaign import Campaign, propose
 from wattlaw.analysis.predict.intervals import Components
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
@@ -39,7 +40,6 @@ from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
-from wattlaw_proposal.planned_campaign import Campaign, propose
 
 
 def table(network: str | None = NETWORK):

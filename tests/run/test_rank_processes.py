@@ -126,8 +126,7 @@ LIBRARIES = (
     "pandas", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
 )  # fmt: skip
 ADD_ONS = (
-    "wattlaw_papers", "wattlaw_proposal", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site",
-    "wattlaw_formats",
+    "wattlaw_papers", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site", "wattlaw_formats",
 )  # fmt: skip
 BLOCKED = (*LIBRARIES, *ADD_ONS)
 

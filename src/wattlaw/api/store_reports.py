@@ -1,4 +1,4 @@
-"""Figures and the report of one or several stores, and its tables as files."""
+"""Figures, the report and the proposal of one or several stores, and its tables as files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +16,7 @@ from wattlaw.api.store_tables import FRAMES, StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.quantities import finite
+from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote, short_repr
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
 from wattlaw.report.tables import as_html
@@ -179,6 +180,75 @@ class StoreReports(StoreTables):
         write_report(findings, page, chosen, pictures, energy_scope=scope, interactive=interactive)
         files = [] if figures is None else write_figures(pictures, Path(figures), file_kinds)
         return Report(page, tuple(files))
+
+    @asks(PRICES)
+    def proposal(
+        self,
+        path: str | PathLike[str] = "proposal.html",
+        *,
+        nodes: int | None = None,
+        workload: str | None = None,
+        runs: int = 1,
+        epochs: int | None = None,
+        steps: float | None = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        sequence_length: int | None = None,
+        rule: float | None = None,
+        energy_scope: str | None = None,
+        **asked: Any,
+    ) -> Report:
+        """Write two pages for a compute-time proposal: scaling, planned campaign and method.
+
+        Parameters
+        ----------
+        path
+            The page; Markdown where its name ends in ``.md``.
+        nodes
+            The number of nodes of a training, 1 by default where all runs were on one. Counts that
+            did not run are predicted.
+        workload
+            The workload. It is not needed if the stores have a single one.
+        runs, epochs
+            The number of trainings, and epochs of each, by default those of most runs.
+        steps, samples, tokens
+            The length of a training instead of epochs; steps are of the planned global batch.
+        sequence_length
+            The tokens of a sample, for ``tokens``.
+        rule
+            The least speedup per doubling of GPUs that a centre asks for, such as 1.5.
+        energy_scope, **asked
+            As in ``report``.
+
+        Raises
+        ------
+        wattlaw.common.errors.Refused
+            No run of the workload is done, or the time of a training is not known.
+        wattlaw.common.errors.BadInput
+            A number is out of range, or the runs do not name their nodes, or use several.
+
+        Examples
+        --------
+        >>> wattlaw.open("results").proposal("proposal.html", nodes=4).page.name
+        'proposal.html'
+        """
+        from wattlaw.analysis.planned_campaign import Campaign, propose
+        from wattlaw.report.proposal_pages import write_proposal
+
+        findings = self._findings(
+            asked,
+            energy_scope=checked_scope(energy_scope) or OUTERMOST,
+        )
+        name = self._workload(workload)
+        most = findings.runs.loc[findings.runs["workload"] == name, "nodes"].max()
+        if nodes is None and most > 1:
+            raise BadInput(
+                f"nodes: not given, and runs of {name} used up to {most:.0f}; name those of a "
+                "training: --nodes N"
+            )
+        campaign = Campaign(nodes or 1, runs, epochs, steps, samples, tokens, sequence_length, rule)
+        files = write_proposal(propose(findings, name, campaign), Path(path))
+        return Report(files[0], tuple(files[1:]))
 
     def export(
         self, what: str, path: str | PathLike[str], *, raw: bool = False, batch: Batch | None = None

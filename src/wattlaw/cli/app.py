@@ -31,6 +31,7 @@ _GROUPS = {
     "Answers": {
         "advise": "Recommend GPUs, power limit, clock and batch size.",
         "report": "Write an HTML report that works offline.",
+        "proposal": "Write scaling and campaign for a compute-time proposal.",
         "fit": "Fit scaling laws to stores or to a table.",
         "predict": "Predict time and energy of settings that did not run.",
         "compare": "Compare machines, code versions, before and after.",

@@ -10,12 +10,12 @@ from made_stores import write_store
 from made_studies import kit
 from made_tables import study
 from wattlaw.analysis.findings import Findings, analyse
+from wattlaw.analysis.planned_campaign import Campaign, Proposal, Scaling, propose
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import work_text
+from wattlaw.report.proposal_pages import as_markdown, campaign_table, scaling_table
 from wattlaw.report.tables import Table
-from wattlaw_proposal.planned_campaign import Campaign, Proposal, Scaling, propose
-from wattlaw_proposal.proposal_pages import as_markdown, campaign_table, scaling_table
 
 WORKLOAD = "digits-cnn"
 

@@ -9,7 +9,6 @@ from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.options import option
 from wattlaw.study.question import PRICES
-from wattlaw_proposal.api import proposal_of
 
 
 @opts.asks(PRICES)
@@ -38,10 +37,10 @@ def proposal(
     **asked: Any,
 ) -> int:
     """Write scaling and campaign for a compute-time proposal."""
-    written = proposal_of(
-        results.open(*stores, strict=strict), output, nodes=nodes, workload=workload, runs=runs,
-        epochs=epochs, steps=steps, samples=samples, tokens=tokens,
-        sequence_length=sequence_length, rule=rule, energy_scope=energy_scope, **asked,
+    written = results.open(*stores, strict=strict).proposal(
+        output, nodes=nodes, workload=workload, runs=runs, epochs=epochs, steps=steps,
+        samples=samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
+        energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(" ".join(map(str, [written.page, *written.figures])))
     return 0

@@ -13,6 +13,7 @@ import pandas as pd
 from wattlaw import __version__
 from wattlaw.analysis.advise.option import PREDICTED, Quantity
 from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.planned_campaign import Point, Proposal, Scaling
 from wattlaw.analysis.predict.intervals import LEVEL
 from wattlaw.analysis.predict.overview import check_largest
 from wattlaw.common import formatting as fmt
@@ -25,7 +26,6 @@ from wattlaw.report.sections import PageSection
 from wattlaw.report.topics.measured import worker_noun
 from wattlaw.study.labels import layout_label
 from wattlaw.study.setting import Setting
-from wattlaw_proposal.planned_campaign import Point, Proposal, Scaling
 
 _AXES = {"time_s": "time of a training (h)", "efficiency": "parallel efficiency (ratio)"}
 #: Characters that Markdown interprets.
@@ -48,7 +48,7 @@ def text(proposal: Proposal, name: str) -> str:
         "level": f"{100 * LEVEL:.0f}", "version": __version__,
         "largest_errors": lambda: [abs(check.error) for check in check_largest(proposal.job)],
     }  # fmt: skip
-    template = environment("wattlaw_proposal").overlay(autoescape=False).get_template("proposal.j2")
+    template = environment().overlay(autoescape=False).get_template("proposal.j2")
     lines: str = getattr(template.make_module(values), name)()
     return re.sub("[ \n]+", " ", lines).strip()
 
