@@ -17,8 +17,7 @@ import numpy as np
 import pandas as pd
 
 from prediction_data import FOLDER
-from wattlaw.analysis.advise.known_runs import comparable_rows
-from wattlaw.analysis.advise.known_throughput import nearest_runs, values_of
+from wattlaw.analysis.advise.known_throughput import comparable_rows, nearest_runs, values_of
 from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of

@@ -158,7 +158,6 @@ def test_predictions_end_where_their_intervals_are_wide():
     predicted = [one for one in found.pareto if one.is_predicted]
     assert predicted
     assert all(one.time_s.high <= WIDEST * one.time_s.low for one in predicted)
-    assert "prediction-ends" in {warning.code for warning in found.warnings}
 
 
 def test_a_better_setting_that_did_not_run_is_what_to_measure_next():

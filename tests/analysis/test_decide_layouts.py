@@ -6,8 +6,7 @@ from conftest import records
 from reduced import WORKLOADS
 from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import CERTAIN, plan
-from wattlaw.analysis.decide.regret import UNFIT, regrets
-from wattlaw.analysis.decide.value import improvements
+from wattlaw.analysis.decide.regret import UNFIT, improvements, regrets
 from wattlaw.analysis.predict import Observation
 from wattlaw.analysis.predict.job_memory import LEAST_FIT, Memory
 from wattlaw.analysis.predict.peak_memory import Peak

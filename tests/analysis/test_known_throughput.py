@@ -13,7 +13,6 @@ import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from public_data import layouts_file
-from wattlaw.analysis.advise.known_runs import board_of
 from wattlaw.analysis.advise.known_throughput import (
     BEYOND,
     NORMAL,
@@ -21,6 +20,7 @@ from wattlaw.analysis.advise.known_throughput import (
     SETTING,
     UNKNOWN,
     Placement,
+    board_of,
     place,
 )
 from wattlaw.analysis.metrics.metrics import run_metrics

@@ -24,9 +24,8 @@ from wattlaw.analysis.decide.next_runs import (
     Belief,
     plan,
 )
-from wattlaw.analysis.decide.regret import regrets
-from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats, noise_prior
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained
+from wattlaw.analysis.decide.regret import expected_regrets, explained, regrets
+from wattlaw.analysis.decide.surprises import fit_with_repeats, noise_of_repeats, noise_prior
 from wattlaw.analysis.predict import Observation
 from wattlaw.analysis.predict.parameters import Prior
 from wattlaw.study.question import Question
@@ -85,7 +84,7 @@ class TestExpectedRegrets:
     regrets = np.where(better[:, None], [0.0, 0.2], [0.2, 0.0])
 
     def after(self, shown, noise=0.01):
-        outcomes = Outcomes(shown[:, None], np.array([noise]), None, None)
+        outcomes = [(shown[:, None], np.array([noise]))]
         return float(expected_regrets(self.regrets, outcomes, seed=0)[0])
 
     def test_a_run_that_tells_nothing_does_not_help(self):
@@ -122,7 +121,7 @@ class TestExplained:
     sign = np.where(dice.random(2000) < 0.5, -1.0, 1.0)
 
     def share(self, shown, noise=0.01):
-        outcomes = Outcomes(shown[:, None], np.array([noise]), None, None)
+        outcomes = [(shown[:, None], np.array([noise]))]
         return float(explained(self.regret, outcomes, seed=0)[0])
 
     def test_a_run_explains_what_it_shows(self):

@@ -11,7 +11,7 @@ from scipy import stats
 
 from paths import ROOT
 from public_data import ORIGINS, public_csv
-from wattlaw.analysis.decide.repeats import fit_with_repeats
+from wattlaw.analysis.decide.surprises import fit_with_repeats
 from wattlaw.analysis.predict import Observation, fit, predict
 from wattlaw.analysis.predict import smc as sampler
 from wattlaw.analysis.predict.layout import Layout, Reference

@@ -69,7 +69,7 @@ def test_a_process_is_a_run_and_no_epoch():
     assert set(table["basis"]) == {"run"}
     assert table.loc[0, ["time_s", "energy_j"]].tolist() == [60.0, 50.0]
     unknown = ["epoch_time_s", "energy_per_epoch_j", "step_time_s", "time_per_sample_s",
-               "epochs_timed", "epochs_trained"]  # fmt: skip
+               "epochs_trained"]  # fmt: skip
     assert table[unknown].isna().all(axis=None)
     escaped = json.dumps({"command": ["python", "train.py", "{{epochs}}"]})
     assert set(run_metrics(*processes((1,), options=escaped))["unit"]) == {"run"}

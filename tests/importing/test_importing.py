@@ -76,7 +76,7 @@ def test_a_table_becomes_runs_that_the_analyses_can_read(tmp_path, home, capsys)
         "launcher": "imported", "nodes": 2, "gpus": 2, "global_batch": 64, "local_batch": 32,
         "precision": "bf16", "power_limit_w": 250.0, "clock_limit_mhz": 1380.0,
         "dataset_fraction": 1.0, "repeat": 0, "metric_name": "accuracy", "epoch_time_s": 10.5,
-        "epochs_timed": 3, "train_time_s": 31.5, "samples_per_epoch": 1000.0,
+        "train_time_s": 31.5, "samples_per_epoch": 1000.0,
         "steps_per_epoch": 16.0, "energy_per_epoch_j": 6700.0, "gpu_energy_per_epoch_j": 6300.0,
         "energy_is": "gpu+cpu, counter", "energy_verdict": "ok", "sm_util_mean": 0.875,
         "eval_time_s": 3.0, "metric": 0.71, "loss": 1.2, "epochs_trained": 3,

@@ -9,16 +9,16 @@ import pandas as pd
 
 from wattlaw.analysis.advise.advice_cautions import BATCH_UNKNOWN, WORK_UNKNOWN, of_choice, of_data
 from wattlaw.analysis.advise.amounts import needed_epochs
-from wattlaw.analysis.advise.certainty import (
+from wattlaw.analysis.advise.certainty import as_decided, certainty, draw, savings
+from wattlaw.analysis.advise.choice import (
+    Choice,
     NextRun,
     Savings,
     Tie,
-    as_decided,
-    certainty,
-    draw,
-    savings,
+    choose,
+    fastest,
+    pareto,
 )
-from wattlaw.analysis.advise.choice import Choice, choose, fastest, pareto
 from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.advise.possible_options import (
     LOWER_BATCH,
@@ -181,9 +181,9 @@ def advise(
         choice, larger = choose(options, question, job.worker)
 
     base = options.named or fastest(choice.compared)  # what savings refer to
-    sure = certainty(choice, base, options.ran, job.rows)
+    choice = certainty(choice, base, options.ran, job.rows)
     if decision is not None:
-        choice, sure = as_decided(decision, choice, sure, base, options.ran, job.rows)
+        choice = as_decided(decision, choice, base, options.ran, job.rows)
     any_batch_savings = None
     if larger is not None and larger.recommended is not None:
         others = larger.recommended, choice.recommended or choice.nearest or base
@@ -217,7 +217,11 @@ def advise(
         command=command,
         baseline=base,
         tolerance=question.tolerance,
-        **vars(sure),
+        savings=choice.savings,
+        probability=choice.probability,
+        spread_from=choice.spread_from,
+        ties=choice.ties,
+        next_measurement=choice.next_measurement,
         rests_on=rests_on,
         pareto=pareto(options.offered),
         any_batch=larger.recommended if larger else None,

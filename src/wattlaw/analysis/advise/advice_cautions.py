@@ -1,12 +1,10 @@
 """What a reader of an advice has to know: warnings of the choice, and of what it rests on."""
 
-import math
 from collections.abc import Iterator
 
 from wattlaw.analysis.advise.choice import Choice
-from wattlaw.analysis.advise.option import BESIDE_TRAINING
 from wattlaw.analysis.advise.possible_options import LOWER_BATCH, UNKNOWN_BATCH, WIDEST, Options
-from wattlaw.analysis.metrics.comparable_runs import NOT_DATA_PARALLEL, ComparableRuns
+from wattlaw.analysis.metrics.comparable_runs import ComparableRuns
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.job_memory import SURE_FIT
@@ -20,8 +18,6 @@ WORK_UNKNOWN, BATCH_UNKNOWN = "work-unknown", "batch-unknown"
 #: Epochs of unknown length that take at least this share of the time on the fewest workers may have
 #: more samples on more workers; numbers of samples that differ by this share are of other epochs.
 _HARDLY_FASTER, _MORE_SAMPLES = 0.8, 0.05
-#: The share of an epoch's time from which an evaluation that is not counted gets a warning.
-_MUCH = 0.05
 _NAMES = {"gpus": "GPU counts"} | LIMIT_NAMES
 _MAX_LISTED = 4  # batches
 _BATCHES_LEFT_OUT = {
@@ -40,7 +36,15 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         if left:
             more = ", ..." if len(left) > _MAX_LISTED else ""
             yield Caution(code, text.format(", ".join(map(str, sorted(left)[:_MAX_LISTED])) + more))
-    yield from _unsure_layouts(options, job)
+    if layouts := [setting for setting in options.unsure if setting.layout]:
+        first = layouts[0]
+        yield Caution(
+            "layouts-unsure",
+            f"{plural(len(layouts), 'layout')} that did not run are not offered: the 95 % interval "
+            f"of their time is wider than a factor of {WIDEST:g}. To narrow it, measure the one "
+            f"with the lowest predicted time: {plural(first.gpus, job.worker)}, "
+            f"{layout_label(first, among_others=True)}.",
+        )
     if (best := choice.recommended) is not None:
         if best.falls:
             yield Caution("quality-falls", "Quality is lower at this global batch.")
@@ -77,32 +81,6 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         text = ", so it has no interval: its uncertainty is unknown"
         text = f": its interval is from {known_by}" if known_by else text
         yield Caution("measured-once", f"This setting ran once{text}.")
-    share = (option.eval_time_s or 0) / option.time_s.mean
-    if option.unit == "epoch" and share >= _MUCH and BESIDE_TRAINING[1] in option.whole_job_without:
-        text = f"An evaluation takes {100 * share:.0f} % of an epoch's training time and is not"
-        yield Caution("evaluation-not-included", f"{text} included.")
-    known = max(item.gpus for item in options.offered)
-    most = choice.question.max_gpus or (0 if choice.recommended else math.inf)
-    is_parallel = set(job.rows["parallelism"].dropna()).isdisjoint(NOT_DATA_PARALLEL)
-    if is_parallel and 2 * known <= most:  # else another warning says so
-        text = (
-            f"Options end at {known} {job.worker}s: more were not tried, or the 95 % interval of "
-            f"their time is wider than a factor of {WIDEST:g}. wattlaw predict shows it."
-        )
-        yield Caution("prediction-ends", text)
-
-
-def _unsure_layouts(options: Options, job: ComparableRuns) -> Iterator[Caution]:
-    layouts = [setting for setting in options.unsure if setting.layout]
-    if layouts:
-        first = layouts[0]
-        yield Caution(
-            "layouts-unsure",
-            f"{plural(len(layouts), 'layout')} that did not run are not offered: the 95 % interval "
-            f"of their time is wider than a factor of {WIDEST:g}. To narrow it, measure the one "
-            f"with the lowest predicted time: {plural(first.gpus, job.worker)}, "
-            f"{layout_label(first, among_others=True)}.",
-        )
 
 
 def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) -> Iterator[Caution]:
@@ -125,9 +103,6 @@ def of_data(options: Options, job: ComparableRuns, energy_reason: str | None) ->
             "check this."
         )
         yield Caution(WORK_UNKNOWN, text)
-    if once and once < len(ran):
-        text = f"{once} of {len(ran)} settings ran once: their repeats would show how runs vary."
-        yield Caution("settings-measured-once", text)
     if job.rows["metric"].isna().all() and job.rows["global_batch"].nunique() > 1:
         text = "Quality is not known: global batches may differ in quality."
         yield Caution("quality-not-measured", text)

@@ -14,15 +14,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.advise.choice import Choice
-from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
-from wattlaw.analysis.decide import regret
+from wattlaw.analysis.advise.choice import TIE, Choice, NextRun, Savings, Tie
+from wattlaw.analysis.advise.option import Option, Quantity
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.decide.next_runs import CERTAIN, MOST_SHORT
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets
+from wattlaw.analysis.decide.regret import expected_regrets, regrets
 from wattlaw.analysis.metrics.estimates import Floats, pooled_variance
 from wattlaw.analysis.metrics.metrics import HOUR_S
-from wattlaw.analysis.metrics.result import Caution, Result, plain
+from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.variation import PRIOR
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.posterior import fit
@@ -32,93 +31,19 @@ from wattlaw.study.sources import origin_of
 _LEAST_FREEDOM = 3
 #: Draws of settings that ran; those of the posterior are fewer.
 _DRAWS, _POSTERIOR_DRAWS = 4000, 1000
-#: An option ties if it is better than the recommended one with more than this probability.
-TIE = 0.10
 #: A predicted option that is better with more than this probability is what to measure next.
 _PROBABLY = 0.5
 
 
-@dataclass(frozen=True)
-class Savings(Result):
-    """The changes of a training from the baseline to the recommended setting, as shares.
+def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.DataFrame) -> Choice:
+    """Return the choice with how sure it is, and what to run next.
 
-    A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
-    """
-
-    time: Quantity | None
-    energy: Quantity | None
-    gpu_hours: Quantity | None
-    cost: Quantity | None
-    carbon: Quantity | None
-
-    def to_dict(self) -> dict[str, Any]:
-        values: dict[str, Any] = {}
-        for name, change in vars(self).items():
-            values[name] = None if change is None else change.mean
-            values[f"{name}_ci"] = None if change is None else change.interval
-        return plain(values)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class Tie(Result):
-    """An option that may be as good as the recommended one, or is probably better.
-
-    ``probability_better`` is the probability that it is better; ``probability`` that it is within
-    the tolerance of the best option.
-    """
-
-    option: Option
-    probability_better: float
-    probability: float
-    is_near: bool  # their regrets differ by no more than the tolerance
-
-    @property
-    def is_better(self) -> bool:
-        return not self.is_near and self.probability_better > 1 - TIE
-
-    def to_dict(self) -> dict[str, Any]:
-        own = {name: getattr(self, name) for name in ("probability_better", "probability")}
-        return self.option.to_dict() | own
-
-
-@dataclass(frozen=True)
-class NextRun(Result):
-    """The run that lowers the expected regret of the decision most per GPU-hour.
-
-    The regret is the share by which the recommended setting may miss the best one.
-    """
-
-    option: Option
-    gpu_hours: float
-    expected_regret: float | None = None
-    regret_after: float | None = None
-
-    @property
-    def is_repeat(self) -> bool:
-        return self.option.source not in (PREDICTED, "simulated")
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("gpu_hours", "expected_regret", "regret_after", "is_repeat")
-        return plain(self.option.columns | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True)
-class Certainty:
-    probability: float | None = None
-    ties: tuple[Tie, ...] = ()
-    next_measurement: NextRun | None = None
-    spread_from: str | None = None
-    savings: Savings | None = None
-
-
-def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.DataFrame) -> Certainty:
-    """Return how sure it is that the recommended option is within the tolerance of the best one.
-
+    The probability is that of the recommended option to be within the tolerance of the best one.
     Savings are relative to ``base``. ``ran`` are all options that ran, and ``rows`` their runs.
     """
     best, compared = choice.recommended, choice.compared
     if best is None:
-        return Certainty()
+        return choice
     drawn = [*compared, *([] if base in compared else [base])]
     draws = draw(drawn, ran) if len(drawn) > 1 else None
     saved = savings(best, base, draws)
@@ -127,7 +52,7 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
     is_needed = best.repeats < 2 or not repeat.is_repeat
     if len(compared) == 1 or draws is None:
         following = repeat if is_needed or draws is None else None
-        return Certainty(next_measurement=following, savings=saved)
+        return replace(choice, next_measurement=following, savings=saved)
     question, at, count = choice.question, compared.index(best), len(compared)
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
@@ -136,9 +61,9 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
         np.array([item.beside_j for item in compared]),
     )
     settings = [item.setting for item in compared]
-    regrets = regret.regrets(question, settings, times, energies, beside)
-    probabilities = (regrets <= question.tolerance).mean(0)
-    better, means = (regrets < regrets[:, [at]]).mean(0), regrets.mean(0)
+    regret = regrets(question, settings, times, energies, beside)
+    probabilities = (regret <= question.tolerance).mean(0)
+    better, means = (regret < regret[:, [at]]).mean(0), regret.mean(0)
     is_near = np.abs(means - means[at]) <= question.tolerance
     ties = [
         Tie(item, float(better[index]), float(probabilities[index]), bool(is_near[index]))
@@ -149,25 +74,26 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
     probability = min(float(probabilities[at]), MOST_SHORT if best.is_short else 1.0)
     run = repeat if is_needed or best.is_short else None
     if probability < question.confidence:
-        power, power_noise = None, None
+        outcomes = [(np.log(times), draws.time_noise[:count])]
         if energies is not None and question.needs_energy:
-            power, power_noise = np.log(energies), draws.energy_noise[:count]
-        outcomes = Outcomes(np.log(times), draws.time_noise[:count], power, power_noise)
-        now, after = float(means.min()), expected_regrets(regrets, outcomes, 0)
+            outcomes.append((np.log(energies), draws.energy_noise[:count]))
+        now, after = float(means.min()), expected_regrets(regret, outcomes, 0)
         costs = np.array([hours(item) for item in compared])
         # Where no single run is expected to help, the uncertainty of what it shows decides.
-        gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes.time.std(0)
+        gain = np.maximum(now - after, 0.0) + 1e-3 * now * outcomes[0][0].std(0)
         chosen = int((gain / costs).argmax())
         if ties and ties[0].option.is_predicted and ties[0].probability_better > _PROBABLY:
             chosen = compared.index(ties[0].option)
         run = NextRun(compared[chosen], float(costs[chosen]), now, float(after[chosen]))
-    return Certainty(probability, tuple(ties), run, draws.spread_from, saved)
+    return replace(
+        choice, probability=probability, ties=tuple(ties), next_measurement=run,
+        spread_from=draws.spread_from, savings=saved,
+    )  # fmt: skip
 
 
 def as_decided(
-    decision: Decision, choice: Choice, sure: Certainty, base: Option, ran: Sequence[Option],
-    rows: pd.DataFrame,
-) -> tuple[Choice, Certainty]:  # fmt: skip
+    decision: Decision, choice: Choice, base: Option, ran: Sequence[Option], rows: pd.DataFrame
+) -> Choice:
     """Return the setting of a study's decision, with its probability, as the choice.
 
     The choice of the runs stays, with a warning, where they show that setting to be worse, or where
@@ -175,21 +101,23 @@ def as_decided(
     """
     wanted, best = decision.setting, choice.recommended
     if wanted is None or set(rows["launcher"].map(origin_of)) != {decision.origin}:
-        return choice, sure
+        return choice
     leading = next((item for item in [*choice.compared, *ran] if item.is_at(wanted)), None)
-    ties = [tie.option for tie in sure.ties]
-    may_be_best = leading == best or leading in ties or sure.probability is None
+    ties = [tie.option for tie in choice.ties]
+    may_be_best = leading == best or leading in ties or choice.probability is None
     if best is None or leading not in choice.eligible or not may_be_best:
         name = "a setting that did not run" if leading is None else leading.label
         text = f"The decision of the study leads with {name}; the present runs do not support that."
         caution = Caution("decision-differs", text)
-        return replace(choice, warnings=(*choice.warnings, caution)), sure
+        return replace(choice, warnings=(*choice.warnings, caution))
     if leading != best:
         choice = replace(choice, recommended=leading, reason="least expected regret")
-        sure = certainty(choice, base, ran, rows)
-    following = None if decision.stopped_because == CERTAIN else sure.next_measurement
-    sure = replace(sure, probability=decision.probability, spread_from="decision")
-    return choice, replace(sure, next_measurement=following)
+        choice = certainty(choice, base, ran, rows)
+    following = None if decision.stopped_because == CERTAIN else choice.next_measurement
+    return replace(
+        choice, probability=decision.probability, spread_from="decision",
+        next_measurement=following,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

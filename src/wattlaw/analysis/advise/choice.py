@@ -2,15 +2,82 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from wattlaw.analysis.advise.option import Option, Quantity
+from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.advise.possible_options import Options
-from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.metrics.result import Caution, Result, plain
 from wattlaw.common.formatting import duration_text, energy_text, number, plural
 from wattlaw.study.question import Question
 
+#: An option ties if it is better than the recommended one with more than this probability.
+TIE = 0.10
 #: The first group of options of which only the mean meets the bounds.
 _ONLY_THE_MEAN = 3
+
+
+@dataclass(frozen=True)
+class Savings(Result):
+    """The changes of a training from the baseline to the recommended setting, as shares.
+
+    A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
+    """
+
+    time: Quantity | None
+    energy: Quantity | None
+    gpu_hours: Quantity | None
+    cost: Quantity | None
+    carbon: Quantity | None
+
+    def to_dict(self) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, change in vars(self).items():
+            values[name] = None if change is None else change.mean
+            values[f"{name}_ci"] = None if change is None else change.interval
+        return plain(values)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class Tie(Result):
+    """An option that may be as good as the recommended one, or is probably better.
+
+    ``probability_better`` is the probability that it is better; ``probability`` that it is within
+    the tolerance of the best option.
+    """
+
+    option: Option
+    probability_better: float
+    probability: float
+    is_near: bool  # their regrets differ by no more than the tolerance
+
+    @property
+    def is_better(self) -> bool:
+        return not self.is_near and self.probability_better > 1 - TIE
+
+    def to_dict(self) -> dict[str, Any]:
+        own = {name: getattr(self, name) for name in ("probability_better", "probability")}
+        return self.option.to_dict() | own
+
+
+@dataclass(frozen=True)
+class NextRun(Result):
+    """The run that lowers the expected regret of the decision most per GPU-hour.
+
+    The regret is the share by which the recommended setting may miss the best one.
+    """
+
+    option: Option
+    gpu_hours: float
+    expected_regret: float | None = None
+    regret_after: float | None = None
+
+    @property
+    def is_repeat(self) -> bool:
+        return self.option.source not in (PREDICTED, "simulated")
+
+    def to_dict(self) -> dict[str, Any]:
+        names = ("gpu_hours", "expected_regret", "regret_after", "is_repeat")
+        return plain(self.option.columns | {name: getattr(self, name) for name in names})  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -33,6 +100,12 @@ class Choice:
     warnings: tuple[Caution, ...] = ()
     meets: str = ""
     eligible: tuple[Option, ...] = ()
+    #: Of ``certainty``: how sure the recommended option is.
+    probability: float | None = None
+    ties: tuple[Tie, ...] = ()
+    next_measurement: NextRun | None = None
+    spread_from: str | None = None
+    savings: Savings | None = None
 
 
 def choose(options: Options, question: Question, worker: str) -> tuple[Choice, Choice | None]:

@@ -11,8 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.next_runs import LIKELY, OtherSetting, Plan
-from wattlaw.analysis.decide.repeats import fit_with_repeats
-from wattlaw.analysis.decide.surprises import Surprise
+from wattlaw.analysis.decide.surprises import Surprise, fit_with_repeats
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.analysis.predict import reach
@@ -128,23 +127,18 @@ class Decision(Result):
                 "known in advance, and that of the others is predicted."
             )
             cautions.append(Caution("budget-exceeded", text))
+        if lacks_energy and question.energy_budget_j:
+            plan = replace(plan, meets=None)
         change, known_by = _time_change(plan.setting, evidence, decide) or (None, None)
         return replace(
             self,
-            setting=plan.setting,
-            expected_regret=plan.expected_regret,
-            probability=plan.probability,
-            meets=None if lacks_energy and question.energy_budget_j else plan.meets,
+            **{name: value for name, value in vars(plan).items() if name != "proposals"},
             gpu_hours_spent=spent,
             gpu_hours_grid=grid_hours,
             runs=len(evidence.hours),
-            stopped_because=plan.stopped_because,
-            missing=plan.missing,
             worker=evidence.worker,
             time_change=change,
             time_change_from=known_by,
-            others=plan.others,
-            surprises=plan.surprises,
             warnings=(*cautions, *evidence.warnings, *(job.warnings if job else ())),
         )
 

@@ -8,12 +8,23 @@ import numpy as np
 import numpy.typing as npt
 
 from wattlaw.analysis.decide.candidates import Candidate
-from wattlaw.analysis.decide.checks import Checks
-from wattlaw.analysis.decide.first_runs import first_layouts, first_runs
-from wattlaw.analysis.decide.regret import UNFIT, Beside, missed, regrets
-from wattlaw.analysis.decide.repeats import fit_with_repeats, noise_of_repeats
-from wattlaw.analysis.decide.surprises import Surprise, surprises, widening
-from wattlaw.analysis.decide.value import Outcomes, expected_regrets, explained, improvements
+from wattlaw.analysis.decide.needed_runs import Checks, first_layouts, first_runs
+from wattlaw.analysis.decide.regret import (
+    UNFIT,
+    Outcomes,
+    expected_regrets,
+    explained,
+    improvements,
+    missed,
+    regrets,
+)
+from wattlaw.analysis.decide.surprises import (
+    Surprise,
+    fit_with_repeats,
+    noise_of_repeats,
+    surprises,
+    widening,
+)
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.job_memory import LEAST_FIT, Memory
@@ -147,13 +158,9 @@ def plan(
     allowed = [item for item in candidates if question.allows(item.decided)] or candidates
     has_layouts = _have_layouts(every)
     first = first_layouts(allowed, seen, chances) if has_layouts else first_runs(allowed, seen)
-    if not observations:
-        return Plan(
-            proposals=tuple(map(Proposal, first[:at_once])),
-            stopped_because=None if first else NOTHING_LEFT,
-        )
-    if not choices:
-        return Plan(stopped_because=NOTHING_LEFT)
+    if not (observations and choices):
+        proposals = () if observations else tuple(map(Proposal, first[:at_once]))
+        return Plan(proposals=proposals, stopped_because=None if proposals else NOTHING_LEFT)
     belief = Belief.of(fit_with_repeats(observations, seed), every, host, beside, fits)
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
@@ -166,8 +173,8 @@ def plan(
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
     short = _short(observations)
-    is_sure = (probabilities >= question.confidence) & (means <= question.tolerance)
-    is_right = is_sure & (meets >= LIKELY) & (not first) & [item not in short for item in choices]
+    is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
+    is_right &= (meets >= LIKELY) & (not first) & [item not in short for item in choices]
     if is_right.any():
         right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
@@ -216,7 +223,13 @@ def plan(
     ranked = [item for item in _ranked(belief, costs, unknown, others, spent, seed) if item in able]
     chosen = _different(sorted(ranked, key=lambda item: item not in urgent), at_once)
     after = expected_regrets(regret, belief.outcomes([item.setting for item in chosen]), seed)
-    return replace(state, proposals=_proposals(chosen, hours, float(means[best]), after))
+    return replace(
+        state,
+        proposals=tuple(
+            Proposal(item, hours[item], float(means[best]), min(float(own), float(means[best])))
+            for item, own in zip(chosen, after, strict=True)
+        ),
+    )
 
 
 def _unchecked(
@@ -231,10 +244,6 @@ def _have_layouts(settings: Iterable[Setting]) -> bool:
     return len(set(map(layout_of, settings))) > 1
 
 
-def _likelier(shares: Floats, odds: float) -> Floats:
-    return odds * shares / (1 - shares + odds * shares)
-
-
 def _likeliest(
     choices: Sequence[Setting], probabilities: Floats, best: int
 ) -> tuple[OtherSetting, ...]:
@@ -242,23 +251,20 @@ def _likeliest(
     return tuple(OtherSetting(choices[at], float(probabilities[at])) for at in order[:_OTHERS])
 
 
-def _spent(candidates: Sequence[Candidate], observations: Sequence[Observation]) -> float:
-    """Return about how many GPU-hours the runs took that were made."""
-    steps = max((item.steps for item in candidates), default=0.0)
-    return sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
-
-
-def _proposals(
-    chosen: Sequence[Candidate], hours: Mapping[Candidate, float], now: float, after: Floats
-) -> tuple[Proposal, ...]:
-    pairs = zip(chosen, np.minimum(after, now).tolist(), strict=True)
-    return tuple(Proposal(item, hours[item], now, later) for item, later in pairs)
+def _likelier(shares: Floats, odds: float) -> Floats:
+    return odds * shares / (1 - shares + odds * shares)
 
 
 def _fits(memory: Memory | None, settings: Sequence[Setting], seed: int) -> npt.NDArray[np.bool_]:
     """Return whether each setting fits into memory, in draws; all do where nothing is known."""
     fits = None if memory is None else memory.fits(settings, seed)
     return np.ones((1, len(settings)), dtype=bool) if fits is None else fits
+
+
+def _spent(candidates: Sequence[Candidate], observations: Sequence[Observation]) -> float:
+    """Return about how many GPU-hours the runs took that were made."""
+    steps = max((item.steps for item in candidates), default=0.0)
+    return sum(item.setting.gpus * item.step_time_s * steps / 3600 for item in observations)
 
 
 def _regrets_of(
@@ -311,15 +317,11 @@ class Belief:
         )
 
     def regrets(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        found = regrets(question, choices, *self._of_a_sample(choices), self._beside(choices))
+        found = regrets(question, choices, *self._drawn(choices))
         return found.clip(max=UNFIT if _have_layouts(self.columns) else np.inf)
 
     def missed(self, question: Question, choices: Sequence[Setting]) -> Floats:
-        return missed(question, choices, *self._of_a_sample(choices), self._beside(choices))
-
-    def _beside(self, choices: Sequence[Setting]) -> Beside:
-        at = [self.columns[setting] for setting in choices]
-        return self.beside_s[:, at], self.beside_j[:, at]
+        return missed(question, choices, *self._drawn(choices))
 
     def fastest(self, question: Question, choices: Sequence[Setting]) -> tuple[int, ...]:
         """Return the fastest choice, to which others are compared; none without that question."""
@@ -328,14 +330,17 @@ class Belief:
         of_time = Question("time", samples_by_batch=question.samples_by_batch)
         return (int(self.regrets(of_time, choices).mean(0).argmin()),)
 
-    def _of_a_sample(self, choices: Sequence[Setting]) -> tuple[Floats, Floats | None]:
+    def _drawn(
+        self, choices: Sequence[Setting]
+    ) -> tuple[Floats, Floats | None, tuple[Floats, Floats]]:
+        """Return the time and energy of a sample, and those of jobs beside their training."""
         at = [self.columns[setting] for setting in choices]
         times = np.where(self.fits[:, at], self.times[:, at], np.inf)
-        times = times / np.array([item.samples for item in choices])
-        if self.powers is None:
-            return times, None
-        gpus = np.array([item.gpus for item in choices])
-        return times, times * (self.powers[:, at] * gpus + self.host_w[at])
+        times, energies = times / np.array([item.samples for item in choices]), None
+        if self.powers is not None:
+            gpus = np.array([item.gpus for item in choices])
+            energies = times * (self.powers[:, at] * gpus + self.host_w[at])
+        return times, energies, (self.beside_s[:, at], self.beside_j[:, at])
 
     def gpu_hours(
         self, candidates: Sequence[Candidate], chances: Mapping[Setting, float]
@@ -349,14 +354,10 @@ class Belief:
 
     def outcomes(self, settings: Sequence[Setting]) -> Outcomes:
         at = [self.columns[setting] for setting in settings]
-        if self.powers is None or self.power_noise is None:
-            return Outcomes(np.log(self.times[:, at]), self.time_noise[at], None, None)
-        return Outcomes(
-            np.log(self.times[:, at]),
-            self.time_noise[at],
-            np.log(self.powers[:, at]),
-            self.power_noise[at],
-        )
+        parts = [(np.log(self.times[:, at]), self.time_noise[at])]
+        if self.powers is not None and self.power_noise is not None:
+            parts.append((np.log(self.powers[:, at]), self.power_noise[at]))
+        return parts
 
 
 def _short(observations: Sequence[Observation]) -> set[Setting]:
@@ -389,7 +390,7 @@ def _ranked(
         levels = np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))).clip(min=0.0)
     levels[rates <= 0] = np.inf
     # Where no single run explains anything, the uncertainty of what it shows decides.
-    widths = outcomes.time.std(0) / np.maximum(costs, 1e-12)
+    widths = outcomes[0][0].std(0) / np.maximum(costs, 1e-12)
     candidates = list(hours)
     return [candidates[index] for index in np.lexsort((-widths, -rates, levels))]
 

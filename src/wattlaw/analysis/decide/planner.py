@@ -18,7 +18,7 @@ from wattlaw.analysis.decide.next_runs import (
     Proposal,
     plan,
 )
-from wattlaw.analysis.decide.repeats import fit_with_repeats
+from wattlaw.analysis.decide.surprises import fit_with_repeats
 from wattlaw.common.formatting import number, percent
 from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun

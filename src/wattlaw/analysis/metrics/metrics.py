@@ -60,17 +60,17 @@ def run_metrics(
       not compare.
     - ``epoch_time_s, time_per_sample_s, step_time_s``: means over measured windows, of the slowest
       host; an epoch of measured steps is a sample's time times the samples of the data set.
-    - ``epochs_timed, train_time_s, train_energy_j``: over how many epochs, and the sums over all
-      measured windows; ``samples_per_epoch, steps_per_epoch, samples_per_s`` of all hosts.
+    - ``train_time_s, train_energy_j``: the sums over all measured windows;
+      ``samples_per_epoch, steps_per_epoch, samples_per_s`` of all hosts.
     - ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``: sum over hosts; missing if a
       window has no energy or only that of a part of its time, and if the sum is not above 0.
-    - ``energy_delay_js, energy_delay2_js2``: E T and E T^2; ``energy_requested``: ``energy_scope``.
+    - ``energy_delay_js``: E T; ``energy_requested``: ``energy_scope``.
     - ``energy_scope, energy_source, energy_verdict, energy_is``: what is counted, its source
       (``mixed`` when windows differ), the worst verdict, and the three as one text.
     - ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``: the GPUs' part, and its mean power.
-    - ``node_energy_j, node_energy_per_epoch_j, energy_per_node_without_gpu_j``: that of all nodes,
-      also by a meter too slow for ``energy_scope``; of a node without its GPUs.
-    - ``gpu_hours, gpu_hours_per_epoch``: N T / 3600; ``samples_per_gpu_hour, steps_per_gpu_hour,
+    - ``node_energy_j, energy_per_node_without_gpu_j``: that of all nodes, also by a meter too slow
+      for ``energy_scope``; of a node without its GPUs.
+    - ``gpu_hours``: N T / 3600; ``samples_per_gpu_hour, steps_per_gpu_hour,
       energy_per_gpu_hour_j``: samples, steps and E over it.
     - ``sm_util_mean, sm_util_cv, mem_util_mean, mem_util_cv``: pooled from windows with their
       durations as weights: the mean square of a window is m^2 (1 + cv^2).
@@ -87,8 +87,8 @@ def run_metrics(
       steps, widened by Student's t where these are few; ``is_short``: ``time_errors.are_short``.
     - ``hosts, session``: the hosts of the measured windows, separated by commas, and their first
       day since 1970 (UTC).
-    - ``metric, loss, best_metric, epochs_trained``: of the last evaluation; the best, where it is
-      known which way is better; epochs with warm-up, missing where steps were measured.
+    - ``metric, loss, epochs_trained``: of the last evaluation; epochs with warm-up, missing where
+      steps were measured.
     """
     done = runs[runs["status"] == "done"]
     names = [name for name in SETTINGS if name not in _DERIVED]
@@ -118,7 +118,7 @@ def run_metrics(
     asked = done["epochs"].where(done["options"].map(takes).astype(bool)).astype(float)
     asked = asked.set_axis(done["run_id"]).rename("epochs_asked")
     beside = overheads(done, training, evaluations, timed)
-    for columns_of in (timed, evaluated, last, _best(done, evaluations), trained, asked, beside):
+    for columns_of in (timed, evaluated, last, trained, asked, beside):
         of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
         table = pd.concat([table, of_run], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
@@ -219,14 +219,6 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(columns_by_name)
 
 
-def _best(runs: pd.DataFrame, evaluations: pd.DataFrame) -> pd.Series:
-    better = runs.set_index("run_id")["metric_name"].map(direction, na_action="ignore")
-    by_run = evaluations.groupby("run_id")["metric"]
-    high, low = by_run.max(), by_run.min()
-    way = high.index.to_series().map(better)
-    return high.where(way == "higher", low.where(way == "lower")).rename("best_metric")
-
-
 #: Columns of what was measured: an epoch, a block of steps, or a process.
 _BLOCK = (
     "block_time_s", "block_energy_j", "block_gpu_energy_j", "block_node_energy_j", "blocks",
@@ -274,8 +266,7 @@ def _in_units(table: pd.DataFrame) -> pd.DataFrame:
     for ends, amount in (
         (("time_s", "energy_j", "gpu_energy_j", "node_energy_j"), _at(amounts, unit)),
         (
-            ("epoch_time_s", "energy_per_epoch_j", "gpu_energy_per_epoch_j",
-             "node_energy_per_epoch_j"),
+            ("epoch_time_s", "energy_per_epoch_j", "gpu_energy_per_epoch_j"),
             amounts["epoch"],
         ),
         (("time_per_sample_s", "energy_per_sample_j"), amounts["sample"]),
@@ -290,7 +281,6 @@ def _in_units(table: pd.DataFrame) -> pd.DataFrame:
         samples_per_epoch=per_epoch,
         steps_per_epoch=amounts["step"] / amounts["epoch"],
         samples_per_s=speed,
-        epochs_timed=table["blocks"].where(is_epochs, asked),
         epochs_trained=table["epochs_seen"].where(is_epochs, asked),
         train_energy_j=table["block_energy_j"] * table["blocks"],
     )
@@ -298,7 +288,6 @@ def _in_units(table: pd.DataFrame) -> pd.DataFrame:
 
 _UNIT_OF = {
     "epoch_time_s": "epoch", "energy_per_epoch_j": "epoch", "gpu_energy_per_epoch_j": "epoch",
-    "node_energy_per_epoch_j": "epoch", "gpu_hours_per_epoch": "epoch",
     "time_per_sample_s": "sample", "energy_per_sample_j": "sample",
     "step_time_s": "step", "energy_per_step_j": "step",
 }  # fmt: skip
@@ -329,11 +318,9 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         energy_per_node_without_gpu_j=without_gpu_j.where(without_gpu_j > 0) / table["nodes"],
         energy_delay_js=energy_j * time_s,
-        energy_delay2_js2=energy_j * time_s**2,
         energy_is=np.array([*kinds, None], dtype=object)[number.to_numpy()],
         power_per_gpu_w=table["gpu_energy_j"] / (table["gpus"] * time_s),
         gpu_hours=hours,
-        gpu_hours_per_epoch=table["gpus"] * table["epoch_time_s"] / HOUR_S,
         samples_per_gpu_hour=HOUR_S / (table["gpus"] * table["time_per_sample_s"]),
         steps_per_gpu_hour=HOUR_S / (table["gpus"] * table["step_time_s"]),
         energy_per_gpu_hour_j=energy_j / hours,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from wattlaw.analysis.advise.advice import Advice
-from wattlaw.analysis.advise.certainty import Savings
+from wattlaw.analysis.advise.choice import Savings
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE

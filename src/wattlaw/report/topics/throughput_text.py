@@ -1,7 +1,6 @@
 """A job among known measurements: its sentences, and the table of the nearest ones."""
 
-from wattlaw.analysis.advise.known_runs import KnownRun
-from wattlaw.analysis.advise.known_throughput import BEYOND, NORMAL, SETTING, Placement
+from wattlaw.analysis.advise.known_throughput import BEYOND, NORMAL, SETTING, KnownRun, Placement
 from wattlaw.analysis.advise.layout_effects import LEAST, Cause
 from wattlaw.common import formatting as fmt
 from wattlaw.report import tables
