@@ -119,15 +119,10 @@ def replacing(path: Path, *, durable: bool = True, mode: int | None = None) -> I
         _refuse_of_others(path, before, "a special file")
         yield path
         return
-    while True:  # its lock shows that the writer is alive
-        try:
-            handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-            if locked(handle) and os.fstat(handle).st_nlink:
-                break
-        except OSError as error:
-            raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
-        os.close(handle)  # another process just removed it as abandoned
-    temporary = Path(name)
+    try:
+        handle, temporary = locked_temporary(path)
+    except OSError as error:
+        raise OSError(error.errno, os.strerror(error.errno or 0), str(path)) from None
     try:
         with naming(path, temporary):
             yield temporary
@@ -191,6 +186,15 @@ def _refuse_of_others(path: Path, status: os.stat_result, what: str) -> None:
     if is_shared and status.st_uid not in (os.geteuid(), 0):
         why = f"{what} of another user (uid {status.st_uid}) in a shared folder; name another file"
         raise PermissionError(errno.EPERM, why, str(path))
+
+
+def locked_temporary(path: Path) -> tuple[int, Path]:
+    """Return a new temporary file beside ``path``; its lock shows that the writer is alive."""
+    while True:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if locked(handle) and os.fstat(handle).st_nlink:
+            return handle, Path(name)
+        os.close(handle)  # another process just removed it as abandoned
 
 
 def remove_abandoned(folder: Path) -> None:
