@@ -131,7 +131,7 @@ class _Mixture:
     @cached_property
     def _whitening(self) -> tuple[Floats, Floats, Floats]:
         """Return what makes rows independent for each distribution, and the logs of densities."""
-        inverses: Floats = np.linalg.inv(self.roots).transpose(0, 2, 1)
+        inverses = np.asarray(np.linalg.inv(self.roots), dtype=np.float64).transpose(0, 2, 1)
         at_means: Floats = (self.means[:, None] @ inverses)[:, 0]
         logs: Floats = np.log(self.shares) + np.log(np.diagonal(inverses, 0, 1, 2)).sum(1)
         return inverses, at_means, logs
