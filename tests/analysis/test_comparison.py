@@ -162,6 +162,10 @@ def test_settings_of_a_side_alone_are_counted_and_not_compared():
     longer = pd.concat([longer, metrics({8: [9.0]}, prefix="p", nodes=2)])
     assert left_out(compare(longer, metrics(A))) == "1 of A (other precision), " \
         "1 of A (other nodes and gpus)"  # fmt: skip
+    untimed = metrics(A)
+    times = [name for name in untimed if name in ("time_s", "step_time_s") or "_time_s" in name]
+    untimed.loc[untimed["gpus"] == 4, [*times, "time_per_sample_s"]] = None
+    assert "1 of A (no time in a unit of both)" in left_out(compare(untimed, metrics(A)))
     assert "unmatched" not in codes(compare(metrics(A), metrics(B)))
     with pytest.raises(Refused, match=r"same setting: 1 of A \(other gpus\), 1 of B"):
         compare(metrics({1: A[1]}), metrics({2: B[2]}))

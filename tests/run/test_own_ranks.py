@@ -89,6 +89,7 @@ def test_check_refuses_a_command_that_certainly_starts_other_ranks(tmp_path, com
         (f"{HERE} -m torch.distributed.run --nproc-per-node {{gpus}} t.py", [1]),
         (f"{HERE} -m accelerate.commands.launch --num_processes 1 t.py", [1, 2]),
         (f"{HERE} -m accelerate.commands.launch t.py", [1, 2]),
+        (f"{HERE} -m torch.distributed.run --nnodes {{gpus}} --nproc-per-node 1 t.py", [2]),
     ],
 )
 def test_a_command_whose_ranks_may_be_right_is_not_refused(tmp_path, command, gpus):

@@ -104,6 +104,30 @@ except EndedBySignal as error:
     assert got == [str(int(signal.SIGINT))] * 2
 
 
+def test_a_notice_reaches_the_ranks_though_threads_of_libraries_do_not_block_it(tmp_path):
+    rank = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0))
+pathlib.Path(sys.argv[1]).touch()
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+time.sleep(60)
+sys.exit(1)
+"""
+    agent = """
+import os, pathlib, signal, sys, threading, time
+from wattlaw.running.training.rank_processes import block_notices, run_ranks
+threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
+block_notices()
+def notify():
+    while not pathlib.Path(sys.argv[2]).exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGUSR1)
+threading.Thread(target=notify, daemon=True).start()
+sys.exit(len(run_ranks([sys.executable, "-c", *sys.argv[1:]], 1, forwards_notice=True)))
+"""
+    subprocess.run(python(agent, rank, tmp_path / "ready"), check=True, timeout=50)
+
+
 def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_study, monkeypatch):
     path = tmp_path / "path"
     path.mkdir()

@@ -319,12 +319,13 @@ class Campaign:
             kept = ("notes", "interruptions", "started_at")  # of a run whose job was lost
             if attempts and old.status == "planned":
                 changes = {name: getattr(old, name) for name in kept}
-            elif attempts and old.status != "skipped":
-                ended = f"attempt {attempts}: {old.reason or 'interrupted'}"
-                changes["notes"] = (*old.notes, ended)
+            else:
                 # The run continues from the checkpoints of these attempts.
                 cuts = old.interruptions
                 changes["interruptions"] = tuple(cut for cut in cuts if cut.has_progress)
+                if attempts and old.status != "skipped":
+                    ended = f"attempt {attempts}: {old.reason or 'interrupted'}"
+                    changes["notes"] = (*old.notes, ended)
         if self._launcher.queue is None:
             changes |= {"status": "running", "started_at": now(), "attempts": attempts + 1}
         record = self._new(run, attempts).model_copy(update=changes)

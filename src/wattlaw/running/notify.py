@@ -9,7 +9,7 @@ import shlex
 import shutil
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from pathlib import Path
@@ -84,14 +84,17 @@ class Notifications(Observer):
 
     def __exit__(self, *_: object) -> None:
         """Wait for the calls that are left, at most a minute."""
-        late = wait(self._calls, _LAST_S).not_done
-        self._caller.shutdown(wait=False, cancel_futures=True)
+        late: Collection[Future[None]] = self._calls
+        try:
+            late = wait(self._calls, _LAST_S).not_done
+        finally:  # also if SIGINT ends the waiting
+            self._caller.shutdown(wait=False, cancel_futures=True)
+            if late and (process := self._process) is not None:
+                _kill(process)
         errors = [call.exception() for call in self._calls if call not in late]
         failures = [one_line(error) for error in errors if error is not None]
         if late:
             failures.append(f"calls were not over {_LAST_S:g} s after the end of the study")
-            if (process := self._process) is not None:
-                _kill(process)
         if failures:
             text = f"--notify: {len(failures)} call(s) failed, the last one: {failures[-1]}"
             self.warnings = (text,)

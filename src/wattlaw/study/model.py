@@ -12,7 +12,7 @@ from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_va
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
-from wattlaw.study.base_model import MAX_COUNT, Count, LocatedError, Model, Name, Word, field
+from wattlaw.study.base_model import MAX_COUNT, LocatedError, Model, Name, Word, field
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
 from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
@@ -34,8 +34,11 @@ class WorkloadSpec(Model):
         "a list of arguments such as [python, train.py, --batch, '{local_batch}']",
         min_length=1,
     )
-    dataset_samples: Count | None = field(
-        None, "the number of training samples of the full data set (>= 1), or null if unknown"
+    dataset_samples: int | None = field(
+        None,
+        "the number of training samples of the full data set (1 to 10^12), or null if unknown",
+        ge=1,
+        le=10**12,
     )
     instrument: Literal["auto", "none"] = field("auto", "auto or none")
     launch_with: Literal["auto", "none", "torchrun", "mpirun", "srun"] = field(

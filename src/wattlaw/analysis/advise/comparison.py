@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.metrics.comparable_runs import (
@@ -255,17 +256,30 @@ def _left_out(
     """Return how many settings of each side are not compared, and what the nearest setting of the
     other side has otherwise; empty if all are compared."""
     texts = []
+    codes = np.array(
+        [
+            pd.factorize(pd.Series(values, dtype=object))[0]
+            for values in zip(*(setting.values() for setting, _ in cells), strict=True)
+        ]
+    ).T
+    on = np.array([[(of["side"] == side).any() for side in (0, 1)] for _, of in cells], bool)
+    on = on.reshape(-1, 2)
     for side, (name, rows) in enumerate(zip(names, sides, strict=True)):
-        timed = [setting for setting, of in cells if (of["side"] == side).any()]
-        others = [setting for setting, of in cells if (of["side"] != side).any()]
-        whys = Counter(
-            min((_differing(setting, other) for other in others), key=len, default=("unit",))
-            for setting in timed if setting not in others
-        )  # fmt: skip
+        others, whys = np.flatnonzero(on[:, 1 - side]), Counter[tuple[str, ...]]()
+        workloads = set(sides[1 - side]["workload"])
+        for own in np.flatnonzero(on[:, side] & ~on[:, 1 - side]):
+            differs = codes[others] != codes[own]
+            if cells[int(own)][0]["workload"] not in workloads:
+                whys["workload",] += 1
+            elif len(others):
+                whys[_names(by, differs[differs.sum(1).argmin()])] += 1
+            else:
+                whys["unit",] += 1
         found = [(f"other {names_text(why)}", count) for why, count in whys.most_common()]
         number = group_numbers(rows, by)
-        is_timed = number.isin(number[rows["run_id"].isin(table["run_id"])])
-        is_of_both = rows["workload"].isin(sides[1 - side]["workload"])
+        own_runs = table.loc[table["side"] == side, "run_id"]
+        is_timed = number.isin(number[rows["run_id"].isin(own_runs)])
+        is_of_both = rows["workload"].isin(workloads)
         for why, of in (("other workload", ~is_of_both), ("no time in a unit of both", is_of_both)):
             if count := number[~is_timed & of].nunique():
                 found.append((why, count))
@@ -273,11 +287,11 @@ def _left_out(
     return ", ".join(texts)
 
 
-def _differing(one: Group, other: Group) -> tuple[str, ...]:
-    names = [name for name, value in one.items() if other[name] != value]
+def _names(by: Sequence[str], differs: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    names = [name for name, is_other in zip(by, differs, strict=True) if is_other]
     if "local_batch" in names and not {"gpus", "global_batch"}.isdisjoint(names):
         names.remove("local_batch")  # it follows from them
-    return tuple(name.replace("_", " ") for name in names)
+    return tuple("training loop" if name == "train" else name.replace("_", " ") for name in names)
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:

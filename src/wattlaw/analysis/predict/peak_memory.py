@@ -98,9 +98,8 @@ def peak_gib(values: dict[str, Floats], parallel: Parallel) -> Floats:
 def _ends(balance: Floats, parallel: Parallel) -> tuple[Floats, Floats]:
     """Return the layers of the first and of the last stage, which may have fewer."""
     head = parallel.head_flops / (parallel.layer_flops + parallel.attention_flops)
-    most = np.where(
-        parallel.pp > 1, np.ceil((parallel.layers + head) / parallel.pp), parallel.layers
-    )
+    share = np.ceil((parallel.layers + head) / parallel.pp)
+    most = np.where(parallel.pp > 1, np.minimum(share, parallel.layers), parallel.layers)
     least = np.maximum(parallel.layers - (parallel.pp - 1) * most, 0.0)
     even = parallel.stage_layers * (1 - balance)
     return even + most * balance, even + least * balance

@@ -78,15 +78,15 @@ def predict_workload(
             if not (asked.get("local_batch") or asked.get("global_batch")):
                 asked["local_batch"] = sorted({item.local_batch for item in measured} - {None})
         settings = grid.combinations(measured, job.node_gpus, **asked)
-        if is_one_machine and not (asked.get("gpus") or asked.get("nodes")):
+        if is_one_machine and not any(asked.get(name) for name in ("gpus", "nodes", "layout")):
             node_gpus = asked.get("gpus_per_node") or job.node_gpus or 0
             machine_gpus = max(node_gpus, *(item.gpus for item in measured))
             settings = [item for item in settings if item.gpus <= machine_gpus]
         if recommended is not None and recommended[0] == job.hardware:
             chosen = replace(recommended[1], power_profile=None, dataset_fraction=1.0)
-            if chosen not in settings:
+            if chosen not in settings and chosen.gpus <= (machine_gpus or chosen.gpus):
                 settings = sorted([*settings, chosen], key=lambda item: item.gpus)
-        compared, baseline_is = _compared(job, baseline, in_use)
+        compared, baseline_is = _compared(job, baseline, in_use, far=far)
         if not settings:
             raise BadInput("global_batch: no GPU count divides it; set --gpus or --local-batch")
         for name, given in (("gpus", settings), ("baseline", [compared])):
@@ -111,7 +111,7 @@ def predict_workload(
 
 
 def _compared(
-    job: Job, baseline: Mapping[str, Any] | None, in_use: Mapping[str, Any] | None
+    job: Job, baseline: Mapping[str, Any] | None, in_use: Mapping[str, Any] | None, *, far: bool
 ) -> tuple[Setting, str]:
     """Return the setting to compare with, and what it is."""
     if baseline is not None:
@@ -120,6 +120,7 @@ def _compared(
         with suppress(BadInput, Refused):  # out of reach, such as a limit that no board accepts
             setting = grid.baseline(in_use, job.settings, job.node_gpus)
             reach.check_limits(setting, job.settings, job.board)
-            reach.check_gpus("baseline", setting.gpus, job.settings)
+            if not far:
+                reach.check_gpus("baseline", setting.gpus, job.settings)
             return setting, "in use"
     return job.fastest, "fastest"

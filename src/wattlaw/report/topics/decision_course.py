@@ -79,14 +79,13 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     """
     lines = ["decision: no setting is known yet"]
     if decision.setting is not None and decision.probability is not None:
-        share = math.floor(100 * decision.probability + 1e-9) / 100  # 0.896 is not the needed 90 %
         lines = [
             f"decision: {label(decision.setting, decision.worker)}: "
-            f"{percent(share)} sure to be within {fmt.percent(decision.tolerance)} "
-            "of the best"
+            f"{_at_least(decision.probability)} sure to be within "
+            f"{fmt.percent(decision.tolerance)} of the best"
         ]
         if decision.meets is not None and decision.meets < LIKELY:
-            lines[0] += f", {percent(decision.meets)} sure to meet the constraints"
+            lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
     if decision.stopped_because is not None:
         lines.append(f"measuring stops after {_hours_spent(decision)}: {decision.stopped_because}")
     elif settings:
@@ -94,9 +93,15 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
         following = label(settings[0], decision.worker if decision.runs else "worker")
         following += f" and {len(settings) - 1} more" if len(settings) > 1 else ""
         why = decision.missing or f"{percent(decision.confidence)} are needed"
+        if decision.meets is not None and decision.meets < LIKELY:
+            why = "it may not meet the constraints"
         lines.append(f"not certain: {why}; next: {following}" if decision.setting is not None
                      else f"next: {following}")  # fmt: skip
     return "\n".join(lines)
+
+
+def _at_least(probability: float) -> str:
+    return percent(math.floor(100 * probability + 1e-9) / 100)  # 0.896 is not the needed 90 %
 
 
 def _spent(decision: Decision) -> str:

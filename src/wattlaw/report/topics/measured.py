@@ -89,9 +89,9 @@ def setting_columns(rows: pd.DataFrame, differing: Sequence[str]) -> list[tables
     options = {name: differing_options(rows[name]) for name in {*JSON_COLUMNS} & {*differing}}
 
     def label(row: dict[str, Any], name: str) -> str:
-        value = row[name]
         if name == "layout":
             return run_layout(row) or fmt.MISSING
+        value = row[name]
         if name in options:
             known = options[name]
             return setting_label("options", known[value]) if value in known else fmt.MISSING

@@ -146,7 +146,8 @@ def notes(predictions: Predictions) -> tuple[str, ...]:
         texts.append(f"{where}P(faster) is relative to {named(baseline)}{why}.")
     if predictions.machine_gpus:
         more = f"--gpus {2 * predictions.machine_gpus}"
-        if (batch := predictions.rows[-1].setting.local_batch) is not None:
+        batch = predictions.rows[-1].setting.local_batch
+        if batch is not None and batch == int(batch):
             more += f" --local-batch {batch:g}"
         texts.append(f"Shown are settings on the study's one machine; for two: {more}.")
     return tuple(texts)

@@ -197,7 +197,7 @@ class _File:
             try:
                 self._take(json.loads(line) if len(line) <= _MAX_LINE_BYTES else None)
             except (ValueError, TypeError, KeyError, RecursionError, OverflowError):
-                self._problem("a line cannot be read")
+                self._problem("a line cannot be read; steps after lost ones are not counted")
 
     def _problem(self, text: str) -> None:
         if len(self._problems) < _MAX_PROBLEMS:

@@ -32,7 +32,7 @@ from wattlaw.running.slurm.submission import read_submission
 from wattlaw.running.training import failures
 from wattlaw.running.training.agent import run_agent
 from wattlaw.running.training.environment import HOST, WARNS, threads_of
-from wattlaw.running.training.rank_processes import Node
+from wattlaw.running.training.rank_processes import Node, block_notices
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.launching import Launch
 from wattlaw.study.setting import Setting
@@ -57,7 +57,7 @@ def main() -> int:
     node = os.environ[HOST] = os.environ.get("SLURMD_NODENAME") or f"node{number}"
     live = folder.live(options.attempt)
     processes.end_with_parent(os.getppid())
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})  # until the agent handles it
+    block_notices()  # until the agent forwards it
     submission = read_submission(folder)
     record = folder.read()
     if submission is None or record is None:

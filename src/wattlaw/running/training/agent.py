@@ -37,6 +37,7 @@ from wattlaw.running.training.rank_processes import (
     SIGNALS,
     EndedBySignal,
     Node,
+    block_notices,
     run_launcher,
     run_ranks,
 )
@@ -81,7 +82,7 @@ def main() -> int:
 
 
 def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
-    """Run this node's part of an attempt; to be called on the main thread.
+    """Run this node's part of an attempt; to be called on the main thread, which blocks SIGUSR1.
 
     The record of the run may appear up to a minute late. This writes ``ended.HOST.json`` with the
     exit code, after the sampler has ended, and if it failed ``failure.HOST.json`` with the reason.
@@ -93,7 +94,7 @@ def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
     try:
         # Blocked for all that starts here: a signal to the full process tree kills neither the
         # sampler nor a worker that still imports its libraries and unblocks it later.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        block_notices()
         code = _run(_wait_for_record(folder, attempt), folder, workers, node)
     except Exception as error:
         code = _fail(live, "error", failures.reason_of(error))

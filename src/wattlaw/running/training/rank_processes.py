@@ -72,7 +72,7 @@ def run_ranks(
     has failed. The result has the exit codes of the ranks that failed, in the order of their
     failures, without those that were ended because another failed. Raises ``EndedBySignal`` if this
     process got one of ``signals``; the ranks got the same signal. With ``forwards_notice`` each
-    rank gets the SIGUSR1 that this process has blocked.
+    rank gets the SIGUSR1 that came to this process, which has called ``block_notices``.
     """
     node = node or Node()
     first, shared = node.number * ranks, _environment(ranks, node)
@@ -95,6 +95,19 @@ def run_launcher(line: Sequence[str], is_over: Callable[[], bool]) -> int:
     return _run(line, [_MPIRUN | environment], is_over, SIGNALS).get(0, 0)
 
 
+#: SIGUSR1 that came although ``block_notices`` was called.
+_notices: list[int] = []
+
+
+def block_notices() -> None:
+    """Block SIGUSR1 for all that starts from here; ``run_ranks`` forwards one that comes.
+
+    Threads that libraries have begun before do not block it: without a handler it ends the process.
+    """
+    signal.signal(signal.SIGUSR1, lambda number, _: _notices.append(number))
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+
+
 def _run(
     line: Sequence[str],
     environments: Sequence[Mapping[str, str]],
@@ -113,7 +126,7 @@ def _run(
                 for environment in environments
             )
             while not failed and not received:
-                if forwards_notice and signal.SIGUSR1 in signal.sigpending():
+                if forwards_notice and (_notices or signal.SIGUSR1 in signal.sigpending()):
                     forwards_notice = False
                     for process in processes:
                         process.send_signal(signal.SIGUSR1)

@@ -14,19 +14,26 @@ from wattlaw.common.errors import BadInput
 
 @dataclass(frozen=True)
 class RankStarter:
-    """A program that starts ranks; ``count`` is the word that says how many on a node, if any."""
+    """A program that starts ranks.
+
+    ``count`` is the word that says how many ranks it starts on a node; None if nothing says it.
+    With ``has_nodes`` others of its kind join it, so that only their number is certain.
+    """
 
     program: str
     count: str | None
+    has_nodes: bool = False
 
     def fault(self, gpus: int) -> str | None:
         """Return what is certainly wrong with the ranks in a run of so many GPUs, or None."""
         count = str(gpus) if self.count == "{gpus}" else self.count
         if count is not None and count.isascii() and count.isdigit() and int(count) != 1:
             return f"starts {count} ranks"
-        if gpus > 1 and (count in ("gpu", "auto") or (self.program == "deepspeed" and not count)):
+        if gpus == 1 or self.has_nodes:
+            return None
+        if count in ("gpu", "auto") or (self.program == "deepspeed" and not count):
             return "starts a rank for each GPU"
-        if gpus > 1 and self.program == "torchrun":
+        if self.program == "torchrun":
             return "starts ranks that know nothing of the others"
         return None
 
@@ -136,6 +143,7 @@ def _first_starter(words: Sequence[str]) -> RankStarter | None:
 
 def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
     options, count = _PROGRAMS[program]
+    has_nodes = False
     for index, word in enumerate(arguments):
         if word.endswith(".py") or _PYTHON.fullmatch(_name(word)):
             break  # its arguments follow
@@ -145,7 +153,8 @@ def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
             count = attached[2]
         elif option in options:
             count = value if equals else (*arguments[index + 1 :], "")[0]
-    return RankStarter(program, count)
+        has_nodes = has_nodes or word.startswith("--nnodes")
+    return RankStarter(program, count, has_nodes)
 
 
 def _name(word: str) -> str:

@@ -101,7 +101,7 @@ class GpuReader:
         is_on_module = _is_on_module(supported)
         if is_on_module:  # unless its power was updated between the two values
             time.sleep(_UPDATE_S)
-            is_on_module = _is_on_module(query_optional(fields.read, time.time_ns()) or {})
+            is_on_module = _is_on_module(query_optional(fields.read, time.time_ns()) or supported)
         self._energy_by = "field" if ENERGY in supported else None
         if not self._energy_by and _answers(pynvml.nvmlDeviceGetTotalEnergyConsumption, handle):
             self._energy_by = "call"
