@@ -3,19 +3,21 @@
 import json
 from dataclasses import replace
 
+import pytest
 from pytest import approx
 
 from decide_studies import QUESTION
 from made_tables import study as made_study
 from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.decide.candidates import setting_of
+from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.findings import analyse
 from wattlaw.api import results
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common import progress
 from wattlaw.report.core_sections import gallery
-from wattlaw.report.topics.decision_course import expected
+from wattlaw.report.topics.decision_course import choice_text, expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -163,3 +165,21 @@ def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(write_dec
         assert found.recommended.gpus == 4  # the fastest that ran
         assert found.spread_from != "decision"
         assert "decision-differs" in {warning.code for warning in found.warnings}
+
+
+@pytest.mark.parametrize(
+    ("probability", "meets", "leads", "why"),
+    [
+        (0.896, None, "89 % sure", "90 % are needed"),
+        (0.97, 0.4951, "49 % sure to meet the constraints", "it may not meet the constraints"),
+    ],
+)
+def test_the_lines_of_a_choice_say_what_is_missing(probability, meets, leads, why):
+    leading = Setting.packed(2, 4, local_batch=8)
+    decision = Decision(
+        "s", "w", "measured", {"minimize": "time"}, leading, 0.01, probability, meets, 0.02, 0.9,
+        1.0, 4.0, 3, None,
+    )  # fmt: skip
+    first, second = choice_text(decision, [Setting.packed(4, 4, local_batch=8)]).splitlines()
+    assert leads in first
+    assert why in second
