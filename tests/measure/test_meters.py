@@ -132,7 +132,7 @@ BENCHES: dict[str, Callable[[pytest.FixtureRequest], Bench]] = {
     "grace": lambda request: tree(
         request, "grace", 4, lambda root: AcpiMeters(root, grace_names(2))
     ),
-    "cray": lambda request: tree(request, "cray", 7, PmCounters),
+    "cray": lambda request: tree(request, "cray", 3, PmCounters),
     "node-power, acpi": lambda request: tree(
         request, "node-power", 1, lambda root: AcpiMeters(root, {"": 412.0}, interval_ms=1000)
     ),

@@ -21,7 +21,7 @@ from wattlaw.report.topics import advice_text as text
 from wattlaw.running.run_status import StatusPoller
 from wattlaw_dashboard.dashboard_overview import Chosen, read_overview, totals
 from wattlaw_dashboard.pages import Pages, _used, read_report, read_results
-from wattlaw_dashboard.tails import Device, Totals
+from wattlaw_dashboard.tails import Device
 from wattlaw_dashboard.timeline import timelines
 
 Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
@@ -282,18 +282,17 @@ def test_dashboard_and_report_add_no_energy_or_gpu_hours_of_different_sources(tm
 
 
 def test_the_mean_of_many_devices_is_of_one_origin():
-    totals, devices = Totals(), []
+    devices = []
     for number in range(10):
         device = Device("host", f"d{number}", "gpu")
         origin = "estimated" if number < 4 else "measured"
         power = 10.0 if number < 4 else 100.0
-        device.add({"t_ns": 10**10, "power_w": power, "power_source": origin}, totals)
+        device.add({"t_ns": 10**10, "power_w": power, "power_source": origin})
         devices.append(device)
-    [chart] = [chart for chart in timelines(devices, totals, []) if "Power" in chart.title]
+    [chart] = [chart for chart in timelines(devices, []) if "Power" in chart.title]
     names = [line["name"] for line in chart.lines]
     assert "mean of 6 devices" in names and "mean of 4 devices (estimated)" in names
-    assert totals.steps["power_w"][10][0] == 600.0
-    assert totals.steps["power_w (estimated)"][10][0] == 40.0
+    assert [device.last("power_w") for device in devices] == [10.0] * 4 + [100.0] * 6
 
 
 def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
