@@ -362,7 +362,8 @@ class Results(StoreReports):
             a, b = (", ".join(str(path) for path in side.paths) for side in (self, other))
             return compare(of_a, other._metrics_in(energy_scope), (a, b))
         if other is not None or by != "git_commit":
-            given = "two stores" if other is not None else f"by {quote(by)}"
+            given = f"by {quote(by)}" if by is not None else "one store"
+            given = given if other is None else "two stores and by"
             raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")
         return compare_commits(self.runs, of_a)
 

@@ -136,16 +136,19 @@ def _sure(advice: Advice) -> tuple[str, str]:
     if advice.probability is None:
         why = "there are too few repeats for a probability"
         return "unknown", f"lowest of {compared}; {why}"
+    sure = percent(advice.probability)
+    if advice.recommended is not None and advice.recommended.is_short:
+        sure = f"at most {sure}"
     note = f"to be within {fmt.percent(advice.tolerance)} of the best"
     if advice.spread_from == "decision" and advice.decision is not None:
         runs = fmt.plural(advice.decision.runs, "run")
-        return percent(advice.probability), f"{note}, by the study's decision after {runs}"
+        return sure, f"{note}, by the study's decision after {runs}"
     note += f" of {compared}"
     if advice.spread_from == "model":
         note += ", if runs vary as the model assumes (too few repeats)"
     if advice.simulated:
         note += ", in the simulation"
-    return percent(advice.probability), note
+    return sure, note
 
 
 def _saving(advice: Advice) -> KeyFigure | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import Quantity
-from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY
+from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY, LONGER_RUN
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
@@ -79,9 +79,10 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     """
     lines = ["decision: no setting is known yet"]
     if decision.setting is not None and decision.probability is not None:
+        most = "at most " if decision.missing == LONGER_RUN else ""
         lines = [
             f"decision: {label(decision.setting, decision.worker)}: "
-            f"{_at_least(decision.probability)} sure to be within "
+            f"{most}{_at_least(decision.probability)} sure to be within "
             f"{fmt.percent(decision.tolerance)} of the best"
         ]
         if decision.meets is not None and decision.meets < LIKELY:
