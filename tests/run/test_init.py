@@ -19,11 +19,11 @@ from conftest import environment, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.commands.init import _batch
 from wattlaw.common.errors import BadInput
+from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_machine import Machine, slurm_machine
 from wattlaw.running.first_study import (
     Argument,
     Seen,
-    SeenLayout,
     batch_candidates,
     first_study,
     named_argument,
@@ -162,7 +162,7 @@ def test_the_epochs_of_the_command_are_those_of_the_question(tmp_path, words, sa
         (100, 500, False, "about 0.5 s"),
         (4, 80, False, "all of a training with a batch of 256"),
         (1, 20, True, "all of a training with a batch of 256"),
-        (None, 500, False, "the training needs 520, also with a batch of 256"),
+        (None, 500, False, "the training needs 520 steps, also with a batch of 256"),
     ],
 )
 def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(

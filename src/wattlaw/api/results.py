@@ -362,8 +362,8 @@ class Results(StoreReports):
             a, b = (", ".join(str(path) for path in side.paths) for side in (self, other))
             return compare(of_a, other._metrics_in(energy_scope), (a, b))
         if other is not None or by != "git_commit":
-            given = f"by {quote(by)}" if by is not None else "one store"
-            given = given if other is None else "two stores and by"
+            given = "one store" if by is None else f"by {quote(by)}"
+            given = "two stores and by" if other is not None else given
             raise BadInput(f"compare: given {given}; allowed: two stores, or one and by git_commit")
         return compare_commits(self.runs, of_a)
 

@@ -4,9 +4,8 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,6 +16,7 @@ from wattlaw.common.files import read_bytes
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.running.boards import NEAR
+from wattlaw.running.first_layout import SeenLayout, sweep_values
 from wattlaw.running.first_machine import Machine
 from wattlaw.study.base_model import OwnPrecision
 from wattlaw.study.command import Argument, arguments, epochs_argument
@@ -24,7 +24,6 @@ from wattlaw.study.document import Dumper
 from wattlaw.study.labels import threads_label
 from wattlaw.study.model import Measure, Study, WorkloadSpec
 from wattlaw.study.plan import PlannedRun, expand
-from wattlaw.study.setting import MODEL_SIZES
 
 #: Batches of the study, in multiples of the one that was seen, and nodes: a first study is small.
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
@@ -48,51 +47,6 @@ _NAMES = {
     "sharding": r"shard|zero|fsdp|parallel", "micro_batch": r"micro",
     "gradient_accumulation": r"accum",
 }  # fmt: skip
-_LEFT_OUT = (None, 1, "none")
-
-
-@dataclass(frozen=True)
-class SeenLayout:
-    """What of a layout is not that of a data-parallel job."""
-
-    sizes: dict[str, Any] = field(default_factory=dict)  # tp, pp, cp, ep, sharding
-    network: Mapping[str, Any] | None = None  # sizes of the transformer
-
-    @classmethod
-    def of(cls, facts: Any, network: Mapping[str, Any] | None) -> "SeenLayout":
-        sizes = {name: getattr(facts, name) for name in (*MODEL_SIZES, "ep", "sharding")}
-        return cls({name: v for name, v in sizes.items() if v not in _LEFT_OUT}, network)
-
-    @property
-    def model_gpus(self) -> int:
-        return prod(self.sizes.get(name, 1) for name in MODEL_SIZES)
-
-    @property
-    def text(self) -> str:
-        return ", ".join(f"{name} {value}" if name != "sharding" else str(value)
-                         for name, value in self.sizes.items())  # fmt: skip
-
-
-def sweep_values(
-    layout: SeenLayout, carried: Mapping[str, Argument], micro_batch: float | None, node: int
-) -> dict[str, list[Any]]:
-    """Return what of a layout a sweep has: what ran, and half and twice of what is an argument.
-
-    Tensor parallel sizes stay within a node. Other sizes need those of the network: decisions
-    predict them.
-    """
-    values: dict[str, list[Any]] = {}
-    has_sizes = layout.model_gpus > 1 or "ep" in layout.sizes
-    for name, seen in layout.sizes.items():
-        if name in carried and name != "sharding" and layout.network is not None:
-            around = {max(1, seen // 2), seen, 2 * seen}
-            values[name] = sorted(v for v in around if v == seen or name != "tp" or v <= node)
-        elif has_sizes or name in carried:
-            values[name] = [seen]
-    if micro_batch is not None and "micro_batch" in carried:
-        around = {max(1, int(micro_batch) // 2), int(micro_batch), 2 * int(micro_batch)}
-        values["micro_batch"] = sorted(around)
-    return values
 
 
 @dataclass(frozen=True)
@@ -268,7 +222,7 @@ def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[
     warmup, notes = Measure().warmup_steps, []
     why = f"about {number(steps * seen.step_s, 2)} s"
     if seen.training_steps is None:
-        why += f"; the training needs {steps + warmup}, also with a batch of {largest:,}"
+        why += f"; the training needs {steps + warmup} steps, also with a batch of {largest:,}"
     else:
         fewest = seen.training_steps * base // largest
         steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))

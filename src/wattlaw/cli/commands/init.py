@@ -18,7 +18,8 @@ from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
 from wattlaw.running import first_machine, first_study, measured_command
-from wattlaw.running.first_study import Seen, SeenLayout
+from wattlaw.running.first_layout import SeenLayout
+from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.measured_command import MeasuredCommand
