@@ -34,7 +34,6 @@ UNITS = [
 
 @pytest.mark.parametrize(("mapping", "column", "cell", "expected"), UNITS)
 def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, expected):
-    column, cell = column or "dt_ms", cell or "1"
     path = a_file(tmp_path / "t.csv", f"n;{column}\n2;{cell}\n")
     mapping = f"gpus=n,global_batch=@64,{mapping}"
     if isinstance(expected, str):
