@@ -105,6 +105,10 @@ class Total:
     rows: list[RunRow] = field(default_factory=list)
 
     @property
+    def text(self) -> str:
+        return f"{len(self.rows):,} {self.source}"
+
+    @property
     def counts(self) -> dict[str, int]:
         return count_statuses(row.status for row in self.rows)
 
