@@ -63,7 +63,7 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
 #: The slowest files first, so that none of them is the last one that a single process runs.
 SLOW = (
-    "time_and_space", "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
+    "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
     "gpu_acceptance", "pythons", "instrumentation", "measure",
     "workloads", "campaign", "killed_owners", "preemption", "failing_ranks", "figures",
     "training", "report", "commands", "simulated_launcher", "attempts",

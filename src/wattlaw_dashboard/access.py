@@ -10,8 +10,6 @@ import os
 import re
 import secrets
 import stat
-import time
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import parse_qs
@@ -26,8 +24,6 @@ from wattlaw.report.rendering import style_hash
 COOKIE = "wattlaw"
 #: Host names of the loopback interface: a page of another site cannot use them (DNS rebinding).
 _HOSTS = frozenset({"localhost", "127.0.0.1", "[::1]"})
-#: So many wrong tokens are answered in so many seconds; then the answer to a wrong one is 429.
-_MOST_WRONG, _WRONG_S = 10, 60.0
 _MAX_QUERY = 4096
 _COOKIE = re.compile(r"[A-Za-z0-9_-]{43}")
 #: The style of the report is in its page.
@@ -48,23 +44,16 @@ _HEADERS = (
 
 
 class Tokens:
-    """A token that is valid once, the cookie for it, and the limit of wrong tries."""
+    """A token that is valid once, and the cookie for it. Nobody guesses their 256 bits."""
 
     def __init__(self, cookie: str) -> None:
         self.token: str | None = secrets.token_urlsafe(32)
         self._cookie = cookie
-        self._wrong: deque[float] = deque(maxlen=_MOST_WRONG)
-
-    def is_blocked(self) -> bool:
-        while self._wrong and self._wrong[0] < time.monotonic() - _WRONG_S:
-            self._wrong.popleft()
-        return len(self._wrong) >= _MOST_WRONG
 
     def exchange(self, token: str) -> str | None:
         if self.token is not None and hmac.compare_digest(token.encode(), self.token.encode()):
             self.token = None
             return self._cookie
-        self._wrong.append(time.monotonic())
         return None
 
     def has_cookie(self, header: str) -> bool:
@@ -107,12 +96,9 @@ class Guard:
         values = parse_qs(scope["query_string"].decode("latin-1")[:_MAX_QUERY]).get("token")
         if not values:
             return PlainTextResponse("a token is required; see the terminal of wattlaw\n", 403)
-        was_blocked = tokens.is_blocked()
-        cookie = tokens.exchange(values[0])  # whatever others tried: nobody guesses 256 bits
+        cookie = tokens.exchange(values[0])
         if cookie is None:
-            wait = (429, "too many wrong tokens; wait a minute\n")
-            status, text = wait if was_blocked else (403, "wrong or used token\n")
-            return PlainTextResponse(text, status)
+            return PlainTextResponse("wrong or used token\n", 403)
         response = RedirectResponse("/", 303)
         response.set_cookie(COOKIE, cookie, httponly=True, samesite="strict")
         return response

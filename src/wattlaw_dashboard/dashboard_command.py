@@ -39,9 +39,7 @@ def dashboard(
         from wattlaw_dashboard import server
         from wattlaw_dashboard.access import Tokens, kept_cookie
     except ImportError as error:
-        remedy = (
-            'try: pip install "wattlaw[dashboard]", or in a checkout: pip install ".[dashboard]"'
-        )
+        remedy = 'try: pip install "wattlaw[dashboard]"'
         raise NotAvailable(f"{error.name} is not installed; {remedy}") from None
 
     paths = tuple(Store.existing(path).path for path in dict.fromkeys(stores))

@@ -143,8 +143,7 @@ class Application:
         except NoSuchRun as error:
             raise HTTPException(404, str(error)) from None
         if len(self._channels) >= _MOST_CHANNELS:
-            viewed = {name: each for name, each in self._channels.items() if each.viewers}
-            self._channels = viewed
+            self._channels = {name: each for name, each in self._channels.items() if each.viewers}
         return self._channels.setdefault(path, channel), parts
 
     async def _results(self, _: Request) -> Response:

@@ -130,15 +130,13 @@ class RunTail:
         self.devices: dict[tuple[str, str], Device] = {}
         self.marks: list[Mark] = []
 
-    def poll(self) -> bool:
-        is_changed = False
+    def poll(self) -> None:
         for path in sorted(self._live.glob("*.csv")):
             match = _FILE.fullmatch(path.name)
             if match is None:
                 continue
             what, host = match.groups()
             for row in self._files.setdefault(path, _FileTail(path)).rows():
-                is_changed = True
                 if what == "windows":
                     mark = Mark.of(host, row)
                     self.marks += [] if mark is None else [mark]
@@ -150,7 +148,6 @@ class RunTail:
         for device in self.devices.values():
             device.forget(newest - max(LEAST_STEPS, round(share * STEPS)))
         self.marks = [mark for mark in self.marks if mark.end_s >= newest - STEPS]
-        return is_changed
 
 
 class _FileTail:

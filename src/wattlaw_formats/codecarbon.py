@@ -185,10 +185,9 @@ def _run(
     if total_j and all(window["energy_source"] == "none" for window in windows):
         # The first version does not divide the energy among devices.
         site = Site(scheduler="none", energy_j=total_j, energy_source="CodeCarbon energy_consumed")
-    software = (
-        {"codecarbon": version} if (version := reading.text_in(row, "codecarbon_version")) else {}
-    )
-    return maker.run(values, windows, line=line, facts=Facts(software=software), site=site)
+    version = reading.text_in(row, "codecarbon_version")
+    facts = Facts(software={"codecarbon": version} if version else {})
+    return maker.run(values, windows, line=line, facts=facts, site=site)
 
 
 def _sum_j(lines: Sequence[Line], column: str) -> float:

@@ -5,7 +5,7 @@ It was checked against the source that prints, and against logs (docs/formats.md
 
 import re
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ _VALUE = re.compile(
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Program:
     """A row of the table. ``step`` has the groups ``step`` and ``value``, and if printed ``total``,
     ``batch`` and ``energy`` (J of a GPU and step). ``keys`` are settings by the names that the
@@ -30,10 +30,12 @@ class Program:
     timing: Literal["ms", "s", "tokens_per_s", "mean_samples_per_s"]
     launch: re.Pattern[str]  # a line that begins a training
     memory: list[tuple[re.Pattern[str], float]]
-    is_mean: bool  # the time is a mean of the steps since the line before, not of the last one
-    is_from_0: bool  # the number of a step is that of the steps before it
-    is_reserved: bool  # the memory is what torch has reserved, not allocated
-    keys: dict[str, str]
+    is_mean: bool = (
+        True  # the time is a mean of the steps since the line before, not of the last one
+    )
+    is_from_0: bool = False  # the number of a step is that of the steps before it
+    is_reserved: bool = False  # the memory is what torch has reserved, not allocated
+    keys: dict[str, str] = field(default_factory=dict)
     facts: list[re.Pattern[str]]
 
     def printed(self, line: str) -> dict[str, str]:
@@ -51,14 +53,13 @@ class Program:
 
 
 def _program(row: dict[str, Any]) -> Program:
-    defaults = {"is_mean": True, "is_from_0": False, "is_reserved": False, "keys": {}}
     patterns = {
         "step": re.compile("".join(row["step"])),
         "launch": re.compile(row["launch"]),
         "memory": [(re.compile(text), unit) for text, unit in row["memory"]],
         "facts": [re.compile("".join(parts)) for parts in row["facts"]],
     }
-    return Program(**{**defaults, **row, **patterns})
+    return Program(**(row | patterns))
 
 
 _TABLE = files("wattlaw_formats").joinpath("training_programs.toml")

@@ -48,7 +48,14 @@ class RunImporter:
     def read(self, source: Source, options: Options) -> Imported:
         run = _Run(source, "W&B run", workload_of(source.path))
         if source.begins_with(":W&B"):
-            run.read_log()
+            data = read_input(source.path, MAX_BYTES)
+            for row, (at, record) in source.items(_records(data), "record"):
+                try:
+                    if record is None:
+                        raise ValueError("damaged")
+                    run.add_record(row, dict(_fields(record)))
+                except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
+                    run.leave_out_damaged(row, at, len(data))
         else:
             for line, cells in source.rows(["_timestamp"]):
                 run.add(line, number(cells["_timestamp"]), cells)
@@ -56,17 +63,7 @@ class RunImporter:
 
 
 class _Run(scalars.Logged):
-    def read_log(self) -> None:
-        data = read_input(self.source.path, MAX_BYTES)
-        for row, (at, record) in self.source.items(_records(data), "record"):
-            try:
-                if record is None:
-                    raise ValueError("damaged")
-                self._add_record(row, dict(_fields(record)))
-            except (ValueError, TypeError, LookupError, AttributeError, RecursionError):
-                self.leave_out_damaged(row, at, len(data))
-
-    def _add_record(self, row: int, record: Mapping[int, Any]) -> None:
+    def add_record(self, row: int, record: Mapping[int, Any]) -> None:
         account = self.source.account
         if _HISTORY in record:
             values = _items(record[_HISTORY], _ITEM)

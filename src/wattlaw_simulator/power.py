@@ -8,11 +8,8 @@ above it, as measured on GPUs by Mei, Wang and Chu 2017, doi 10.1016/j.dcan.2016
 shares of time in which arithmetic and memory work at their achievable rates. Leakage is a constant
 part of the idle power: temperature is not modelled.
 
-A power limit acts on each kernel: a kernel that needs more runs at the highest clock at which it
-does not. So the mean power of a step is less than the limit while other kernels need less, and even
-a limit above the mean has an effect. Public traces of a V100 show both (Zeus, NSDI'23): means of
-0.89 to 0.93 of a limit of 250 to 200 W, and of 0.98 of 100 to 125 W; docs/simulator.md
-compares them.
+A power limit acts on each kernel, not on their mean (``Board.run``); docs/simulator.md compares
+that with public traces of a V100.
 """
 
 from dataclasses import dataclass
@@ -67,13 +64,6 @@ class Board:
     def top_mhz(self) -> float:
         return min(self.clock_limit_mhz or self.gpu.max_clock_mhz, self.gpu.max_clock_mhz)
 
-    def awake_w(self, clock_mhz: float) -> float:
-        return self._with(self.parameters.power_awake, clock_mhz)
-
-    def communication_w(self, clock_mhz: float) -> float:
-        """Return the power of gradient communication, which includes waiting for other ranks."""
-        return self._with(self.parameters.power_communication, clock_mhz)
-
     def run(self, load: Load, host_s: float) -> Point:
         """Return the operating point of a load that the host takes ``host_s`` to launch. Each
         kernel runs at the highest clock at which its power is within the limit; if it exceeds that
@@ -104,7 +94,7 @@ class Board:
             limited_share=float(shares @ is_limited),
         )
 
-    def _with(self, share: float, clock_mhz: float) -> float:
+    def constant_w(self, share: float, clock_mhz: float) -> float:
         """Return idle power and a share of the dynamic power at a clock, at most the limit."""
         span_w = self.gpu.max_w - self.gpu.idle_w
         power_w = self.gpu.idle_w + span_w * share * float(switching(self.gpu, np.array(clock_mhz)))

@@ -13,6 +13,7 @@ m(N) = Phi^-1((N - 0.375) / (N + 0.25)), within 0.026; 0 for N = 1).
 """
 
 from dataclasses import dataclass
+from functools import partial
 from math import ceil, sqrt
 from statistics import NormalDist
 
@@ -66,7 +67,7 @@ def predict(job: SimulatedJob) -> Prediction:
     first_s = _first_input_s(job, min(job.local_batch, samples_used / job.gpus))
     startup_s = first_s + outside_steps_s
     samples = full_steps * job.global_batch + rest
-    awake_w = _board(job).awake_w(main.point.clock_mhz)
+    awake_w = _board(job).constant_w(parameters.power_awake, main.point.clock_mhz)
     train = _window(job, steps, startup_s, awake_w, samples)
     compute_share = main.split.compute_s / main.split.step_s
     computing_share = compute_share + main.split.launch_s / main.split.step_s
@@ -130,18 +131,14 @@ def _loads(job: SimulatedJob, local: float) -> tuple[Load, Load]:
     """Return the kernels of one step on one rank, and those of the last backward pass."""
     pieces = min(job.setting.gradient_accumulation, ceil(local))  # micro-batches of a rank
     samples = local / pieces
-    passes = _load(job, ("forward", "backward"), samples)
-    optimizer = kernels.kernel_load(job.profile, ("optimizer",), 0.0, job.precision)
+    load_of = partial(kernels.kernel_load, job.profile, precision=job.precision)
+    passes, optimizer = load_of(("forward", "backward"), samples), load_of(("optimizer",), 0.0)
     both = Load(
         np.concatenate([passes.count * pieces, optimizer.count]),
         np.concatenate([passes.flops, optimizer.flops]),
         np.concatenate([passes.bytes_moved, optimizer.bytes_moved]),
     )
-    return both, _load(job, ("backward",), samples)
-
-
-def _load(job: SimulatedJob, phases: tuple[str, ...], samples: float) -> Load:
-    return kernels.kernel_load(job.profile, phases, samples, job.precision)
+    return both, load_of(("backward",), samples)
 
 
 def _host_s(job: SimulatedJob, load: Load) -> float:
@@ -186,18 +183,18 @@ def _step(
     others_s = point.compute_s + point.launch_s + communication_s + slowest_s
     waits_s = max(0.0, samples_s - others_s) if workers else samples_s
     split = Split(point.compute_s, point.launch_s, communication_s, slowest_s, waits_s)
-    awake_w = board.awake_w(point.clock_mhz)
-    communication_w = board.communication_w(point.clock_mhz)
+    shares = job.parameters.power_awake, job.parameters.power_communication
+    awake_w, communication_w = (board.constant_w(share, point.clock_mhz) for share in shares)
     computing_s = split.compute_s + split.launch_s
     busy = split.compute_s / computing_s if computing_s else 0.0
     # Kernels and gaps alternate within microseconds: sensors and limits see their mean.
     mean_w = busy * point.compute_w + (1 - busy) * awake_w
     phases = (
-        Phase("computing", computing_s, mean_w, busy, busy * point.memory_share),
-        Phase("communication", split.communication_s, communication_w, 1.0, communication_memory),
+        Phase(computing_s, mean_w, busy, busy * point.memory_share),
+        Phase(split.communication_s, communication_w, 1.0, communication_memory),
         # A rank waits for the others in the communication kernel.
-        Phase("slowest", split.slowest_s, communication_w, 1.0, 0.0),
-        Phase("input", split.input_s, awake_w, 0.0, 0.0),
+        Phase(split.slowest_s, communication_w, 1.0, 0.0),
+        Phase(split.input_s, awake_w, 0.0, 0.0),
     )
     return _Step(split, point, phases)
 
@@ -220,7 +217,8 @@ def _evaluation(job: SimulatedJob, awake_w: float) -> Window:
     passes = job.evaluation_samples / (local * job.gpus)
     count = ceil(passes - 1e-9)
     mean_local = local * passes / count
-    load, board = _load(job, ("forward",), mean_local), _board(job)
+    load = kernels.kernel_load(job.profile, ("forward",), mean_local, job.precision)
+    board = _board(job)
     point = board.run(load, _host_s(job, load))
     forward = _step(job, mean_local, point, board, 0.0, 0.0, 0.0)  # ranks do not wait
     startup_s = _first_input_s(job, local)

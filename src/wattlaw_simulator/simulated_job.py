@@ -107,7 +107,6 @@ class Split:
 class Phase:
     """A part of every step with constant power and utilisation."""
 
-    name: str  # "computing" (kernels and waiting for the host), "communication", "slowest", "input"
     duration_s: float
     power_w: float  # of one GPU
     sm_util: float  # 0 to 1

@@ -54,7 +54,7 @@ def _run(command: str, paths: SitePaths, options: argparse.Namespace) -> None:
         job = NodeJob(options.job_id, options.node)
         Watch(paths, job, options.token, options.devices, options.grace_s).run()
         return
-    job, comment, has_states = NodeJob("", ""), "", paths.has_states()
+    job, comment, has_states = NodeJob("", ""), "", any(paths.state.glob("*.json"))
     if command in ("prolog", "epilog"):
         job = NodeJob.from_environ(os.environ)
         comment = job.comment() if command == "prolog" else ""

@@ -30,7 +30,9 @@ def prolog(paths: SitePaths, job: NodeJob, comment: str) -> None:
     folder = SiteStateFolder(paths)
     try:
         states = folder.of_this_host()
-        earlier = [saved for saved in states if node_state.belongs_to(saved, job)]
+        earlier = [
+            saved for saved in states if (saved.job_id, saved.node) == (job.job_id, job.node)
+        ]
         stale = [saved for saved in states if saved not in earlier and _is_stale(saved, job)]
         _restore_all(folder, earlier, is_stale=False)
         _restore_all(folder, stale, is_stale=True)
@@ -129,7 +131,8 @@ def epilog(paths: SitePaths, job: NodeJob) -> None:
     """Restore the limits from before a job; ``NotAvailable`` (drain the node) if one stays."""
     folder = SiteStateFolder(paths)
     try:
-        own = [saved for saved in folder.of_this_host() if node_state.belongs_to(saved, job)]
+        states = folder.of_this_host()
+        own = [saved for saved in states if (saved.job_id, saved.node) == (job.job_id, job.node)]
         _restore_all(folder, own, is_stale=False)
         if damaged := folder.survey()[1]:
             raise NotAvailable("; ".join(damaged))

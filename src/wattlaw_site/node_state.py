@@ -3,7 +3,7 @@
 import os
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import write_text
@@ -12,7 +12,7 @@ from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaLimiter
 from wattlaw.measure.limits.prolog_limits import PrologReport
 from wattlaw.measure.limits.restore import recover, restore
 from wattlaw.measure.limits.state_folder import SavedState, StateFolder, check_only_root_writes
-from wattlaw_site.site_job import NodeJob, SitePaths, log
+from wattlaw_site.site_job import SitePaths, log
 
 #: Another prolog, epilog or watchdog locks a GPU for as long as the driver takes.
 _LOCK_WAIT_S = 30.0
@@ -54,18 +54,15 @@ class SiteStateFolder(StateFolder):
     def locked(self, devices: Iterable[str]) -> Iterator[None]:
         """Lock devices for this hook; raises ``NotAvailable`` if another hook keeps one locked."""
         end_s = time.monotonic() + _LOCK_WAIT_S
-        locks: list[int] = []
-        try:
+        with ExitStack() as locks:
             for device in sorted(set(devices)):
                 while (files := self.lock(device)) is None:
                     if time.monotonic() > end_s:
                         raise NotAvailable(f"{device}: another prolog or epilog is changing it")
                     time.sleep(0.1)
-                locks += files
+                for file in files:
+                    locks.callback(os.close, file)
             yield
-        finally:
-            for lock in locks:
-                os.close(lock)
 
     def restore(
         self, device: str, limiters: Limiters, token: str, *, is_stale: bool = False
@@ -90,20 +87,13 @@ class SiteStateFolder(StateFolder):
         self.remove(device)
 
 
-def belongs_to(saved: SavedState, job: NodeJob) -> bool:
-    return (saved.job_id, saved.node) == (job.job_id, job.node)
-
-
 @contextmanager
 def open_nvidia_limiter() -> Iterator[Limiters]:
     """Open the NVIDIA limiter; give no limiter if the driver does not answer."""
     limiters: Limiters = {}
-    try:
-        limiters["nvidia"] = NvidiaLimiter.open()
-    except NotAvailable as error:
-        log(str(error))
-    try:
+    with ExitStack() as stack:
+        try:
+            limiters["nvidia"] = stack.enter_context(closing(NvidiaLimiter.open()))
+        except NotAvailable as error:
+            log(str(error))
         yield limiters
-    finally:
-        for limiter in limiters.values():
-            limiter.close()

@@ -72,8 +72,6 @@ class SiteFile(BaseModel):
 
     def check_user(self, user: str, account: str) -> None:
         """Raise ``NotPermitted`` unless the site file lists the user or the account, or none."""
-        if self.users is None and self.accounts is None:
-            return
-        if user in (self.users or ()) or (account and account in (self.accounts or ())):
-            return
-        raise NotPermitted("this site lets only some users and accounts limit power and clocks")
+        is_listed = user in (self.users or ()) or (account and account in (self.accounts or ()))
+        if not is_listed and (self.users, self.accounts) != (None, None):
+            raise NotPermitted("this site lets only some users and accounts limit power and clocks")

@@ -32,9 +32,6 @@ class SitePaths:
     def report(self, job_id: str, node: str) -> Path:
         return self.reports / f"{job_id}.{node}.json"
 
-    def has_states(self) -> bool:
-        return any(self.state.glob("*.json"))
-
 
 @dataclass(frozen=True)
 class NodeJob:
@@ -100,21 +97,15 @@ def job_steps(job_id: str) -> dict[int, str]:
     return steps
 
 
-def is_slurmd_running(node: str) -> bool:
-    for _, arguments in _own_processes():
-        if Path(arguments[0]).name == "slurmd":
-            names = re.findall(r"\0-N\0?([^\0]*)", "\0".join(arguments))
-            if not names or names[0] == node:
-                return True
-    return False
-
-
 def is_over(job_id: str, node: str) -> bool | None:
     """Return whether a job has left this node; None if Slurm does not answer. A job without a step
     here may be between two steps. Only Slurm knows, unless there is neither slurmd nor any step,
     not even the container of ``PrologFlags=Contain``. Without slurmd, a completing job starts
     nothing more."""
-    steps, has_slurmd = set(job_steps(job_id).values()), is_slurmd_running(node)
+    steps, lines = set(job_steps(job_id).values()), [line for _, line in _own_processes()]
+    daemons = ["\0".join(line) for line in lines if Path(line[0]).name == "slurmd"]
+    names = [re.search(r"\0-N\0?([^\0]*)", daemon) for daemon in daemons]
+    has_slurmd = any(name is None or name[1] == node for name in names)
     if steps - {"extern"}:
         return False
     if not steps and not has_slurmd:

@@ -38,25 +38,3 @@ def test_notes_name_the_only_setting_that_has_them():
         "2 of 500 steps pause (2 runs, with other numbers)",
         "Of one (1 run of gpus 1, global batch 64)",
     )
-
-
-def test_done_runs_without_a_window_that_counts_are_named_with_the_reason():
-    runs = [run_row(name, gpus=2) for name in ("fine", "warm", "zero", "unknown", "none", "cut")]
-    runs.append(run_row("failed", status="failed"))
-    windows = [
-        window_row("fine", 1),
-        window_row("warm", 0, warmup=True),
-        window_row("zero", 0, warmup=True),
-        window_row("zero", 1, duration_s=0.0),
-        window_row("unknown", 1, duration_s=None),
-        window_row("none", 1, phase="evaluate", duration_s=9.0),
-        window_row("failed", 0, warmup=True),
-        window_row("cut", 0, warmup=True),
-        window_row("cut", 1, interrupted=True),
-    ]
-    found = analyse(*frames(runs, windows))
-    assert found.runs["run_id"].to_list() == ["fine"]
-    assert list(found.not_timed.columns) == ["run_id", "workload", "gpus", "reason"]
-    assert {*found.not_timed["run_id"]} == {"cut", "none", "unknown", "warm", "zero"}
-    (reason,) = found.not_timed["reason"].unique()
-    assert reason == "no training window of known duration after warm-up that was not interrupted"

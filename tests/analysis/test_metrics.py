@@ -15,21 +15,6 @@ def one_run(*windows: dict[str, object]) -> pd.Series:
     return run_metrics(*frames([run_row("a")], list(windows))).iloc[0]
 
 
-def test_warm_up_and_evaluation_are_left_out_of_time_and_energy():
-    energy = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
-    run = one_run(
-        window_row("a", 0, duration_s=50.0, warmup=True, **energy | {"cpu_energy_j": 999.0}),
-        window_row("a", 1, duration_s=2.0, **energy),
-        window_row("a", 2, duration_s=4.0, **energy | {"cpu_energy_j": 20.0}),
-        window_row("a", 2, phase="evaluate", duration_s=70.0, metric=0.9, cpu_energy_j=500.0),
-    )
-    assert run["epoch_time_s"] == 3.0
-    assert run["energy_per_epoch_j"] == 15.0
-    assert run["samples_per_s"] == pytest.approx(200 / 6)
-    assert run["metric"] == 0.9
-    assert (run["energy_scope"], run["energy_source"]) == ("cpu", "estimated")
-
-
 def test_only_the_metric_of_interrupted_windows_counts():
     told = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
     cut = told | {"cpu_energy_j": 999.0, "interrupted": True}

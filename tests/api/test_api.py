@@ -286,25 +286,6 @@ def test_results_show_themselves_in_a_notebook_with_text_from_data_escaped(resul
     assert "&lt;script&gt;" in html
 
 
-def test_a_result_without_values_has_a_reason(tmp_path, monkeypatch):
-    with pytest.raises(ValueError, match=r"global_batch: 63 with 2 gpus; allowed: a multiple"):
-        wattlaw.track("mine", tmp_path, gpus=2, global_batch=63)
-    monkeypatch.setenv("LOCAL_RANK", "1")
-    with wattlaw.track("mine", tmp_path) as track:
-        pass
-    assert (track.result.duration_s, track.result.energy_j) == (None, None)
-    assert track.result.reason == "another process of this host measures"
-    blocked = tmp_path / "file"
-    blocked.write_text("")
-    monkeypatch.undo()
-    with (
-        pytest.warns(UserWarning, match="recording has stopped"),
-        wattlaw.track("mine", blocked) as track,
-    ):
-        pass
-    assert track.result.reason.startswith("the recording failed: ")
-
-
 def test_every_public_name_is_imported_when_it_is_used():
     code = "import sys, wattlaw; print(sorted(m for m in sys.modules if m.startswith('wattlaw')))"
     shown = subprocess.run(

@@ -1,10 +1,11 @@
-"""Units of tables: in names, cells and the row below the header."""
+"""Units of tables, in names, cells and the row below the header; kinds of 8 bits and of shards."""
 
 import pytest
 
-from imported import a_file, notes, windows
+from imported import a_file, made, notes, windows
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
+from wattlaw.store.measurements import read_measurements
 
 UNITS = [
     ("step_time_ms=dt", "dt", "250", 0.25),
@@ -34,7 +35,6 @@ UNITS = [
 
 @pytest.mark.parametrize(("mapping", "column", "cell", "expected"), UNITS)
 def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, expected):
-    column, cell = column or "dt_ms", cell or "1"
     path = a_file(tmp_path / "t.csv", f"n;{column}\n2;{cell}\n")
     mapping = f"gpus=n,global_batch=@64,{mapping}"
     if isinstance(expected, str):
@@ -79,3 +79,20 @@ def test_units_of_columns_and_cells_are_power(tmp_path, mapping, cell, expected)
     else:
         with pytest.raises(BadInput, match=expected):
             read_import(path, map=mapping)
+
+
+def test_fp8_and_shares_of_copies_are_read_where_a_setting_can_say_them(tmp_path):
+    cells = [("fp8", "zero1 over all dp"), ("amp_fp8", "fsdp 4"), ("MXFP8", "FULL_SHARD"),
+             ("FP8-CS", "zero1 over 4"), ("float8 rowwise", "zero1"), ("NVFP4", "zero1"),
+             ("bf16", "zero1 over 2"), ("fp32", "zero1 over everything")]  # fmt: skip
+    lines = [f'8,2,16,1.5,"{precision}","{sharding}"' for precision, sharding in cells]
+    header = "gpus,tp,global_batch,step_time_s,precision,sharding"
+    read = read_measurements(made(tmp_path, "t.csv", header, *lines)).rows
+    names = ("precision", "options.fp8", "sharding")
+    assert [[(row.setting or {}).get(name) for name in names] for row in read[:5]] == [
+        ["fp8", None, "zero1"], ["fp8", None, "fsdp"], ["fp8", "mx", "fsdp"],
+        ["fp8", "cs", "zero1"], ["fp8", "rowwise", "zero1"],
+    ]  # fmt: skip
+    assert [row.fault is None for row in read] == [True] * 5 + [False] * 3
+    assert 'precision is "NVFP4"' in (read[5].fault or "")
+    assert "among 2 of 4 copies" in (read[6].fault or "")

@@ -24,10 +24,9 @@ from made_tables import frames, run_row, study, window_row
 from wattlaw import __version__
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
-from wattlaw.common.errors import BadInput
 from wattlaw.report.core_sections import gallery, layout
 from wattlaw.report.page import write_report
-from wattlaw.report.pictures import Figure, draw_pictures, explorable, write_figures
+from wattlaw.report.pictures import Figure, explorable
 from wattlaw.study.footprint import Footprint
 
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
@@ -220,19 +219,6 @@ def test_no_text_of_a_store_becomes_markup():
     assert any("&lt;/script" in unquote(address) for address in pictures)
 
 
-def test_figures_are_written_as_png_and_svg_and_text_is_escaped(tmp_path, some):
-    written_to = write_figures(draw_pictures(analyse(*hostile()), some), tmp_path / "figures")
-    names = {path.name for path in written_to}
-    assert names == {f"{one.name}.{kind}" for one in some for kind in ("png", "svg")}
-    for path in written_to:
-        if path.suffix == ".png":
-            assert path.read_bytes().startswith(b"\x89PNG")
-            continue
-        root = ElementTree.fromstring(path.read_text(encoding="utf-8"))  # noqa: S314 - our own
-        tags = {element.tag.split("}")[1] for element in root.iter()}
-        assert not tags & {"script", "img", "image", "foreignObject"}
-
-
 @pytest.mark.parametrize(
     ("runs", "epochs"),
     [([], []), ([run_row("a", status="planned")], []), ([run_row("a")], [window_row("a", 1)])],
@@ -273,11 +259,6 @@ def test_the_template_of_a_study_keeps_to_its_sections_figures_and_claims(some, 
     assert 'id="advice"' not in text
     sections = [one for one in Page(text).of("details") if one.get("class") == "section"]
     assert all("open" in one for one in sections)
-
-
-def test_an_unknown_template_is_refused_with_what_is_allowed():
-    with pytest.raises(BadInput, match="mit-2022, kit-2025"):
-        written(analyse(*study()), "mit")
 
 
 def counting(figure: Figure, calls: Counter[str]) -> Figure:

@@ -177,17 +177,21 @@ def test_numbers_as_text(text, expected):
 
 
 def test_runs_that_are_done_and_in_no_result_are_counted_and_named():
-    runs = [run_row("fine"), *(run_row(f"warm{i}") for i in range(4)),
-            run_row("broken", status="failed", reason="no memory")]  # fmt: skip
-    windows = [window_row("fine", 1), *(window_row(f"warm{i}", 0, warmup=True) for i in range(4))]
+    names = ("fine", "warm", "zero", "unknown", "none", "cut")
+    runs = [*map(run_row, names), run_row("broken", status="failed", reason="no memory")]
+    windows = [
+        window_row("fine", 1),
+        window_row("warm", 0, warmup=True),
+        window_row("zero", 1, duration_s=0.0),
+        window_row("unknown", 1, duration_s=None),
+        window_row("none", 1, phase="evaluate", duration_s=9.0),
+        window_row("cut", 1, interrupted=True),
+        window_row("broken", 0, warmup=True),
+    ]
     table = data_quality.reasons(analyse(*frames(runs, windows)))
+    why = "no training window of known duration after warm-up that was not interrupted"
     assert table.rows == (
-        (
-            "done, not timed",
-            "no training window of known duration after warm-up that was not interrupted",
-            "4",
-            "warm0, warm1, warm2, …",
-        ),
+        ("done, not timed", why, "5", "warm, zero, unknown, …"),
         ("failed", "no memory", "1", "broken"),
     )
     assert data_quality.reasons(small_findings()) is None

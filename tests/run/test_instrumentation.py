@@ -10,7 +10,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import paths
@@ -19,7 +18,6 @@ from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.running.instrumentation.steady_state import summarise
 
 SCRIPTS = paths.SCRIPTS
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -64,27 +62,6 @@ def test_steps_samples_and_times_of_a_plain_script_are_exact(tmp_path):
         last_s - first_s, rel=0.02
     )
     assert process.step_end_s[0] == pytest.approx(first_s, abs=0.5)
-
-
-def test_the_steps_of_several_workers_are_those_of_one_rank(tmp_path):
-    results, _ = run(tmp_path, *TORCHRUN, SCRIPTS / "accelerated.py")
-    assert len(results) == 2
-    known = processes(tmp_path)
-    for result in results:
-        process = known.pop(result["pid"])
-        assert process.problems == ()
-        assert process.rank == result["rank"]
-        assert process.env_world_size == 2
-        assert process.steps == result["steps"]
-        assert process.samples_per_step.sum() == result["samples"]
-        assert np.isfinite(process.gradient_wait_s).all()
-    assert not known  # the launcher has recorded nothing
-    summary = summarise([*processes(tmp_path).values()])
-    assert summary.steps == int(results[0]["steps"])
-    assert summary.workers_work_together
-    assert (summary.world_size, summary.parallelism, summary.backend) == (2, "ddp", "gloo")
-    assert summary.samples_seen == sum(result["samples"] for result in results)
-    assert summary.dataset_samples == 64
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,8 @@ def test_only_one_of_eight_ranks_on_a_host_records(tmp_path, monkeypatch):
         with wattlaw.track("x", store=tmp_path, quiet=True) as run, run.window("w"):
             pass
         assert (run.record is None) == (rank > 0)
+    assert (run.result.duration_s, run.result.energy_j) == (None, None)
+    assert run.result.reason == "another process of this host measures"
     (record,) = Store(tmp_path).records()
     assert record.spec.setting.gpus == 8
 
@@ -88,6 +90,7 @@ def test_a_program_continues_with_a_warning_if_nothing_can_be_stored(tmp_path):
         done = list(run.epochs(range(3)))
     assert done == [0, 1, 2]
     assert run.record is None
+    assert run.result.reason.startswith("the recording failed: ")
     assert [one.filename for one in warned] == [__file__]
 
 
@@ -219,7 +222,7 @@ def test_wrong_arguments_are_the_callers_mistake(tmp_path):
     import torch
 
     wrongs = [{"name": "two words"}, {"sample_hz": -1}, {"steps": 0}, {"steps": 3, "seconds": 3},
-              {"seconds": -1}, {"precision": "int"}]  # fmt: skip
+              {"seconds": -1}, {"precision": "int"}, {"gpus": 2, "global_batch": 63}]  # fmt: skip
     for wrong in wrongs:
         with pytest.raises(ValueError, match=r"wattlaw\.track"):
             wattlaw.track(**{"name": "x", "store": tmp_path} | wrong)

@@ -118,13 +118,6 @@ def site(started_site):
     started_site.repair()
 
 
-def test_a_job_has_its_cap_which_ends_with_it(site):
-    job = site.capped(f"{site.check(250)}; srun {site.check(250)}; sleep 1")
-    site.wait_state(job, "COMPLETED")
-    assert site.output(job) == "node1 287.5 250.0\n" * 2
-    site.wait_restored("node1")
-
-
 def test_the_limit_is_restored_when_a_job_fails_or_is_cancelled_or_requeued(site):
     for line, state in (
         ((), "FAILED"),

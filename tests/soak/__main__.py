@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
-from soak import disks, fuzzing, kills_campaigns, kills_capped, templates
+from soak import fuzzing, kills_campaigns, kills_capped, templates
 from soak.killing import Fault, Killer
 from soak.outcome import Outcome, table
 from soak.sandbox import REPOSITORY, Sandbox, bases, sandbox
@@ -40,15 +40,11 @@ ROUNDS: dict[str, tuple[str, Callable[[Killer], Round]]] = {
     "caps": (kills_capped.WHAT, kills_capped.CappedRound),
     "amd-caps": (kills_capped.WHAT_AMD, kills_capped.AmdRound),
     "runs": (kills_campaigns.WHAT, kills_campaigns.CampaignRound),
-    "disks": (disks.WHAT, disks.DiskRound),
 }
 
 
 def go_round(kind: str, seed: int, end_s: float, _: Path, told: Outcome) -> None:
     """Do round after round, each from its number and the seed."""
-    if kind == "disks" and (reason := disks.missing()):
-        told.notes[ROUNDS[kind][0]] = f"skipped: {reason}"
-        return
     kills: Counter[str] = Counter()
     with sandbox(kind) as own:
         number = 0
@@ -169,9 +165,6 @@ def replay(word: str) -> int:
         if kind == "fuzz":
             for problem in fuzzing.replay(seed, _templates(base)):
                 told.failed("input", problem.cause, problem.detail, seed)
-        elif kind == "disks" and (reason := disks.missing()):
-            print(f"cannot be replayed here: {reason}")
-            return 2
         else:
             with sandbox(kind) as own:
                 while not told.failures and told.tried.total() < TRIES:

@@ -24,7 +24,7 @@ class Outcome:
     part: str
     tried: Counter[str] = field(default_factory=Counter)
     failures: list[Failure] = field(default_factory=list)
-    notes: dict[str, str] = field(default_factory=dict)  # what was killed, or why nothing was tried
+    notes: dict[str, str] = field(default_factory=dict)  # what was killed
 
     def failed(self, what: str, cause: str, detail: str, seed: str, log: str = "") -> None:
         """Count a failure of the input or round of a seed."""

@@ -1,4 +1,4 @@
-"""A run on a disk that is full: one clear reason, and nothing half-written that counts."""
+"""A disk that is full: one clear reason, and nothing half-written that counts."""
 
 import contextlib
 import os
@@ -11,6 +11,7 @@ import pytest
 from agents import HERE, agent, record_of
 from conftest import wait_for
 from ranks import spec_of
+from wattlaw.cli.main import main
 from wattlaw.running.finish import failure_reason
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.run_folder import RunFolder
@@ -82,3 +83,39 @@ def test_a_run_that_cannot_write_anything_has_a_special_exit_code(disk):
     assert failure_reason(folder, 1, code).removeprefix("rank 0: ").startswith("the disk is full")
     for row in folder.windows(1).slice(before).to_pylist():  # what came last is whole, or cut
         assert row["duration_s"] is not None
+
+
+MAP, SWEEPS = "gpus=n,epoch_time_s=t", [{"gpus": [1], "local_batch": [1]}]
+COMMANDS = {
+    "run": ("run", "study.yaml", "--store", "disk/store"),
+    "simulated run": (
+        *("run", "study.yaml", "--store", "disk/store"),
+        *("--launch", "simulated", "--hardware", "mit-v100"),
+    ),
+    "import": ("import", "table.csv", "--map", MAP, "--store", "disk/store"),
+    "export": ("export", "sound", "bundle", "-o", "disk/bundle.zip"),
+    "report": ("report", "sound", "-o", "disk/report.html"),
+    "measure": ("measure", "-o", "disk/store", "--", "true"),
+}
+
+
+@pytest.mark.parametrize("words", COMMANDS.values(), ids=COMMANDS)
+def test_a_command_without_room_names_the_path_and_leaves_no_part(
+    words, disk, write_study, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    Path("table.csv").write_text("n,t\n1,9\n")
+    assert main(["import", "table.csv", "--map", MAP, "--store", "sound"]) == 0
+    name = "resnet50" if "simulated" in words else "command"
+    workload = {"name": name} | ({"command": ["true"]} if name == "command" else {})
+    write_study(workloads=[workload], sweeps=SWEEPS, measure={}, launch={})
+    free = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+    (disk / "filler").write_bytes(bytes(free - 4 * KIB))
+    capsys.readouterr()
+    code, said = main(list(words)), "".join(capsys.readouterr())
+    assert (code, "disk/" in said, "No space left" in said) == (2, True, True), said
+    assert [*disk.rglob(".*")] == []
+    (disk / "filler").unlink()
+    enlarge = ["mount", "-o", "remount,size=64m", str(disk)]
+    subprocess.run(enlarge, check=True)
+    assert main(list(words)) == 0, "".join(capsys.readouterr())

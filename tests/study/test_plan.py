@@ -7,9 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conftest import study_of
+from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
+from wattlaw.running.local import LocalLauncher
 from wattlaw.study.command import substitute
 from wattlaw.study.identity import run_id
+from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
 from wattlaw.study.plan import PlannedRun, expand, impossible, read_study
 
@@ -170,3 +173,48 @@ def test_a_command_is_named_after_its_script():
     assert name("python", ".py") == "py"
     assert name("{gpus}") == "gpus-"
     assert name("...", "x") == "command"
+
+
+def planned(sweep: dict[str, object], **launch: object) -> list[PlannedRun]:
+    launch = {"kind": "slurm", "gpus_per_node": 2} | launch
+    return expand(parsed(sweeps=[sweep], launch=launch))
+
+
+def test_two_gpus_on_one_node_and_on_two_are_two_settings(write_study):
+    sweep = {"gpus": [2, 4], "global_batch": [64], "nodes": [1, 2]}
+    launch = {"kind": "slurm", "gpus_per_node": 4}
+    runs = planned(sweep, **launch)
+    pairs = {(run.setting.gpus, run.spec.nodes) for run in runs}
+    assert pairs == {(2, 1), (2, 2), (4, 1), (4, 2)}
+    assert len({run.run_id for run in runs}) == 4
+    assert {run.spec.nodes for run in runs} == {1, 2}
+    study = load_study(write_study(sweeps=[sweep], launch=launch))
+    assert (study.sizes["run"], study.sizes["setting"]) == (4, 4)
+    assert set(study.to_frame()["nodes"]) == {1, 2}
+
+
+def test_the_least_number_of_nodes_is_the_same_run_whether_it_is_named_or_not():
+    sweep: dict[str, object] = {"gpus": [4], "global_batch": [64]}
+    (plain,) = planned(sweep)
+    (named,) = planned(sweep | {"nodes": [2]})
+    assert (plain.spec.nodes, plain.run_id) == (2, named.run_id)
+
+
+def test_the_local_launcher_skips_more_than_one_node_with_the_reason(write_study):
+    sweep = {"gpus": [2], "local_batch": [8], "nodes": [1, 2]}
+    runs = planned(sweep, kind="local")
+    launcher = LocalLauncher(Launch(gpus_per_node=2), gpus=[], board_of={})
+    reasons = {run.spec.nodes: launcher.unsupported_reason(run.spec) for run in runs}
+    assert reasons[1] is None
+    assert "2 nodes" in reasons[2]
+
+
+def test_few_workers_train_the_local_batch_of_many():
+    sweep = {"gpus": [1, 2], "global_batch": [2048], "emulate": {"gpus": [16, 64]}}
+    settings = [run.setting for run in planned(sweep)]
+    assert {(s.gpus, s.emulated_gpus, s.local_batch) for s in settings} == {
+        (1, 16, 128), (2, 16, 128), (1, 64, 32), (2, 64, 32),
+    }  # fmt: skip
+    assert all(s.global_batch == s.gpus * s.local_batch for s in settings)
+    plain = planned({"gpus": [1], "global_batch": [32]})
+    assert {run.run_id for run in plain}.isdisjoint(run.run_id for run in planned(sweep))

@@ -79,21 +79,8 @@ def damaged(dice: random.Random, content: bytes) -> bytes:
     if content[:1] == b"{" and dice.random() < 0.6:
         tree = mutate.data(dice, json.loads(content), dice.choice([1, 2, 5]))
         return json.dumps(tree, default=str, skipkeys=True).encode("utf-8", "surrogatepass")
-    how = dice.random()
-    if how < 0.25:
-        for _ in range(dice.choice([1, 3, 30])):
-            at = dice.randrange(len(content))
-            content = content[:at] + bytes([dice.randrange(256)]) + content[at + 1 :]
-        return content
-    if how < 0.35:
-        return content[: dice.randrange(len(content))]
-    if how < 0.45:
-        lines = content.splitlines(keepends=True)
-        dice.shuffle(lines)
-        return b"".join(lines)
-    if how < 0.55:
-        at, size = dice.randrange(len(content)), dice.choice([1, 10, 1000])
-        return content[:at] + dice.randbytes(size) + content[at:]
+    if dice.random() < 0.55:
+        return mutate.raw(dice, content)
     text = mutate.text(dice, content.decode("utf-8", "surrogateescape"), dice.choice([1, 2, 8]))
     return text.encode("utf-8", "surrogateescape")
 

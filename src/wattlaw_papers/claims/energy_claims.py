@@ -140,6 +140,15 @@ def _factor_depends(
 def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
     least = math.log2(1 + LEAST_CHANGE)
 
+    def all_runs(measured: Measurements) -> list[verdicts.Case]:
+        groups = cases.run_groups(measured)
+        if not groups:
+            return []
+        rows = pd.concat([without_limits(group.runs) for group in groups], ignore_index=True)
+        rows[list(LIMITS)] = float("nan")  # the highest counts as none
+        names = ", ".join(sorted({group.workload for group in groups}))
+        return [cases.make_case(names, "all runs without limits", rows, checks, energy=True)]
+
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
         model = factor_model(rows)
         term = model.terms.set_index("term").loc[f"log_{rate}"]
@@ -155,21 +164,8 @@ def _factor_moves(rate: str, other_rate: str) -> ClaimDefinition:
         f"at the same {other_rate} per GPU-hour, model and hardware, it changes by more than "
         f"{LEAST_CHANGE:.0%} per doubling; contradicted if by less",
         needs="the energy of runs at several GPU counts and global batches per workload",
-        cases=_on_all_runs(checks),
+        cases=all_runs,
     )
-
-
-def _on_all_runs(checks: cases.Checks) -> verdicts.Cases:
-    def all_runs(measured: Measurements) -> list[verdicts.Case]:
-        groups = cases.run_groups(measured)
-        if not groups:
-            return []
-        rows = pd.concat([without_limits(group.runs) for group in groups], ignore_index=True)
-        rows[list(LIMITS)] = float("nan")  # the highest counts as none
-        names = ", ".join(sorted({group.workload for group in groups}))
-        return [cases.make_case(names, "all runs without limits", rows, checks, energy=True)]
-
-    return all_runs
 
 
 CLAIMS = (

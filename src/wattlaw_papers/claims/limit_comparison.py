@@ -51,13 +51,9 @@ class LimitComparison(Result):
     limits: pd.DataFrame
 
     @property
-    def largest(self) -> pd.Series:
-        others = self.limits.iloc[1:]
-        return others.iloc[int(others["beta_difference"].abs().argmax())]
-
-    @property
     def sentence(self) -> str:
-        row, reference = self.largest, limit_label(self.limit, self.limits["limit"].iloc[0])
+        reference, others = limit_label(self.limit, self.limits["limit"].iloc[0]), self.limits[1:]
+        row = others.iloc[int(others["beta_difference"].abs().argmax())]
         most = (
             f"at most {row['beta_difference']:+.3f} ({limit_label(self.limit, row['limit'])}; 90 % "
             f"interval {row['beta_difference_low']:+.3f} to {row['beta_difference_high']:+.3f})"

@@ -14,7 +14,6 @@ def _falls_beyond(
     batch: int, model: str, workload: str, stage: str | None = None
 ) -> ClaimDefinition:
     """Return the claim on ``quality_by_batch``, whose intervals hold for all batches together."""
-
     subject = f"{workload}-{stage}" if stage else workload
     return ClaimDefinition(
         f"{subject}-quality-falls-beyond-{batch}",

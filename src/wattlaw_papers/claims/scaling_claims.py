@@ -62,14 +62,10 @@ def _two_betas(low: float, high: float, *, inside: bool = True) -> cases.Checks:
     """Return the test of the second model's exponent less the first one's."""
 
     def checks(rows: pd.DataFrame) -> Iterator[Check]:
-        first, other = (
-            effects.exponent(rows_of_model) for _, rows_of_model in rows.groupby("which")
-        )
+        first, other = (effects.exponent(part) for _, part in rows.groupby("which"))
         label = f"beta {first.estimate:.2f} and {other.estimate:.2f}, difference"
-        difference = effects.difference(first, other)
-        yield Within(
-            "beta_difference", label, difference, low, high, shape="{:+.3f}", inside=inside
-        )
+        less = effects.difference(first, other)
+        yield Within("beta_difference", label, less, low, high, shape="{:+.3f}", inside=inside)
 
     return checks
 

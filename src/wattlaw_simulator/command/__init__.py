@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from pydantic import ValidationError
 
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.options import option
@@ -18,10 +19,10 @@ from wattlaw.common.terminal import print_note
 from wattlaw.hardware.library import read_cluster
 from wattlaw.study.base_model import MAX_COUNT, OwnPrecision
 from wattlaw.study.labels import group_label
-from wattlaw.study.model import Measure, RunSpec, Train
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
 from wattlaw.study.setting import Setting
 from wattlaw.workloads import catalogue
-from wattlaw_simulator.launching import simulated_machine
+from wattlaw_simulator.launching.simulated_machine import simulation_job
 from wattlaw_simulator.profiling.profile_command import parse_json_object, read_profile
 from wattlaw_simulator.simulate_step import predict
 from wattlaw_simulator.simulated_job import Prediction, SimulatedJob, Split
@@ -148,14 +149,17 @@ def _job_template(
     values = {} if profile is None else profile.options
     if options is not None:
         values = parse_json_object("--options", options)
-    spec = RunSpec(
-        workload=simulated_machine.workload_spec(name, values), setting=setting, repeat=0,
-        measure=Measure(), train=train, launch_kind="simulated",
-    )  # fmt: skip
     try:
-        return simulated_machine.simulation_job(
+        spec = RunSpec(
+            workload=WorkloadSpec(name=name, options=values), setting=setting, repeat=0,
+            measure=Measure(), train=train, launch_kind="simulated",
+        )  # fmt: skip
+        return simulation_job(
             spec, cluster, gpus_per_node=gpus_per_node, profile=profile, samples=samples
         )
+    except ValidationError:
+        allowed = "allowed as a workload's name: letters, digits, '.', '_' and '-'"
+        raise BadInput(f"{name!a:.80}: {allowed}") from None
     except BadInput as error:
         raise BadInput(f"simulate: {error}") from None
 
@@ -181,13 +185,7 @@ def _rows(jobs: Sequence[SimulatedJob], epochs: int) -> list[dict[str, Any]]:
 
 
 def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
-    """Return a prediction as a flat row; a value that is not known is None.
-
-    It has the setting; of an epoch T = ``epoch_time_s``, energies by part and their sum; of all
-    ``epochs`` ``train_time_s``, energies and ``gpu_hours`` = N T epochs / 3600; time and energy of
-    an evaluation, which the totals exclude; the parts of a step, ``PARTS`` in seconds, which add up
-    to ``step_time_s``, and ``roofline_s``.
-    """
+    """Return a prediction as a flat row, as docs/simulator.md says; an unknown value is None."""
     job, train = prediction.job, prediction.train
     energies_j = {"gpu": train.gpu_energy_j, "cpu": train.cpu_energy_j, "dram": train.dram_energy_j}
     energy_j = sum(energies_j.values())
@@ -236,11 +234,8 @@ def prediction_row(prediction: Prediction, epochs: int = 1) -> dict[str, Any]:
 
 
 def add_scaling(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows with their speedups, in series of equal limits and with GPUs ascending.
-
-    ``speedup`` is T(n) / T(N) of an epoch with n the least count of the series, and
-    ``parallel_efficiency`` is speedup over N / n; ``beta`` is -ln(T(N) / T(M)) / ln(N / M) with M
-    the next smaller count. They are None in a series of one count; ``beta`` also at the least.
+    """Return rows with their speedups, in series of equal limits and with GPUs ascending. They are
+    None in a series of one count; ``beta``, of a count and the next smaller one, also at the least.
     """
     series: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for row in rows:

@@ -23,8 +23,7 @@ from wattlaw.study.launching import Launch
 from wattlaw.study.model import RunSpec, Study
 from wattlaw_simulator.launching.simulated_machine import Machine
 
-#: Active runs per process: enough to keep all processes busy, few enough that a Ctrl-C interrupts
-#: few runs.
+#: Active runs per process: all processes are busy, and a Ctrl-C interrupts few runs.
 _IN_FLIGHT = 6
 #: The terminal sends Ctrl-C to all processes; the pool's processes leave it to this one.
 _HANDLED_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)

@@ -1,13 +1,11 @@
 """The simulated machine of a study, and the simulator's job of a run."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from wattlaw.common.errors import BadInput, WattlawError
 from wattlaw.common.formatting import plural
@@ -62,14 +60,6 @@ def simulation_job(
 @cache  # thousands of runs share a workload
 def _catalogued(read: Callable[[WorkloadSpec], Any], workload: str) -> Any:
     return read(WorkloadSpec.model_validate_json(workload))
-
-
-def workload_spec(name: str, options: Mapping[str, Any]) -> WorkloadSpec:
-    try:
-        return WorkloadSpec(name=name, options=dict(options))
-    except ValidationError:
-        allowed = "allowed as a workload's name: letters, digits, '.', '_' and '-'"
-        raise BadInput(f"{name!a:.80}: {allowed}") from None
 
 
 #: The most boards of a run that have telemetry.

@@ -289,11 +289,6 @@ class Sampling:
         readings = max(0, ceil((windows.end_s - first_s) * sample_hz))
         return cls(sample_hz, first_s, readings, min(readings, MAX_SAMPLES // boards))
 
-    def drawn_s(self, draw: np.random.Generator) -> Floats:
-        edges = np.linspace(0, self.readings, self.kept + 1).astype(np.int64)
-        chosen = edges[:-1] + (draw.random(self.kept) * np.diff(edges)).astype(np.int64)
-        return np.add(self.first_s, chosen / self.sample_hz)
-
 
 def telemetry_table(
     windows: Windows,
@@ -305,7 +300,10 @@ def telemetry_table(
 ) -> pa.Table:
     """Return ``telemetry``, board by board: all have the same load, and times of their own."""
     prediction = windows.prediction
-    t_s = np.concatenate([sampling.drawn_s(draw) for _ in devices])
+    edges = np.linspace(0, sampling.readings, sampling.kept + 1).astype(np.int64)
+    shares = draw.random((len(devices), sampling.kept))
+    chosen = edges[:-1] + (shares * np.diff(edges)).astype(np.int64)
+    t_s = (sampling.first_s + chosen / sampling.sample_hz).ravel()
     window = np.searchsorted(windows.start_s, t_s, side="right") - 1
     training = windows.is_training[window]
     cycle = windows.cycle

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -28,18 +29,26 @@ from wattlaw_dashboard.tails import Device, RunTail
 from wattlaw_dashboard.timeline import timelines
 
 
-def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
-    folder = RunFolder(tmp_path)
+def polled(path, devices, seconds):
+    """Return the tail of a run that was read after each second of samples."""
+    folder = RunFolder(path)
     folder.live(1).mkdir(parents=True)
     tail = RunTail(folder, 1)
     with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
-        for second in range(20):
+        for second in range(seconds):
             stream.append(
                 Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0 + number)
-                for number in range(200)
+                for number in range(devices)
             )
-            assert tail.poll()
-    assert not tail.poll()
+            tail.poll()
+    return tail
+
+
+def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
+    tail = polled(tmp_path, 200, 20)
+    before = deepcopy(tail.devices)
+    tail.poll()
+    assert tail.devices == before
     (power,) = timelines(list(tail.devices.values()), tail.marks)
     names = ["mean of 200 devices", "least of devices", "greatest of devices"]
     assert [line["name"] for line in power.lines] == names
@@ -47,18 +56,8 @@ def test_many_devices_are_one_chart_of_their_mean_and_extremes(tmp_path):
 
 
 def test_of_many_devices_fewer_steps_are_kept(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.live(1).mkdir(parents=True)
-    tail = RunTail(folder, 1)
-    with LiveWriter(folder.live(1) / "telemetry.a.csv", Sample._fields) as stream:
-        for second in range(100):
-            stream.append(
-                Sample(f"GPU-{number}", "gpu", second * 10**9, power_w=100.0)
-                for number in range(700)
-            )
-            tail.poll()
-    kept = [len(each.series("power_w")) for each in tail.devices.values()]
-    assert {*kept} == {61}
+    tail = polled(tmp_path, 700, 100)
+    assert {len(each.series("power_w")) for each in tail.devices.values()} == {61}
 
 
 def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
@@ -67,7 +66,9 @@ def test_a_pipe_or_a_link_in_a_run_is_not_read(tmp_path):
     os.mkfifo(folder.live(1) / "telemetry.a.csv")
     (tmp_path / "secret").write_text("secret")
     folder.log_path.symlink_to(tmp_path / "secret")
-    assert not RunTail(folder, 1).poll()
+    tail = RunTail(folder, 1)
+    tail.poll()
+    assert (tail.devices, tail.marks) == ({}, [])
     assert log_tail(folder) == ""
 
 

@@ -5,11 +5,10 @@ import random
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import program_logs as logs
 from imported import a_file, left_out, metrics, notes, refusal, windows
+from importer_suite import damaged
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 
@@ -252,37 +251,11 @@ def test_a_log_that_lacks_gpus_or_measured_steps_is_refused_in_one_line(tmp_path
     assert "does not divide" in refusal(a_file(tmp_path / "wrong.log", wrong), capsys)
 
 
-@settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from(sorted(logs.LOGS)),
-    st.randoms(use_true_random=False),
-    st.sampled_from(("cut", "shuffle", "repeat", "garbage", "digits")),
-    st.binary(max_size=40),
-)
-def test_damaged_logs_give_runs_or_one_error(tmp_path_factory, program, chance, how, junk):
-    text = logs.LOGS[program]
-    path = tmp_path_factory.mktemp("log") / "train.log"
-    path.write_bytes(_damaged(text, chance, how, junk))
-    with contextlib.suppress(BadInput):
-        for run in read_import(path).runs:
-            for row in run.windows:
-                assert row["duration_s"] > 0
-                assert row["steps"] >= 1
-
-
-def _damaged(text: str, chance: random.Random, how: str, junk: bytes) -> bytes:
-    lines = text.splitlines(keepends=True)
-    if how == "shuffle":
-        chance.shuffle(lines)
-    elif how == "repeat":
-        lines = [line for line in lines for _ in range(chance.randrange(3))]
-    elif how == "digits":
-        number = chance.choice(("0", "9" * 40, "-1", "nan", "1e999", "None", "3.7"))
-        return "".join(
-            number if c.isdigit() and chance.random() < 0.05 else c for c in text
-        ).encode()
-    data = "".join(lines).encode()
-    place = chance.randrange(len(data) + 1)
-    if how == "cut":
-        return data[:place]
-    return data[:place] + junk + data[place:] if how == "garbage" else data
+@pytest.mark.parametrize("program", logs.LOGS)
+def test_damaged_logs_give_runs_or_one_error(tmp_path, program):
+    dice = random.Random(program)
+    for _ in range(8):
+        content = damaged(dice, logs.LOGS[program].encode())
+        with contextlib.suppress(BadInput):
+            for run in _imported(tmp_path, program, content).runs:
+                assert all(row["duration_s"] > 0 and row["steps"] >= 1 for row in run.windows)

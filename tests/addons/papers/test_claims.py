@@ -8,6 +8,7 @@ import pytest
 from claims_lab import Lab, capped, law
 from made_tables import frames, study
 from wattlaw.analysis.findings import analyse
+from wattlaw.common import registry
 from wattlaw.report.core_sections import sections
 from wattlaw.report.sections import Content, Layout
 from wattlaw.study.footprint import Footprint
@@ -15,7 +16,7 @@ from wattlaw_papers.claims import CLAIMS, check_claims
 from wattlaw_papers.claims.cases import matches_name
 from wattlaw_papers.claims.scaling_claims import CNN_BETAS
 from wattlaw_papers.claims.verdicts import CONTRADICTED, NOT_DECIDABLE, SIMULATED, SUPPORTED, Claim
-from wattlaw_papers.published import published
+from wattlaw_papers.published import SOURCES, published
 
 GROWN = {"grows": True, "counts": (1, 2, 4, 8)}
 WIDE = (2, 8, 32, 128, 424)
@@ -363,3 +364,19 @@ def test_the_numbers_in_claims_are_the_published_ones():
     remark = BY_NAME["clocks-move-alpha-not-beta"].evaluate(EMPTY).evidence
     assert clocks == {135: 0.97, 735: 0.90, 1380: 0.82}
     assert all(f"{value:.2f}" in remark and f"{mhz:g}" in remark for mhz, value in clocks.items())
+
+
+def test_every_value_has_a_study_a_known_quantity_a_place_and_hardware():
+    for row in published():
+        assert row.source.citation and row.source.url.startswith("https://arxiv.org/abs/")
+        assert row.where and row.hardware and row.model
+    assert {row.quantity for row in published()} == {
+        "beta", "speedup", "energy_saving", "power_law_to_gpus", "co2_kg_per_h",
+        "quality_to_global_batch", "near_linear_to_times_gpus",
+    }  # fmt: skip
+    assert {row.study for row in published()} == set(SOURCES)
+
+
+def test_workloads_are_those_that_are_registered():
+    names = {row.workload for row in published()} - {None}
+    assert names <= set(registry.names("wattlaw.workloads"))

@@ -18,6 +18,7 @@ from wattlaw.hardware import library
 from wattlaw.running.planning import plan_study
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import EPOCHS, TELEMETRY
+from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
 from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
@@ -279,3 +280,28 @@ def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_st
     assert main(["run", str(study), "--store", str(store)]) == 0
     assert {one.status for one in records(store).values()} == {"done"}
     assert Store(store).arrow("epochs").num_rows == 120 * 4
+
+
+@pytest.mark.parametrize("measure", [{"steps": 4000}, {"seconds": 30.0}])
+def test_a_simulated_run_has_a_warmup_block_and_a_measured_one(measure, tmp_path):
+    path, measure = tmp_path / "study.yaml", measure | {"warmup_steps": 50}
+    sweeps = [{"gpus": [8], "local_batch": [4]}]
+    path.write_text(json.dumps(study_of(launch=MIT, sweeps=sweeps, measure=measure)))
+    assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 0
+    store = Store.existing(tmp_path / "store")
+    warmup, block = store.pandas("epochs").sort_values("start_ns").itertuples()
+    assert (warmup.phase, block.phase) == ("steps", "steps")
+    assert (warmup.warmup, block.warmup) == (True, False)
+    assert (warmup.from_step, warmup.steps, block.from_step) == (0, 50, 50)
+    assert block.samples == 32 * block.steps
+    assert block.step_time_mean_s * block.steps == pytest.approx(block.duration_s)
+    assert block.gpu_energy_j == pytest.approx(8 * block.gpu_power_mean_w * block.duration_s)
+    if "steps" in measure:
+        assert block.steps == 4000
+    else:
+        assert block.duration_s == pytest.approx(30, rel=0.3)
+    samples = store.pandas("telemetry")
+    assert samples["power_w"].mean() == pytest.approx(block.gpu_power_mean_w, rel=0.2)
+    of_gpus = statistics(store)
+    (row,) = of_gpus[of_gpus["part"] == "run"].itertuples()
+    assert row.power_mean_w == pytest.approx(block.gpu_power_mean_w, rel=0.2)

@@ -61,7 +61,7 @@ def made(*phases: Phase, steps: int = 1000, startup_s: float = 0.0, **changes) -
     )  # fmt: skip
 
 
-WORK, WAIT = Phase("compute", 0.3, 200.0, 1.0, 0.4), Phase("launch", 0.1, 60.0, 0.0, 0.0)
+WORK, WAIT = Phase(0.3, 200.0, 1.0, 0.4), Phase(0.1, 60.0, 0.0, 0.0)
 
 
 def tables(prediction, seed=0, sample_hz=10.0, simulation=None, **measure):
@@ -77,7 +77,7 @@ def tables(prediction, seed=0, sample_hz=10.0, simulation=None, **measure):
 
 
 def test_utilisation_is_that_of_the_last_sixth_of_a_second():
-    cycle = cycle_of(made(Phase("compute", 0.1, 1.0, 1.0, 0.0), Phase("input", 0.1, 1.0, 0.0, 0.0)))
+    cycle = cycle_of(made(Phase(0.1, 1.0, 1.0, 0.0), Phase(0.1, 1.0, 0.0, 0.0)))
     moments = np.linspace(0, 0.2, 2001)
     told = cycle.averaged(cycle.sm_util, moments, UTIL_AVERAGE_S)
     # Of 1/6 s, the board is busy 0.1 s, but for the 0.2 - 1/6 s that a sample does not see.

@@ -5,9 +5,6 @@ state no schedule, so the rate is constant. They cite transformers' example ``ru
 sequences have the maximum of BERT's tokenizer, 512 tokens. Their other choices are assumed to be
 those of Devlin et al. 2019 (arXiv 1810.04805): 15 % of the tokens are predicted, of which 80 % are
 masked, 10 % replaced and 10 % unchanged. Nothing is downloaded; weights are random.
-
-``hidden_size``, ``layers``, ``heads``, ``intermediate_size``, ``vocab_size`` and
-``sequence_length`` make a small model for a machine without a GPU.
 """
 
 from typing import Literal, Self

@@ -53,11 +53,11 @@ class Corpus:
     ``sequence_length - 2`` tokens."""
 
     def __init__(self, options: Options) -> None:
-        if options.source == "synthetic" or options.data is None:
-            raise ValueError("source synthetic has no files")
-        self._options = options
-        self._training = find_text(Path(options.data), "train")
-        self._validation = find_text(Path(options.data), "validation")
+        self._options, folder = options, Path(options.data or "")
+        self._training, self._validation = (
+            find_text(folder, "train"),
+            find_text(folder, "validation"),
+        )
 
     @cached_property
     def _tokenizer(self) -> tokenizers.Tokenizer:

@@ -4,7 +4,7 @@ import functools
 import pickle
 import zipfile
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +45,7 @@ def _checked(path: Path) -> Molecules:
         raise BadInput(f"{path}: contains {content}; allowed: a list with a dict for each molecule")
     for number, record in enumerate(records):
         if problem := _problem(record):
-            _raise_bad_record(path, number, problem)
+            raise BadInput(f"{path}: record {number} (counted from 0): {problem}")
     counts = np.array([len(record["z"]) for record in records], np.int64)
     z = torch.cat([record["z"] for record in records]).numpy()
     pos = torch.cat([record["pos"] for record in records]).float().numpy()
@@ -56,9 +56,8 @@ def _checked(path: Path) -> Molecules:
 def check_target(data: Path, values: npt.NDArray[np.float32], name: str) -> None:
     unknown = np.flatnonzero(~np.isfinite(values))
     if len(unknown):
-        number = int(unknown[0])
-        problem = f"y has {values[number]} for target {name}; allowed: a finite number"
-        _raise_bad_record(data / FILE, number, problem)
+        value = f"y has {values[unknown[0]]} for target {name}; allowed: a finite number"
+        raise BadInput(f"{data / FILE}: record {unknown[0]} (counted from 0): {value}")
 
 
 def split(data: Path, molecules: int, train: int, evaluation: int) -> tuple[Indices, Indices]:
@@ -113,7 +112,3 @@ def _problem(record: Any) -> str | None:
         ),
     }
     return next((problem for problem, is_so in problems.items() if is_so), None)
-
-
-def _raise_bad_record(path: Path, number: int, problem: str) -> NoReturn:
-    raise BadInput(f"{path}: record {number} (counted from 0): {problem}")

@@ -3,7 +3,6 @@
 import io
 import os
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -60,7 +59,12 @@ class Folder:
             for row, (index, seed) in enumerate(numbers):
                 image = _image(self.path(index))
                 if self._training:
-                    pixels = _random_crop(image, size, seed)
+                    # torch.manual_seed would also seed the GPUs and so change a model's dropout.
+                    torch.default_generator.manual_seed(seed)
+                    box = RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
+                    step = -1 if bool(torch.rand(()) < 0.5) else 1  # mirrored or not
+                    crop = transforms.resized_crop(image, *box, [size, size])
+                    pixels = np.asarray(crop)[:, ::step]
                 else:
                     resized = transforms.resize(image, [round(size / _CENTER)])
                     pixels = np.asarray(transforms.center_crop(resized, [size, size]))
@@ -91,13 +95,3 @@ def _image(path: Path) -> Image.Image:
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         what = f"{len(encoded)} bytes that cannot be decoded as an image ({one_line(error)})"
         raise BadInput(f"{path}: {what}") from error
-
-
-def _random_crop(image: Image.Image, size: int, seed: int) -> Any:
-    # torch.manual_seed would also seed the GPUs and so change a model's dropout.
-    torch.default_generator.manual_seed(seed)
-    top, left, height, width = RandomResizedCrop.get_params(image, list(_SCALE), list(_RATIO))
-    mirror = bool(torch.rand(()) < 0.5)
-    crop = transforms.resized_crop(image, top, left, height, width, [size, size])
-    pixels = np.asarray(crop)
-    return pixels[:, ::-1] if mirror else pixels

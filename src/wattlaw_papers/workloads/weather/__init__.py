@@ -82,10 +82,6 @@ class Options(DataOptions):
     def steps(self) -> int:
         return {"pretrain": 1, "finetune": 2}[self.stage]
 
-    @property
-    def peak_lr(self) -> float:
-        return self.lr if self.lr is not None else {"pretrain": 5e-4, "finetune": 1e-4}[self.stage]
-
 
 def _work(options: Options) -> Work | None:
     """Return the work of an epoch at full size; files are assumed to be those of 1979-2015."""

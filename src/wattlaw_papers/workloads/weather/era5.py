@@ -149,18 +149,14 @@ class Era5:
 
 @lru_cache(maxsize=128)
 def _fields(path: Path, process: int) -> Any:  # noqa: ARG001 - handles do not survive a fork
-    return _opened(path)["fields"]
-
-
-def _opened(path: Path) -> Any:
     # Many read-only and parallel file systems refuse locks.
-    return h5py.File(path, "r", locking="best-effort")
+    return h5py.File(path, "r", locking="best-effort")["fields"]
 
 
 def _times(path: Path, size: Size, needed: int) -> int:
     channels, height, width = size
     try:
-        with _opened(path) as file:
+        with h5py.File(path, "r", locking="best-effort") as file:
             fields = file.get("fields")
             if not isinstance(fields, h5py.Dataset):
                 names = ", ".join(file) or "nothing"

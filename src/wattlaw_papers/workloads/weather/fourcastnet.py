@@ -80,7 +80,8 @@ class FourCastNet(BaseWorkload):
         self, model: nn.Module, global_batch: int, *, fused: bool | None
     ) -> torch.optim.Optimizer:
         """Return Adam; its rate does not depend on the global batch (64 in the paper)."""
-        return torch.optim.Adam(model.parameters(), lr=self._options.peak_lr, fused=fused)
+        rate = self._options.lr or {"pretrain": 5e-4, "finetune": 1e-4}[self._options.stage]
+        return torch.optim.Adam(model.parameters(), lr=rate, fused=fused)
 
     def schedule(
         self, optimizer: torch.optim.Optimizer, global_batch: int, epochs: int
