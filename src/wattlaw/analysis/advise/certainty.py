@@ -25,7 +25,7 @@ from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.variation import PRIOR
 from wattlaw.analysis.predict.model_error import POWER_NOISE
 from wattlaw.analysis.predict.posterior import fit
-from wattlaw.study.sources import MEASURED, origin_of
+from wattlaw.study.sources import origin_of
 
 #: Fewer repeats beyond the first of each setting do not tell the spread of runs.
 _LEAST_FREEDOM = 3
@@ -113,7 +113,7 @@ def as_decided(
     if leading != best:
         choice = replace(choice, recommended=leading, reason="least expected regret")
         choice = certainty(choice, base, ran, rows)
-    is_sure = decision.stopped_because == CERTAIN and decision.origin == MEASURED
+    is_sure = decision.stopped_because == CERTAIN and decision.origin != "simulated"
     following = None if is_sure else choice.next_measurement
     return replace(
         choice, probability=decision.probability, spread_from="decision",

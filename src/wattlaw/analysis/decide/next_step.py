@@ -13,6 +13,7 @@ from wattlaw.analysis.decide.decision import Decision, decide_of
 from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT
 from wattlaw.study.model import Study
 from wattlaw.study.setting import Setting
+from wattlaw.study.sources import MEASURED
 
 #: Bounds of a question that may be loosened.
 _BOUNDS = ("deadline", "max_slowdown", "energy_budget", "max_gpu_hours", "max_gpus")
@@ -26,7 +27,9 @@ def with_next_step(decision: Decision, store: Path, study: Study | None = None) 
     """Return the decision with what to do next. A ``study`` replaces the stored ``would_help``."""
     helps = decision.would_help if study is None else _would_help(study, decision)
     name = shlex.quote(str(store))
+    # The copy of a replayed study lacks the table beside the study file.
     copy = shlex.quote(str(store / "studies" / f"{decision.study}.yaml"))
+    copy = copy if decision.origin == MEASURED else "STUDY.yaml"
     if decision.stopped_because == CERTAIN:
         text = "nothing, the decision is certain enough"
     elif helps is None:
