@@ -35,6 +35,6 @@ def test_notes_name_the_only_setting_that_has_them():
     table, _ = frames(runs, [])
     table["notes"] = [["2 of 500 steps pause", "of one"], ["9 of 500 steps pause"]]
     assert notes(table) == (
-        "2 of 500 steps pause (2 runs, with other numbers)",
+        "2 of 500 steps pause (2 runs; the numbers are those of one of them)",
         "Of one (1 run of gpus 1, global batch 64)",
     )

@@ -2,8 +2,10 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import yaml
 from pytest import approx
 
 from decide_studies import QUESTION
@@ -11,13 +13,18 @@ from made_tables import study as made_study
 from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.decide.next_runs import BUDGET, NOT_MET, NOTHING_LEFT
+from wattlaw.analysis.decide.next_step import sweep_text, with_next_step
 from wattlaw.analysis.findings import analyse
+from wattlaw.analysis.metrics.result import Caution
 from wattlaw.api import results
+from wattlaw.api.store_tables import stored_decision
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common import progress
 from wattlaw.report.core_sections import gallery
-from wattlaw.report.topics.decision_course import choice_text, expected
+from wattlaw.report.topics.advice_text import what_changes
+from wattlaw.report.topics.decision_course import choice_text, decision_text, expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -93,7 +100,7 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     page = (tmp_path / "report.html").read_text()
     assert 'id="decision"' in page
     assert "3 runs; 13 more were not needed" in page
-    assert "not in any result" not in page
+    assert "have no result" not in page
 
     plain = analyse(*made_study(counts=(1, 2)))  # no decision
     assert not list(decision_sentences(plain))
@@ -183,3 +190,80 @@ def test_the_lines_of_a_choice_say_what_is_missing(probability, meets, leads, wh
     first, second = choice_text(decision, [Setting.packed(4, 4, local_batch=8)]).splitlines()
     assert leads in first
     assert why in second
+
+
+@pytest.mark.parametrize("budget", [{"runs": 1}, {"runs": 3}])
+def test_all_surfaces_say_the_same_to_do_next(budget, write_decide, tmp_path, capsys):
+    study, store = write_decide(QUESTION | {"budget": budget}), tmp_path / "store"
+    assert main(["run", str(study), "--store", str(store)]) == 0
+    shown = capsys.readouterr()
+    opened = results.open(store)
+    step = opened.advise().decision.next_step
+    assert f"budget: {{runs: {2 * budget['runs']}}}" in step
+    assert f"wattlaw run STUDY.yaml --store {store}" in step
+    assert f"measure next: {step}" in shown.out + shown.err
+    assert main(["next", str(store), str(study)]) == 0
+    assert f"measure next: {step}" in capsys.readouterr().out
+    assert main(["advise", str(store)]) == 0
+    assert f"- Measure next: {step}" in capsys.readouterr().out
+    (sentence,) = decision_sentences(opened._findings())
+    assert f"measure next: {step}" in sentence
+    assert step in decision_text(stored_decision(store))  # as the dashboard shows it
+    # While runs are left, the step is the command that makes them, on the store's copy.
+    changes = {"origin": "measured", "stopped_because": None, "would_help": None}
+    going_on = with_next_step(replace(opened.advise().decision, **changes), store)
+    copy = store / "studies" / f"{going_on.study}.yaml"
+    assert going_on.next_step.startswith(f"wattlaw run {copy} --store {store}")
+    assert copy.exists()
+
+
+@pytest.mark.parametrize(
+    ("reason", "codes", "lines"),
+    [
+        (BUDGET, (), ["budget: {gpu_hours: 4.0}"]),
+        (NOTHING_LEFT, (), ["repeats: 4", "steps: 200 under measure"]),
+        (NOTHING_LEFT, ("short-run",), ["steps: 200 under measure"]),
+        (NOT_MET, (), ["gpus: [1, 2, 4, 8, 16]", "loosen max_slowdown"]),
+    ],
+)
+def test_where_no_run_is_left_the_lines_to_change_are_named(reason, codes, lines, write_decide):
+    question = QUESTION | {"budget": {"gpu_hours": 2}, "max_slowdown": 0.05}
+    study = load_study(write_decide(question)).plan.study
+    decision = Decision(
+        study.name, "bert", "measured", {"max_slowdown": 0.05}, None, None, None, None, 0.02, 0.9,
+        1.0, 4.0, 3, reason, warnings=tuple(Caution(code, "") for code in codes),
+    )  # fmt: skip
+    step = with_next_step(decision, Path("store"), study).next_step
+    assert all(line in step for line in lines)
+    assert ("repeats" in step) == ("repeats: 4" in lines)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        Setting(2, nodes=1, local_batch=8, power_limit_w=250.0),
+        Setting(4, nodes=2, local_batch=16, precision="bf16", clock_limit_mhz=1380.0),
+        Setting(8, nodes=1, local_batch=4, gradient_accumulation=2, tp=2, sharding="zero1"),
+    ],
+)
+def test_the_line_of_a_setting_is_a_sweep_that_has_it(setting, write_decide, tmp_path):
+    (sweep,) = yaml.safe_load(sweep_text(setting))["sweeps"]
+    command = "python train.py --tp {tp} --sharding {sharding} --micro-batch {micro_batch}"
+    layouts = {
+        "workloads": [{"command": command.split()}],
+        "launch": {"kind": "slurm", "gpus_per_node": 8},
+    }
+    changes = layouts if setting.layout else {}
+    plan = load_study(write_decide(None, sweeps=[sweep], repeats=1, **changes)).plan
+    (run_,) = plan.runs
+    assert setting_of(run_) == setting
+
+
+def test_without_a_decision_the_next_run_has_its_line(write_decide, tmp_path):
+    sweeps = [{"gpus": [1, 2], "local_batch": [8]}]
+    run(write_decide(None, sweeps=sweeps, repeats=1), tmp_path / "store")
+    advice = results.open(tmp_path / "store").advise()
+    (line,) = (line for line in what_changes(advice) if line.startswith("Measure next"))
+    option = advice.next_measurement.option
+    assert f"wattlaw run STUDY.yaml --store {tmp_path / 'store'}" in line
+    assert f"{sweep_text(option.setting)} and repeats: {option.repeats + 1}" in line

@@ -17,6 +17,8 @@ from xml.etree import ElementTree
 import pandas as pd
 import pytest
 import vl_convert
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import sync_playwright
 
 from made_stores import write_store
 from made_studies import MIT, kit, mit
@@ -25,10 +27,13 @@ from wattlaw import __version__
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.cli.main import main
 from wattlaw.report.core_sections import gallery, layout
-from wattlaw.report.page import write_report
+from wattlaw.report.page import write_page, write_report
 from wattlaw.report.pictures import Figure, explorable
+from wattlaw.report.sections import Answer, PageSection
+from wattlaw.report.tables import build, text
 from wattlaw.study.footprint import Footprint
 
+CHROMIUM = "/usr/bin/chromium"
 EVIL = "</script></style><img src=x onerror=alert(1)>'\"--><svg/onload=alert(2)>\x00\x1b"
 FEW = {"schnet": MIT["schnet"]}
 
@@ -288,3 +293,35 @@ def test_the_command_writes_page_and_figures_of_a_store_with_telemetry(
     assert set(calls.values()) == {1}, "a figure is made once for the page and its file"
     assert main([*command, "--template", "nature"]) == 2
     assert "mit-2022, kit-2025" in capsys.readouterr().err
+
+
+def test_a_phone_shows_a_command_by_words_and_a_small_table_as_a_list(tmp_path):
+    if not Path(CHROMIUM).exists():
+        pytest.skip("Debian's chromium is not installed")
+    command = "torchrun --standalone --nproc-per-node 1 train.py --batch-size 128 --epochs 100"
+    shown = Answer("Run it", "for the lowest time.", (), "", command)
+    columns = [text(f"heading {at}", lambda row, at=at: row[at]) for at in range(6)]
+    table = build("few", "A table", columns, [[f"a value {at} of it" for at in range(6)]] * 3)
+    section = PageSection("advice", "What to run", (), (shown, table), "screen")
+    write_page(tmp_path / "page.html", "Page", [section])
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        for scheme in ("light", "dark"):
+            for width in (390, 1300):
+                view = browser.new_page(
+                    viewport={"width": width, "height": 900}, color_scheme=scheme, bypass_csp=True
+                )
+                view.goto((tmp_path / "page.html").as_uri())
+                sizes = "e => e.map(one => [one.scrollWidth, one.clientWidth])"
+                for wide, room in view.eval_on_selector_all("html, .scroll", sizes):
+                    assert wide <= room
+                assert view.inner_text("code").split() == command.split()
+                lines = "e => e.map(one => one.getClientRects().length)"
+                assert set(view.eval_on_selector_all(".word", lines)) == {1}
+                heights = "e => e.map(one => one.getBoundingClientRect().height)"
+                assert max(view.eval_on_selector_all(".word", heights)) < 40  # one line each
+                assert view.locator("thead").is_visible() == (width == 1300)
+                options = {"runOnly": ["wcag2a", "wcag2aa", "wcag21aa", "wcag22aa"]}
+                assert not Axe().run(view, options=options).response["violations"]
+                view.close()
+        browser.close()

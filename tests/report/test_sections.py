@@ -209,6 +209,12 @@ def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     (screen,) = sections(Content(mit_findings(), (), Layout(("advice",))))
     (table,) = [block for block in screen.blocks if isinstance(block, Table)]
     assert [row[0] for row in table.rows] == ["dimenet", "resnet50", "schnet"]
+    near = [replace(item, tolerance=0.1) for item in mit_findings().advice]
+    assert "within 10 % of the best" in verdict.table(near).note
+    assert "2 %" not in verdict.table(near).note
+    mixed = verdict.table([replace(near[0], tolerance=0.05), *near[1:]])
+    at = mixed.headings.index("sure")
+    assert "within 5 %" in mixed.plain_rows[0][at] and "within 10 %" in mixed.plain_rows[1][at]
 
 
 def test_a_law_has_its_interval_range_runs_and_speedup():

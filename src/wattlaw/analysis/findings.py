@@ -72,6 +72,7 @@ class Findings:
     decisions: tuple[Decision, ...] = ()  # of studies with ``decide``, at most one of each store
     #: By workload, with the decision that answers it; of others, nothing is asked.
     questions: Mapping[str, tuple[Question, Decision | None]] = field(default_factory=dict)
+    store: str = "STORE"  # the name of the runs' folder in commands
 
     @property
     def has_quality(self) -> bool:
@@ -133,7 +134,8 @@ class Findings:
 
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
-        return advise_each(self.runs, self.epochs, self.stored, self.questions, self.footprint)
+        tables = self.runs, self.epochs, self.stored
+        return advise_each(*tables, self.questions, self.footprint, self.store)
 
 
 def advise_each(
@@ -142,6 +144,7 @@ def advise_each(
     stored: pd.DataFrame,
     questions: Mapping[str, tuple[Question, Decision | None]],
     footprint: Footprint | None = None,
+    store: str = "STORE",
 ) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
     """Return the advice on each workload, and those that have none with the reason.
 
@@ -152,8 +155,11 @@ def advise_each(
     for workload in sorted(runs["workload"].dropna().unique()):
         question, decision = questions.get(workload, nothing)
         try:
-            own = advise(runs, epochs, workload, question, stored=stored, decision=decision)
-            advice.append(own)
+            advice.append(
+                advise(
+                    runs, epochs, workload, question, stored=stored, decision=decision, store=store
+                )
+            )
         except Refused as refusal:
             refused.append((str(workload), str(refusal)))
     return tuple(advice), tuple(refused)
@@ -171,6 +177,7 @@ def analyse(
     decisions: Sequence[Decision] = (),
     questions: Mapping[str, tuple[Question, Decision | None]] | None = None,
     energy_scope: str = OUTERMOST,
+    store: str = "STORE",
 ) -> Findings:
     """Return all findings of the tables.
 
@@ -215,6 +222,7 @@ def analyse(
         cautions=tuple(_cautions(table)),
         decisions=tuple(decisions),
         questions=questions or {},
+        store=store,
     )
 
 
@@ -305,7 +313,7 @@ def notes(runs: pd.DataFrame) -> tuple[str, ...]:
         these = rows[alike == text]
         settings: Any = these[keys].drop_duplicates().to_dict("records")
         of = "" if is_one or len(settings) > 1 else f" of {group_label(settings[0])}"
-        others = ", with other numbers" if these["notes"].nunique() > 1 else ""
+        others = "; the numbers are those of one of them" if these["notes"].nunique() > 1 else ""
         first = str(these["notes"].iloc[0])
         shown.append(f"{first[:1].upper()}{first[1:]} ({plural(count, 'run')}{of}{others})")
     return tuple(shown)

@@ -8,6 +8,7 @@ from pathlib import Path
 from wattlaw.analysis.decide.decision import Decision, decide_of
 from wattlaw.analysis.decide.evidence import Evidence, read_evidence
 from wattlaw.analysis.decide.next_runs import Proposal
+from wattlaw.analysis.decide.next_step import with_next_step
 from wattlaw.analysis.decide.planner import Planner
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.time_errors import step_time_so_far
@@ -157,4 +158,4 @@ class StoreDecider:
         self._evidence = evidence
         others = [run for run in pending if run.run_id in locked]
         decision, chosen = self._planner.next_runs(evidence, pending, active, others, count)
-        return decision, chosen, others
+        return with_next_step(decision, self._store, self._study), chosen, others

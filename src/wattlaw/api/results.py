@@ -137,6 +137,7 @@ class Results(StoreReports):
             far=far,
             stored=self.runs,
             decision=decision,
+            store=self._store_word,
         )
 
     def predict(

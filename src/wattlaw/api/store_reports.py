@@ -293,7 +293,8 @@ class StoreReports(StoreTables):
         """Return the advice on each workload, and those that have none with the reason."""
         from wattlaw.analysis.findings import advise_each
 
-        return advise_each(self.metrics, self.epochs, self.runs, self._questions(None))
+        tables = self.metrics, self.epochs, self.runs
+        return advise_each(*tables, self._questions(None), store=self._store_word)
 
     def _questions(
         self, prices: Mapping[str, Any] | None
@@ -307,7 +308,7 @@ class StoreReports(StoreTables):
         from wattlaw.store.statistics import read_telemetry
 
         options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
-        options |= {"footprint": read_question(prices or {}).footprint}
+        options |= {"footprint": read_question(prices or {}).footprint, "store": self._store_word}
         runs, epochs = self._tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

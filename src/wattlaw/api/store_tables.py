@@ -1,5 +1,6 @@
 """The tables of one or several stores."""
 
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.decide.next_step import with_next_step
 from wattlaw.analysis.metrics.metrics import SETTINGS, run_metrics
 from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.api.arguments import listed
@@ -188,6 +190,10 @@ class StoreTables:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
         return origins_label(self.metrics["launcher"])
 
+    @property
+    def _store_word(self) -> str:
+        return shlex.quote(str(self.paths[0])) if len(self.paths) == 1 else "STORE"
+
     def __len__(self) -> int:
         """Return the number of runs, of any status."""
         return len(self.runs)
@@ -266,7 +272,7 @@ def stored_decision(store: Path) -> Decision | None:
     """
     try:
         values = read_decision(store)
-        return None if values is None else Decision.from_dict(values)
+        return None if values is None else with_next_step(Decision.from_dict(values), store)
     except BadInput as error:
         raise BadInput(
             f"{decision_path(store)}: damaged, or of another version of wattlaw ({error}); move it "

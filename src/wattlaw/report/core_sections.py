@@ -223,8 +223,8 @@ def sections(content: Content) -> tuple[PageSection, ...]:
         if blocks and not sentences and state != "screen":
             sentences = [sentence(getattr(blocks[0], "title", section.title))]
         # What stands on the first screen changes the answer: none of it is cut.
-        if state != "screen" and (more := len(sentences) - MAX_SENTENCES) > 0:
-            sentences[MAX_SENTENCES:] = [f"{more} more are in the tables."]
+        if state != "screen" and len(sentences) > MAX_SENTENCES:
+            sentences[MAX_SENTENCES:] = ["The tables have more."]
         if sentences or state == "screen":
             shown.append(replace(on_page, sentences=tuple(sentences)))
     return tuple(shown)

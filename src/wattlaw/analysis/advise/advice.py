@@ -110,6 +110,7 @@ class Advice(Result):
     footprint: Footprint | None = field(repr=False)
     deadline_s: float | None = field(repr=False)
     decision: Decision | None = None  # of the study whose question this answers
+    store: str = field(default="STORE", repr=False)  # of the runs, as a word of a command
 
     @property
     def simulated(self) -> bool:
@@ -156,6 +157,7 @@ def advise(
     any_batch: bool = False,
     far: bool = False,
     decision: Decision | None = None,
+    store: str = "STORE",
 ) -> Advice:
     """Return the recommended setting for a workload, as ``Results.advise`` explains.
 
@@ -164,7 +166,8 @@ def advise(
     of one of the workload's jobs. Settings that did not run are predicted, and recommended only
     where no other meets the constraints. Bounds of options are 95 % intervals of the mean on other
     days and nodes (``metrics.variation``); those of predicted ones and of whole jobs 95 % intervals
-    of a run. ``decision`` is that of a study which asks ``question``.
+    of a run. ``decision`` is that of a study which asks ``question``; ``store`` names the
+    folder of the runs in commands.
     """
     job, question = comparable_runs(table, workload), question or Question()
     amounts, cautions = needed_epochs(job, epochs, question)
@@ -236,6 +239,7 @@ def advise(
         footprint=question.footprint,
         deadline_s=question.deadline_s,
         decision=decision,
+        store=store,
     )
 
 

@@ -113,7 +113,8 @@ def as_decided(
     if leading != best:
         choice = replace(choice, recommended=leading, reason="least expected regret")
         choice = certainty(choice, base, ran, rows)
-    following = None if decision.stopped_because == CERTAIN else choice.next_measurement
+    is_sure = decision.stopped_because == CERTAIN and decision.origin != "simulated"
+    following = None if is_sure else choice.next_measurement
     return replace(
         choice, probability=decision.probability, spread_from="decision",
         next_measurement=following,

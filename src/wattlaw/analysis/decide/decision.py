@@ -1,7 +1,7 @@
 """The state of a decision of a study with ``decide``, and its course."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from statistics import fmean
 from typing import Any, Self
@@ -71,6 +71,8 @@ class Decision(Result):
     missing: str | None = None  # what it lacks although ``probability`` reaches ``confidence``
     others: tuple[OtherSetting, ...] = ()  # the likeliest ones beside the leading setting
     surprises: tuple[Surprise, ...] = ()  # how each setting was predicted before its first run
+    would_help: str | None = None  # lines of the study file to change, where no run is left
+    next_step: str = field(default="", repr=False)  # of ``with_next_step``
 
     @property
     def clearly_best(self) -> bool:

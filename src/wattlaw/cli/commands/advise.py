@@ -50,7 +50,7 @@ def advise(
             advices.append(advice)
             lines += [advice_text.brief(advice)] if several else advice_text.summary(advice)
     if not several and advices[0].recommended and advices[0].command is None:
-        lines.append("Next: wattlaw report shows what this rests on.")
+        lines.append(f"wattlaw report {advices[0].store} shows what this rests on.")
     code = 0 if any(advice.recommended for advice in advices) else NothingToRecommend.exit_code
     if as_json:
         rows = [advice.to_dict() for advice in advices]
@@ -59,7 +59,7 @@ def advise(
     console = Console()
     for number, line in enumerate(lines):
         style = "bold" if number == 0 and not several else None
-        console.print(line, style=style, soft_wrap=line.startswith(advice_text.COMMAND))
+        console.print(line, style=style, soft_wrap=line.startswith(advice_text.WITH_COMMAND))
     for advice in advices if details else ():
         reasons, table = advice_text.details(advice), verdict.settings(advice)
         console.show(table)

@@ -8,6 +8,8 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.choice import Savings
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
+from wattlaw.analysis.decide.next_runs import CERTAIN
+from wattlaw.analysis.decide.next_step import run_command, sweep_text
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
@@ -45,6 +47,8 @@ _STARTERS = ("torchrun", "srun", "mpirun")
 _SAVING = "saving"
 #: Before the command to run, which is a line of its own.
 COMMAND = "  "
+#: Lines that contain a command, which no line break may cut.
+WITH_COMMAND = (COMMAND, "- Measure next")
 _ONLY = "the only setting that is compared"
 
 
@@ -383,16 +387,28 @@ def basis(advice: Advice) -> Iterator[str]:
 
 
 def next_run(advice: Advice, option: Option) -> str:
-    run = advice.next_measurement
+    """What to measure next, with the command or the lines of a study for it."""
+    run, decision = advice.next_measurement, advice.decision
+    is_made = decision is not None and decision.stopped_because == CERTAIN
+    if decision is not None and decision.next_step and not is_made:
+        return decision.next_step
     if run is None:
-        return "nothing, the decision is certain enough"
+        lacks = f"this is {_ONLY}; a study with others gives a choice"
+        return f"nothing, {lacks if _is_only(advice) else 'the decision is certain enough'}"
     what = "this setting" if run.option.identity == option.identity else run.option.label
     again = " again" if run.is_repeat else ""
     again = " on the hardware itself" if advice.simulated else again
     cost = f"about {fmt.work_text(run.gpu_hours, advice.worker)}"
     if run.gpu_hours * HOUR_S < 1:
         cost = f"less than 1 {advice.worker}-second"
-    return f"{what}{again} ({cost})"
+    text, sweep = f"{what}{again} ({cost})", sweep_text(run.option.setting)
+    if run.option.launcher == "measure":
+        return f"{text}: wattlaw measure -o {advice.store} -- COMMAND"
+    launch = " --launch local (or slurm)" if advice.simulated else ""
+    text += f": {run_command(advice.store)}{launch}"
+    lines = [sweep] if sweep else []
+    lines += [f"repeats: {run.option.repeats + 1}"] if run.is_repeat else []
+    return f"{text}, where the study file has {' and '.join(lines)}" if lines else text
 
 
 def percent(share: float) -> str:

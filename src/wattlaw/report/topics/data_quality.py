@@ -34,14 +34,18 @@ def reasons(findings: Findings) -> tables.Table | None:
     columns = ["run_id", "status", "reason"]
     runs = pd.concat([findings.not_done[columns], not_timed[columns]], ignore_index=True)
     counts = (
-        runs.assign(reason=runs["reason"].fillna("no reason stored"))
+        runs.assign(
+            reason=runs["reason"]
+            .fillna(runs["status"].map({"planned": "not run yet"}))
+            .fillna("unknown")
+        )
         .groupby(["status", "reason"], as_index=False)
         .agg(size=("run_id", "size"), run_ids=("run_id", _first_ids))
         .sort_values("size", ascending=False, kind="stable")
     )
     return tables.build(
         "reasons",
-        "Why runs are in no result",
+        "Runs without a result, and why",
         [
             tables.text("status", "status"),
             tables.text("reason", "reason"),
@@ -130,7 +134,7 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
     if others:
         counts = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
         runs_text = fmt.plural(findings.statuses.get("done", 0) + sum(others.values()), "run")
-        yield f"{counts} of {runs_text}: not in any result."
+        yield f"{sum(others.values()):,} of {runs_text} have no result ({counts})."
     runs = findings.runs
     for verdict, text in _VERDICTS.items():
         count = int((runs["energy_verdict"] == verdict).sum())
@@ -150,7 +154,9 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
         was = "was" if once == 1 else "were"
         ran = findings.settings
         sources = ran["interval_from"][ran["n"] == 1].dropna().unique().tolist()
-        known = f"intervals are from {fmt.names_text(sources)}" if sources else "without intervals"
+        known = (
+            f"intervals are from {fmt.names_text(sources)}" if sources else "they have no intervals"
+        )
         yield f"{once} of {settings} {was} run once: {known}."
     origins = runs["launcher"].map(source_of)
     for origin, source in _ORIGINS.items():

@@ -61,8 +61,8 @@ def decision_text(decision: Decision) -> str:
         text = (
             f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
             f"{100 * decision.tolerance:g} % of the best with probability "
-            f"{decision.probability:.2f}{others}, expected regret "
-            f"{fmt.percent(decision.expected_regret, 2)}"
+            f"{decision.probability:.2f}{others}, on average "
+            f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
         )
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
@@ -89,6 +89,8 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
             lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
     if decision.stopped_because is not None:
         lines.append(f"measuring stops after {_hours_spent(decision)}: {decision.stopped_because}")
+        if decision.stopped_because != CERTAIN:
+            lines.append(f"not certain; measure next: {decision.next_step}")
     elif settings:
         # The first run shows what a worker is.
         following = label(settings[0], decision.worker if decision.runs else "worker")
@@ -117,7 +119,8 @@ def _spent(decision: Decision) -> str:
         text += f"; stops: {decision.stopped_because}"
     if decision.missing is not None and decision.stopped_because != CERTAIN:
         text += f"; not certain: {decision.missing}"
-        text += "" if decision.stopped_because else ": a run for that comes next"
+    if decision.next_step and decision.stopped_because != CERTAIN:
+        text += f"; measure next: {decision.next_step}"
     return text
 
 
@@ -156,7 +159,7 @@ def sentences(findings: Findings) -> Iterator[str]:
         if not is_answer:
             state = decision_text(item).removeprefix("decision: ")
         runs = fmt.plural(item.runs, "run")
-        yield f"{item.study}{origin}: {goal_text(item)}: {state} (after {runs})."
+        yield f"{item.study}{origin}: {goal_text(item)} (after {runs}): {fmt.full_stop(state)}"
 
 
 def course(findings: Findings) -> Spec | None:

@@ -193,11 +193,11 @@ def check(findings: Findings) -> tables.Table | None:
     ]
     return tables.build(
         "prediction_check",
-        f"The most {worker_noun(findings)}s, predicted from the runs on fewer",
+        f"The largest number of {worker_noun(findings)}s, predicted from the runs on fewer",
         columns,
         rows,
         note="The model does not see these runs and predicts them. Nine in ten "
-        "should be in the 90 % interval. Predictions beyond the runs are as uncertain at least.",
+        "should be in the 90 % interval. Predictions beyond the runs are at least as uncertain.",
     )
 
 
@@ -214,7 +214,7 @@ def step_parts(findings: Findings) -> Spec | None:
     notes = [
         "Shares are medians of the prediction, at the batch and limits of most runs.",
         "Communication is the part that the backward pass does not hide.",
-        "Ranks wait for the slowest.",
+        "Waiting is the time until the slowest rank is done.",
     ]
     return _panels(findings, _bar_layers, notes)
 

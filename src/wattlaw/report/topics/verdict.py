@@ -19,7 +19,6 @@ from wattlaw.report.sections import Answer, BulletList, Content, Parts
 from wattlaw.report.topics import advice_text
 from wattlaw.report.topics.data_quality import caveat_sentences
 from wattlaw.study.labels import group_label
-from wattlaw.study.question import Question
 from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
@@ -97,6 +96,8 @@ def table(advices: Sequence[Advice]) -> tables.Table | None:
     if len(advices) == 1:
         return settings(advices[0])
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
+    tolerances = {advice.tolerance for advice, _ in rows}
+    tolerance = tolerances.pop() if len(tolerances) == 1 else None
 
     def change(advice: Advice) -> str:
         changes = fmt.no_breaks(advice_text.changes(advice))
@@ -107,7 +108,8 @@ def table(advices: Sequence[Advice]) -> tables.Table | None:
             return None
         ties = sum(not tie.is_better for tie in advice.ties)
         tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
-        return advice_text.percent(advice.probability) + tied
+        near = "" if tolerance else f" within {fmt.percent(advice.tolerance, 2)}"
+        return advice_text.percent(advice.probability) + near + tied
 
     columns = [
         tables.text("workload", lambda row: row[0].workload),
@@ -124,7 +126,8 @@ def table(advices: Sequence[Advice]) -> tables.Table | None:
     note = (
         "The baseline is what the study says is run, else the fastest setting that may be "
         "recommended. Sure: the probability to be "
-        f"within {fmt.percent(Question().tolerance, 2)} of the best. {_COMMAND} explains each."
+        f"within {fmt.percent(tolerance, 2) if tolerance else 'the named share'} of the best. "
+        f"{_COMMAND} explains each."
     )
     return tables.build(
         "recommended", "What to run, by workload", columns, rows, note=note, command=_COMMAND
