@@ -20,6 +20,7 @@ from prediction_data import FOLDER
 from wattlaw.analysis.advise.known_throughput import comparable_rows, nearest_runs, values_of
 from wattlaw.analysis.advise.layout_effects import LayoutEffects, Measured
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parallel_arrays import Parallel
@@ -66,7 +67,7 @@ def _draws(posterior: Any, settings: Sequence[Setting], networks: Sequence[Any])
 
 def _line(name: str, draws: np.ndarray, truth: np.ndarray) -> None:
     error = np.abs(np.log(np.median(draws, axis=0) / truth))
-    low, high = np.quantile(draws, [0.05, 0.95], axis=0)
+    low, _, high = quantiles(draws, LEVEL)
     inside = ((low < truth) & (truth < high)).mean()
     print(f"{name:34s} n {truth.size:5d}  median {100 * np.median(error):5.1f} %  "
           f"p90 {100 * np.quantile(error, 0.9):5.0f} %  coverage {inside:.2f}  "

@@ -26,6 +26,7 @@ from wattlaw.analysis.advise.certainty import draw
 from wattlaw.analysis.advise.possible_options import options_of_runs
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.study.question import Question
 
@@ -62,7 +63,7 @@ def of_model(seed: int, slow: float, repeats: int, most: int) -> dict[str, list[
     found: dict[str, list[float]] = {"covered": [], "width": [], "sure": [], "right": []}
     for at, setting in enumerate(settings):
         true_s = truth[setting.gpus, int(setting.local_batch or 0), setting.power_limit_w]
-        low, high = np.quantile(times_s[:, at], [0.05, 0.95])
+        low, _, high = quantiles(times_s[:, at], LEVEL)
         found["covered"].append(low <= true_s <= high)
         found["width"].append(log(high / low))
         for share in (0.95, 1.05):

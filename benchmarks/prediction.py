@@ -27,6 +27,7 @@ from prediction_learning import learned
 from prediction_rivals import EXTRAP, OF_GPUS, OF_LIMITS, forecast
 from published import markdown
 from wattlaw.analysis.predict import Observation, fit
+from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.parameters import LEARNED, Priors
 from wattlaw.study.setting import Setting
 
@@ -131,7 +132,7 @@ def score_case(priors: Mapping[str, Priors], seeds: int, case: Case) -> Scores:
 
 def of_draws(draws: Floats, true: Floats) -> Floats:
     """Return the scores of draws, shape (draws, predictions), in the columns ``SCORES``."""
-    low, middle, high = np.quantile(draws, [0.05, 0.5, 0.95], axis=0)
+    low, middle, high = quantiles(draws, LEVEL)
     logs, at = np.sort(np.log(draws), axis=0), np.log(true)
     density = [stats.gaussian_kde(own)(one)[0] for own, one in zip(logs.T, at, strict=True)]
     count = len(logs)

@@ -1,7 +1,7 @@
 """Short logs of programs that train large language models.
 
-Those in tests/addons/formats/training_logs were written by the programs; its README says how. That
-of Megatron-LM has the format strings of its source with numbers of our own.
+Those in tests/addons/formats/training_logs were written by the programs; its README says how.
+``megatron`` makes logs of Megatron-LM with numbers of our own.
 """
 
 from pathlib import Path
@@ -50,7 +50,7 @@ def megatron(
 
 
 _FOLDER = Path(__file__).parents[1] / "addons" / "formats" / "training_logs"
-#: Written by the programs, except for that of Megatron-LM.
+#: Written by the programs, except for "megatron".
 LOGS = {path.stem: path.read_text("utf-8") for path in sorted(_FOLDER.glob("*.log"))} | {
     "megatron": megatron()
 }

@@ -17,6 +17,7 @@ from wattlaw.common.errors import BadInput
 SETTINGS = {
     "megatron": (8, 2, 2, 2, 1, 8, 16, "zero1", "none", "bf16"),
     "megatron_bridge": (2, 2, 1, 1, 2, 2, 8, "zero1", "none", "bf16"),
+    "megatron_lm": (8, 1, 4, 2, 1, 512, 512, "zero1", "selective", "bf16"),
     "torchtitan": (2, 2, 1, 1, 2, 2, 8, "fsdp", "selective", "fp32"),
     "nanotron": (2, 2, 1, 1, 2, 2, 8, "none", "none", "bf16"),
     "nanotron_batch_1024": (2, 1, 2, 1, 256, 4, 1024, "none", "none", "bf16"),
@@ -29,6 +30,7 @@ SETTINGS = {
 MEASURED = {
     "megatron": (30, 30 * 0.82, 15.0, 2048 * 2**20, 512),
     "megatron_bridge": (55, 5 * 1.7583, 5 * 0.2541, 564_960_000, None),
+    "megatron_lm": (14, 5_872.1027, 450.8465 + 423.2911 + 421.5453, 74_046.685546875 * 2**20, 8192),
     "torchtitan": (9, 128 * (3 / 10 + 4 / 9 + 1 / 11 + 1 / 14), 128 * (1 / 7 + 2 / 10),
                    0.65 * 2**30, None),
     "nanotron": (9, 4.064, 2.112, 327.55 * 2**20, 64),
@@ -43,7 +45,8 @@ MEASURED = {
 MAPS = {"megatron_bridge": "gpus=@2"}
 #: Lines with a step of the rank that counts; DeepSpeed's first line begins at the second step.
 LINE = {
-    "megatron": "elapsed time per", "megatron_bridge": "elapsed time per", "torchtitan": "tps: ",
+    "megatron": "elapsed time per", "megatron_bridge": "elapsed time per",
+    "megatron_lm": "elapsed time per", "torchtitan": "tps: ",
     "nanotron": "elapsed_time_per", "nanotron_batch_1024": "elapsed_time_per",
     "nanotron_pipeline": "elapsed_time_per", "nemo": "train_step_timing",
     "nemo_mean_of_5": "train_step_timing", "deepspeed": "RunningAvg",
@@ -86,6 +89,15 @@ def test_a_log_has_layout_times_and_peak_memory(tmp_path, program):
     assert step_s == pytest.approx([seconds / steps])
     missing = {"torchtitan": "precision fp32", "nemo": "sharding", "deepspeed": "tp"}
     assert missing.get(program, "nodes 1") in "\n".join(run.record.notes)
+
+
+def test_the_parameters_of_a_log_are_those_that_the_program_counts(tmp_path):
+    (run,) = _imported(tmp_path, "megatron_lm").runs
+    (billions,) = re.findall(r"parameters in billions: ([\d.]+)", logs.LOGS["megatron_lm"])
+    assert run.record.spec.workload.model.parameters == pytest.approx(
+        1e9 * float(billions), rel=3e-4
+    )
+    assert "the log ends at step 17 of 20" in run.record.notes
 
 
 @pytest.mark.parametrize("program", TOTALS)

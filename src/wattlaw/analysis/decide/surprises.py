@@ -17,6 +17,7 @@ import numpy as np
 from scipy import special
 
 from wattlaw.analysis.metrics.result import Result
+from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.observation import Observation
 from wattlaw.analysis.predict.parameters import COMPUTE, LEARNED, Prior, Priors
 from wattlaw.analysis.predict.posterior import Fitted, fit
@@ -74,7 +75,7 @@ def _compared(
     """Return the median and the 90 % interval of a run's step time, and the run's normal score."""
     times = fit_with_repeats(before, seed).runs([run.setting])[1][:, 0]
     share = (np.count_nonzero(times < run.healthy_step_s) + 0.5) / (times.size + 1)
-    middle, low, high = map(float, np.quantile(times, (0.5, 0.05, 0.95)))
+    low, middle, high = quantiles(times, LEVEL).tolist()
     return middle, low, high, float(special.ndtri(share))
 
 
