@@ -8,7 +8,6 @@ parts of it (kernel documentation, ABI/testing/sysfs-driver-intel-i915-hwmon and
 
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +16,11 @@ from typing import Self
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
-from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
+from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Target
 from wattlaw.measure.devices.visible import job_entries
 
 _ID_PREFIX, _VENDOR = "intel-", "0x8086"
 _MIN_PERIOD_S = 0.05
-_LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
 _ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _MODELS = {
@@ -40,17 +38,10 @@ class IntelGpu:
     facts: Facts
     tiles: int
     energy: Path | None
-    limit: Path | None
     is_shared: bool = False  # other processes may use other tiles of it
 
-    @property
-    def limit_w(self) -> float | None:
-        """Return the power limit in watts; 0 if none is in force, None if it cannot be read."""
-        return None if self.limit is None else _watts(self.limit)
-
     def device(self) -> Device:
-        facts = {**self.facts, "power_limit_w": self.limit_w or None, "is_shared": self.is_shared}
-        return Device(self.id, "gpu", self.name, facts)
+        return Device(self.id, "gpu", self.name, {**self.facts, "is_shared": self.is_shared})
 
 
 def find_gpus() -> list[IntelGpu]:
@@ -76,11 +67,12 @@ def _gpu(folder: Path) -> IntelGpu | None:
         "pci_id": f"8086:{model}",
         "driver": chip.name,
         "tiles": float(tiles),
-        "max_power_limit_w": None if rated is None else _watts(rated),
+        "power_limit_w": _watts(limit) or None,  # 0: none is in force
+        "max_power_limit_w": _watts(rated),
     }
     name = _MODELS.get(model, f"Intel GPU {model}")
     address = folder.resolve().name
-    return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy, limit)
+    return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy)
 
 
 def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
@@ -88,8 +80,8 @@ def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
     return next((path for path in paths if path.exists()), None)
 
 
-def _watts(path: Path) -> float | None:
-    microwatts = sysfs.read_optional(path)
+def _watts(path: Path | None) -> float | None:
+    microwatts = None if path is None else sysfs.read_optional(path)
     return None if microwatts is None else microwatts * 1e-6
 
 
@@ -149,8 +141,6 @@ class IntelMeter(FileMeter):
         environment=_environment,
         order=2,
     )
-    _gpus: Mapping[str, IntelGpu]
-    _limits_s = -_LIMIT_PERIOD_S  # when the limits were read
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -164,17 +154,4 @@ class IntelMeter(FileMeter):
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
         reason = "it has no energy counter (an old driver)"
         failed = [failed_device(device, reason) for device in uncounted]
-        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), failed=failed)
-        meter._gpus = {gpu.id: gpu for gpu in gpus}
-        return meter
-
-    def read(self, *, last: bool = False) -> list[Sample]:
-        samples = super().read(last=last)
-        now_s = time.monotonic()
-        if last or now_s - self._limits_s >= _LIMIT_PERIOD_S:
-            self._limits_s = now_s
-            samples = [
-                sample._replace(power_limit_w=self._gpus[sample.device].limit_w or None)
-                for sample in samples
-            ]
-        return samples
+        return cls(sources, max(target.period_s, _MIN_PERIOD_S), failed=failed)
