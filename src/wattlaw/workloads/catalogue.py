@@ -80,9 +80,6 @@ def missing_files(study: Study) -> list[str]:
         script = next((word for word in words[1:] if word.endswith(".py")), None)
         if script is not None and "{" not in script and not Path(script).is_file():
             sentences.append(f"{place}: the script {quote(script)} does not exist")
-        if spec.launch_with not in ("auto", "none") and shutil.which(spec.launch_with) is None:
-            place = f"workloads[{index}].launch_with"
-            sentences.append(f"{place}: {spec.launch_with} is not installed here")
     return sentences
 
 
