@@ -52,20 +52,25 @@ def find_gpus() -> list[IntelGpu]:
 
 def _gpu(folder: Path) -> IntelGpu | None:
     chips = list(sysfs.hwmons(folder / "hwmon"))
-    chip = next((chip for chip in chips if chip.name in ("i915", "xe")), None)
+    driver, chip = next((chip for chip in chips if chip[0] in ("i915", "xe")), ("", None))
     if chip is None:
         return None
     model = (sysfs.optional_text(folder / "device") or "unknown").removeprefix("0x")
-    tiles = sum(chip.name.startswith("i915_gt") for chip in chips)
+    tiles = sum(name.startswith("i915_gt") for name, _ in chips)
     tiles = tiles or sum(path.name[4:].isdigit() for path in folder.glob("tile*")) or 1
     energy, limit = _sensor(chip, "energy", "input"), _sensor(chip, "power", "max")
     rated = None if limit is None else limit.with_name(limit.name.replace("max", "rated_max"))
-    is_package = energy is not None and chip.label(energy.name.removesuffix("_input")) == "pkg"
+    scope = "card with its memory"
+    if (
+        energy is not None
+        and sysfs.optional_text(chip / f"{energy.name.removesuffix('_input')}_label") == "pkg"
+    ):
+        scope = "package of the card"
     facts: Facts = {
-        "scope": "package of the card" if is_package else "card with its memory",
+        "scope": scope,
         "energy_counter": None if energy is None else "hwmon",
         "pci_id": f"8086:{model}",
-        "driver": chip.name,
+        "driver": driver,
         "tiles": float(tiles),
         "power_limit_w": _watts(limit) or None,  # 0: none is in force
         "max_power_limit_w": _watts(rated),
@@ -75,8 +80,8 @@ def _gpu(folder: Path) -> IntelGpu | None:
     return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy)
 
 
-def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
-    paths = (chip.path / f"{kind}{number}_{attribute}" for number in (1, 2))
+def _sensor(chip: Path, kind: str, attribute: str) -> Path | None:
+    paths = (chip / f"{kind}{number}_{attribute}" for number in (1, 2))
     return next((path for path in paths if path.exists()), None)
 
 
