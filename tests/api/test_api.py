@@ -24,6 +24,7 @@ from made_stores import write_store
 from made_studies import MIT, mit
 from made_tables import study
 from wattlaw.api.store_reports import EXPORTS
+from wattlaw.common import progress
 from wattlaw.common.errors import BadInput, Refused, WattlawError
 from wattlaw.report.topics import advice_text as text
 from wattlaw.running import tracker
@@ -127,7 +128,7 @@ def test_the_tables_of_a_store_are_frames(results):
     assert results.to_dict()["runs"][0]["runs"] == 18
 
 
-def test_a_notebook_shows_the_progress_of_a_campaign(folder, tmp_path, monkeypatch):
+def test_a_notebook_shows_the_progress_of_long_calls(folder, tmp_path, monkeypatch):
     shown: list[str] = []
     cell = SimpleNamespace(update=lambda output, *, raw: shown.append(output["text/plain"]))
 
@@ -138,8 +139,13 @@ def test_a_notebook_shows_the_progress_of_a_campaign(folder, tmp_path, monkeypat
     shell = SimpleNamespace(kernel=True)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    monkeypatch.setattr(progress, "SHOWN_AFTER_S", 0.0)
     wattlaw.run(folder / "study.yaml", tmp_path)
     assert sum(line.startswith("done: resnet50 on ") for line in shown) == 18
+    shown.clear()
+    assert list(progress.track("ab", "Reading", 2)) == ["a", "b"]
+    assert shown[0] == "Reading: 0 of 2"
+    assert shown[-1] == ""  # the line is removed
 
 
 def test_several_stores_are_one_set_of_results(folder, measured):

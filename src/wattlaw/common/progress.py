@@ -1,6 +1,7 @@
-"""Progress of long work. Code says how far it is, and the command line shows it."""
+"""Progress of long work. Code says how far it is; the command line and notebooks show it."""
 
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,8 +27,14 @@ def silent() -> Iterator[None]:
 
 
 def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
-    """Yield the items; the observer is called before each of them and after the last."""
-    observe, done = observer.get(), 0
+    """Yield the items; the observer is called before each of them and after the last.
+
+    Without an observer, a notebook shows a line below its cell.
+    """
+    observe, show = observer.get(), None
+    if observe is None and (show := notebook_line()) is not None:
+        observe = _shown_by(show)
+    done = 0
     try:
         for item in items:
             if observe is not None:
@@ -37,6 +44,8 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
     finally:  # also where the caller needs no more items
         if observe is not None:
             observe(what, done, done)
+        if show is not None:
+            show("")
 
 
 def notebook_line() -> Callable[[str], None] | None:
@@ -51,9 +60,21 @@ def notebook_line() -> Callable[[str], None] | None:
     def show(text: str) -> None:
         nonlocal handle
         output = {"text/plain": text}
-        if handle is None:
-            handle = display(output, raw=True, display_id=True)
-        else:
+        if handle is not None:
             handle.update(output, raw=True)
+        elif text:
+            handle = display(output, raw=True, display_id=True)
 
     return show
+
+
+def _shown_by(show: Callable[[str], None]) -> Observer:
+    next_s = time.monotonic() + SHOWN_AFTER_S
+
+    def observe(what: str, done: int, total: int | None) -> None:
+        nonlocal next_s
+        if time.monotonic() >= next_s:  # and then twice a second
+            next_s = time.monotonic() + 0.5
+            show(f"{what}: {done:,}" + ("" if total is None else f" of {total:,}"))
+
+    return observe
