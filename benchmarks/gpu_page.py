@@ -47,7 +47,13 @@ def facts(result: dict[str, Any]) -> Iterator[tuple[str, str]]:
     for row in result.get("devices", {}).get("meters", []):
         for device in row["devices"]:
             if device["kind"] == "gpu":
-                names = ("energy_counter", "counter_refresh_s", "power")
+                names = (
+                    "energy_counter",
+                    "counter_refresh_s",
+                    "power",
+                    "power_duty",
+                    "virtualization",
+                )
                 known = {n: device["facts"].get(n) for n in names}
                 texts = (v if isinstance(v, str | None) else f"{v:.3g}" for v in known.values())
                 yield "facts", ", ".join(map("{} {}".format, known, texts))

@@ -77,6 +77,11 @@ def test_the_best_source_of_power_of_a_board_is_used_and_recorded(fake_gpus):
     power = [facts["power"] for facts in found]
     # The buffer of the second is too coarse for 10 Hz, that of the last too short for one second.
     assert power == ["buffer", "instant", "instant", "average", "usage", "average"]
+    assert found[0]["buffers"] == "power_w,sm_util,mem_util"
+    assert found[0]["power_buffer_spacing_s"] == pytest.approx(0.02)
+    assert found[0]["power_buffer_span_s"] == pytest.approx(119 * 0.02)
+    assert found[1]["buffers"] == "sm_util,mem_util"
+    assert found[2]["buffers"] is None
     assert all(facts["power_limit_w"] == 400.0 for facts in found)
     time.sleep(0.1)
     samples = meter.read(last=True)
@@ -355,6 +360,7 @@ def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buf
     boards = fake_gpus(1, virtualization=2, buffers=buffers)
     meter = opened(boards)
     (facts,) = facts_of(meter)
+    assert (facts["virtualization"], facts["is_shared"]) == ("vgpu", True)
     assert (facts["energy_counter"], facts["power"]) == (None, None)
     assert "vGPU" in facts["failed"]
     time.sleep(0.1)
@@ -364,16 +370,27 @@ def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buf
 
 
 @pytest.mark.parametrize(
-    ("changes", "is_shared"), [({}, False), ({"mig_mode": 1, "mig_count": 2}, True)]
+    ("changes", "is_shared", "virtualization"),
+    [
+        ({}, False, None),
+        ({"virtualization": 1}, False, "passthrough"),
+        ({"virtualization": 3}, True, "host-vgpu"),
+        ({"mig_mode": 1, "mig_count": 2}, True, None),
+    ],
 )
 def test_a_gpu_with_several_users_says_that_its_energy_is_that_of_all(
-    fake_gpus, changes, is_shared
+    fake_gpus, changes, is_shared, virtualization
 ):
     meter = opened(fake_gpus(1, **changes))
     (facts,) = facts_of(meter)
-    assert facts["is_shared"] == is_shared
+    assert (facts["is_shared"], facts["virtualization"]) == (is_shared, virtualization)
     assert facts["scope"].startswith("all ") == is_shared
     assert {*told(meter.read(last=True), "power_w")} == {250.0}
+
+
+def test_gpus_whose_power_sensor_is_on_for_a_quarter_of_the_time_say_so(fake_gpus):
+    meter = opened(fake_gpus(5, capability=[70, 80, 86, 90, 100]))
+    assert [facts["power_duty"] for facts in facts_of(meter)] == [None, 0.25, None, 0.25, None]
 
 
 @pytest.mark.parametrize("counts_module", [0, 1])

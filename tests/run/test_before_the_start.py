@@ -12,6 +12,7 @@ from conftest import study_in
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
+from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.running.local import LocalLauncher
 from wattlaw.running.planning import skipped_text
 from wattlaw.store.store import Store
@@ -148,6 +149,8 @@ def test_caps_outside_the_range_are_skipped_and_a_missing_permission_is_named(
     assert "setting limits requires root" in told_of(path)[1]
 
 
+CU128 = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+CU126 = ("sm_50", "sm_60", "sm_70", "sm_75", "sm_80", "sm_86", "sm_90")
 #: A torch of other boards, as much of it as is asked before a study starts.
 TORCH = """
 from types import SimpleNamespace
@@ -161,6 +164,24 @@ class cuda:
 xpu = SimpleNamespace(is_available=lambda: False)
 """
 METADATA = "Metadata-Version: 2.1\nName: torch\nVersion: 2.11.0+cu128\n"
+
+
+@pytest.mark.parametrize(
+    ("capability", "architectures", "advice"),
+    [
+        ((7, 0), CU128, "cu126"),
+        ((8, 9), CU126, None),  # sm_86
+        ((9, 0), ("sm_80", "compute_80"), None),
+        ((9, 0), ("sm_90a",), None),
+        ((10, 0), CU126, "cu128"),
+        ((9, 0), ("gfx90a",), None),
+        ((7, 0), (), None),
+    ],
+)
+def test_torch_has_kernels_for_a_board_or_says_which_build_has(capability, architectures, advice):
+    reason = no_kernels_reason("a board", capability, "2.11.0", architectures)
+    assert (reason is None) == (advice is None)
+    assert reason is None or advice in reason
 
 
 def write_one(folder: Path, workload: str = "digits-cnn", **launch: Any) -> Path:

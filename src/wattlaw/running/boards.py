@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from wattlaw.common.errors import BadInput
 from wattlaw.hardware import library
+from wattlaw.measure.devices.nvidia.architectures import CAPABILITIES
 from wattlaw.study.base_model import Precision
 from wattlaw.study.model import RunSpec, WorkloadSpec
 from wattlaw.workloads import catalogue
@@ -15,11 +16,6 @@ from wattlaw.workloads.profile import micro_batch, rank_memory_gb
 #: Estimates over the memory of a board from which runs are refused and warned of. Estimates leave
 #: out workspaces, fragments and the CUDA context, so that they are rather too small.
 _REFUSED, NEAR = 1.1, 0.85
-#: Models for data centres, as a word of a name.
-_MODELS = frozenset({
-    "p100", "v100", "v100s", "t4", "a30", "a100", "a10", "a40", "l4", "l40", "l40s", "h100", "h200",
-    "gh200", "b200", "gb200", "b300", "gb300",
-})  # fmt: skip
 #: Larger numbers in a name are the memory of the host.
 _LARGEST_GB = 300
 
@@ -40,7 +36,7 @@ def named_board(text: str) -> Board | None:
     if text in library.cluster_names() or text in library.gpu_names():
         gpu = library.read_cluster(text).gpu
         return Board(gpu.name, gpu.memory_gb)
-    if _MODELS.isdisjoint(words):
+    if CAPABILITIES.keys().isdisjoint(words):
         return None
     instance = re.search(r"\d+g\.\d+gb", text.lower())  # of MIG, such as 1g.5gb
     sizes = [float(size) for size in re.findall(r"(\d+)\s?gi?b", (instance or [text.lower()])[0])]

@@ -15,8 +15,10 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 
+from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.inventory import accelerators
 from wattlaw.measure.devices.meter import NO_GPU, Accelerator
+from wattlaw.measure.devices.nvidia.architectures import no_kernels_reason
 from wattlaw.running.steps import Floats
 from wattlaw.running.training.environment import RENDEZVOUS_FILE, host_name, take_device
 
@@ -112,6 +114,7 @@ def process_group(tp: int = 1) -> Iterator[Ranks]:
     """
     local_rank = int(os.environ["LOCAL_RANK"])
     device = available_device(take_device(local_rank))  # CUDA reads the variable at its first use
+    check_kernels(device)
     gpu = gpu_functions(device)
     if gpu is not None:
         gpu.set_device(device)
@@ -171,3 +174,13 @@ def available_device(index: int = 0) -> torch.device:
 
 def gpu_functions(device: torch.device) -> Any | None:
     return None if device.type == "cpu" else torch.get_device_module(device)
+
+
+def check_kernels(device: torch.device) -> None:
+    if device.type != "cuda" or torch.version.hip:
+        return
+    gpu = torch.cuda.get_device_properties(device)
+    capability, architectures = (gpu.major, gpu.minor), torch.cuda.get_arch_list()
+    reason = no_kernels_reason(gpu.name, capability, torch.__version__, architectures)
+    if reason is not None:
+        raise NotAvailable(reason)

@@ -61,6 +61,16 @@ _MAX_PERCENT, _MAX_MHZ, _MAX_C, _MAX_REASONS = 100, 20_000, 200, 2**32
 #: After so many failures in a row, or failures for so long, a GPU is not read any more.
 _MAX_FAILURES, _MAX_FAILING_NS = 10, 5 * 10**9
 
+#: Compute capabilities of the GPUs whose power sensor is on for 25 of 100 ms: GA100 and GH100
+#: (Yang, Adamek, Armour, "Part-time Power Measurements", arXiv 2312.02741).
+_PART_TIME_SENSORS, _PART_TIME_DUTY = frozenset({(8, 0), (9, 0)}), 0.25
+_VIRTUALIZATION = {
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_PASSTHROUGH: "passthrough",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU: "vgpu",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VGPU: "host-vgpu",
+    pynvml.NVML_GPU_VIRTUALIZATION_MODE_HOST_VSGA: "host-vsga",
+}
+
 
 class GpuReader:
     """Reads one GPU of a ``NvidiaMeter``."""
@@ -80,13 +90,14 @@ class GpuReader:
         self._last_counter: tuple[int, float] | None = None
         self._reported_ns = 0
         self._find_sources()
-        self._facts = _features(gpu)
+        self._facts = _features(gpu, self._capability)
 
     def _find_sources(self) -> None:
         handle = self._handle
         fields = Fields(handle, (ENERGY, INSTANT, AVERAGE, THROTTLED, MODULE, MODULE_AVERAGE))
         supported = query_optional(fields.read, time.time_ns()) or {}
         self._supported_fields = frozenset(supported)
+        self._capability = query_optional(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
         is_on_module = _is_on_module(supported)
         if is_on_module:  # unless its power was updated between the two values
             time.sleep(_UPDATE_S)
@@ -142,16 +153,19 @@ class GpuReader:
         return max(shortest_s, self._buffered_s or 0.0)
 
     def device(self) -> Device:
+        buffer = self._buffers.get("power_w")
         facts = {
             "energy_counter": self._energy_by,
             "counter_refresh_s": self._refresh_s,
             "power": self._power_by,
             **self._facts,
+            "buffers": ",".join(self._buffers) or None,
+            "power_buffer_spacing_s": buffer.spacing_s if buffer else None,
+            "power_buffer_span_s": buffer.span_s if buffer else None,
         }
         if not (self._power_by or self._energy_by):
-            facts["failed"] = (
-                "the driver reports neither its power nor its energy (such as of a vGPU)"
-            )
+            virtual = "in a virtual machine with a vGPU, " * (facts["virtualization"] == "vgpu")
+            facts["failed"] = f"{virtual}the driver reports neither power nor energy of this GPU"
         return Device(self.gpu.uuid, "gpu", self.gpu.name, facts)
 
     def counter(self) -> FieldValue | None:
@@ -284,17 +298,25 @@ class GpuReader:
         return Sample(self.gpu.uuid, "gpu", t_ns, power_source="measured", **values)
 
 
-def _features(gpu: NvidiaGpu) -> dict[str, str | float | bool | None]:
+def _features(
+    gpu: NvidiaGpu, capability: tuple[int, int] | None
+) -> dict[str, str | float | bool | None]:
     handle = gpu.handle
     limits_mw = query_optional(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     default_mw = query_optional(pynvml.nvmlDeviceGetPowerManagementDefaultLimit, handle)
+    mode = query_optional(pynvml.nvmlDeviceGetVirtualizationMode, handle)
+    virtualization = _VIRTUALIZATION.get(mode or 0)
+    users = "all MIG instances of the " if gpu.is_shared else ""
+    users = "all virtual machines on the " if "vgpu" in str(virtualization) else users
     return {
-        "scope": f"{'all MIG instances of the ' * gpu.is_shared}GPU with its memory",
+        "power_duty": _PART_TIME_DUTY if capability in _PART_TIME_SENSORS else None,
+        "scope": f"{users}GPU with its memory",
         "default_power_limit_w": watts(default_mw),
         "min_power_limit_w": watts(limits_mw[0]) if limits_mw else None,
         "max_power_limit_w": watts(limits_mw[1]) if limits_mw else None,
         "power_limit_w": watts(query_optional(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle)),
-        "is_shared": gpu.is_shared,
+        "is_shared": bool(users),
+        "virtualization": virtualization,
     }
 
 
