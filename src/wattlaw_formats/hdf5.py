@@ -7,6 +7,7 @@ file for each list of numbers.
 
 import importlib.util
 import json
+import resource
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ import numpy.typing as npt
 from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import read_bytes
 from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.common.processes import confine, run_captured
+from wattlaw.common.processes import run_captured
 
 _MAX_NODES, _MAX_DEPTH = 500_000, 16
 #: Values of a file: a hundred times its size, or more of a small one, up to the most readings of a
@@ -101,11 +102,24 @@ def _node(name: str, row: Mapping[str, Any], folder: Path) -> Node:
     )
 
 
+def _confine(memory_bytes: int, file_bytes: int) -> None:
+    """Limit this process for good: more memory than it has now, and the size of each file."""
+    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+    size_bytes = pages * resource.getpagesize()
+    for kind, limit in (
+        (resource.RLIMIT_AS, size_bytes + memory_bytes),
+        (resource.RLIMIT_FSIZE, file_bytes),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        _, hard = resource.getrlimit(kind)
+        resource.setrlimit(kind, (min(limit, hard), hard) if hard >= 0 else (limit, limit))
+
+
 def _write(path: str, folder: str, most_values: str, most_bytes: str) -> None:
     import h5py
 
     seen, left = set[Any](), int(most_bytes)
-    confine(_MEMORY_BYTES + Path(path).stat().st_size, max(left + 2**12, _MAX_TREE_BYTES))
+    _confine(_MEMORY_BYTES + Path(path).stat().st_size, max(left + 2**12, _MAX_TREE_BYTES))
 
     def describe(item: Any, depth: int) -> dict[str, Any]:
         nonlocal left

@@ -21,10 +21,6 @@ def machine(tmp_path, monkeypatch):
     return tmp_path
 
 
-V1 = "9:name=systemd:/a\n5:cpuset:/a\n1:cpu,cpuacct:/a/b\n"
-V1_QUOTA = {"cpu/a/b/cpu.cfs_quota_us": "800000\n", "cpu/a/b/cpu.cfs_period_us": "100000\n"}
-
-
 @pytest.mark.parametrize(
     ("own", "files", "expected"),
     [
@@ -33,10 +29,7 @@ V1_QUOTA = {"cpu/a/b/cpu.cfs_quota_us": "800000\n", "cpu/a/b/cpu.cfs_period_us":
         ("0::/a\n", {"a/cpu.max": "50000 100000\n"}, 1),
         ("0::/\n", {"cpu.max": "200000 50000\n"}, 4),  # a container of version 2
         ("0::/../host\n", {"cpu.max": "200000 50000\n"}, 4),
-        (V1, V1_QUOTA | {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/cpu.cfs_period_us": "100000"}, 8),
-        # A container of version 1 sees the path of its host.
-        (V1, {"cpu/cpu.cfs_quota_us": "300000\n", "cpu/cpu.cfs_period_us": "100000\n"}, 3),
-        ("0::/a\n" + V1, V1_QUOTA, 8),
+        ("1:cpu,cpuacct:/b\n0::/a\n", {"a/cpu.max": "300000 100000\n"}, 3),
         ("0::/a\n", {"a/cpu.max": "no number\n"}, 64),
         (None, {}, 64),
     ],

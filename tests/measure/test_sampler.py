@@ -276,7 +276,7 @@ def test_a_driver_that_hangs_at_the_end_does_not_keep_the_sampler_from_ending_wi
 # Its schedule. One recording serves several tests: a second of it has every board.
 
 
-def test_a_meter_is_due_at_whole_periods_and_missed_readings_are_counted(monkeypatch):
+def test_a_meter_is_due_at_whole_periods_after_a_late_reading_too(monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(sampler, "time", SimpleNamespace(monotonic=lambda: clock[0]))
     poller = MeterPoller("scripted", lambda: Scripted(clock, [0.01, 0.02, 0.25, 0.01, 0.099]))
@@ -287,7 +287,5 @@ def test_a_meter_is_due_at_whole_periods_and_missed_readings_are_counted(monkeyp
         clock[0] = poller.next_s + late_s
         poller.read(clock[0])
         due_s.append(round(poller.next_s - 100.0, 9))
-    report = poller.report()
     assert due_s == [0.1, 0.2, 0.5, 0.6, 0.8]
-    assert (report.reads, report.missed) == (5, 3)
-    assert report.late_s == pytest.approx(0.08 / 5)
+    assert poller.report().reads == 5

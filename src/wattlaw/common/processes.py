@@ -6,7 +6,6 @@ import gc
 import math
 import os
 import re
-import resource
 import signal
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -68,22 +67,6 @@ def run_captured(
     )  # fmt: skip
 
 
-def confine(memory_bytes: int, file_bytes: int = 0) -> None:
-    """Limit this process for good: more memory than it has now, and the size of each file.
-
-    For a process that reads a file of somebody else; what exceeds a limit is an error in it.
-    """
-    pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
-    size_bytes = pages * resource.getpagesize()
-    for kind, limit in (
-        (resource.RLIMIT_AS, size_bytes + memory_bytes),
-        (resource.RLIMIT_FSIZE, file_bytes),
-        (resource.RLIMIT_CORE, 0),
-    ):
-        _, hard = resource.getrlimit(kind)
-        resource.setrlimit(kind, (min(limit, hard), hard) if hard >= 0 else (limit, limit))
-
-
 def peak_resident_bytes() -> int | None:
     """Return the largest resident memory of this process so far, where Linux tells it."""
     with contextlib.suppress(OSError):
@@ -113,34 +96,17 @@ def _slurm_cores() -> list[int]:
 
 
 def _quotas() -> Iterator[float]:
-    """Yield the CPU quotas of this process's control groups, in cores (cgroups(7), both versions).
+    """Yield the CPU quotas of this process's control groups, in cores (cgroups(7), version 2).
 
     A container may see the path of its host, although its own group is the root that it sees.
     """
-    try:
-        lines = _OWN_CGROUPS.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        root = _CGROUPS / "cpu" if controllers else _CGROUPS
-        group = root / path.lstrip("/")
+    with contextlib.suppress(OSError, UnicodeDecodeError):
+        group = _CGROUPS / _OWN_CGROUPS.read_text(encoding="utf-8").rpartition("0::/")[2].strip()
         for folder in (group, *group.parents):
-            if folder.is_relative_to(root):
-                with contextlib.suppress(OSError, ValueError):
-                    yield _quota(folder, is_v1=bool(controllers))
-
-
-def _quota(group: Path, *, is_v1: bool) -> float:
-    """Return the quota of a control group; a ``ValueError`` if it has none."""
-    names = ("cpu.cfs_quota_us", "cpu.cfs_period_us") if is_v1 else ("cpu.max",)
-    texts = " ".join((group / name).read_text(encoding="ascii") for name in names)
-    quota_us, period_us = map(int, texts.split())  # version 2 has "max" without a quota
-    if quota_us <= 0 or period_us <= 0:
-        raise ValueError
-    return quota_us / period_us
+            if folder.is_relative_to(_CGROUPS):
+                with contextlib.suppress(OSError, ValueError):  # no quota: "max"
+                    quota_us, period_us = map(int, (folder / "cpu.max").read_text("ascii").split())
+                    yield quota_us / period_us
 
 
 def children(pid: int) -> list[int] | None:

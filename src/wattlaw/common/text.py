@@ -2,14 +2,13 @@
 
 import difflib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
-from pathlib import Path
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import fields
 from typing import Any
 
 _MAX_NAMES = 50
-#: Of a line that shows an object: its characters, and the items of a list that are all shown.
-_MAX_REPR, _MAX_ITEMS = 160, 4
+#: Characters of a line that shows an object.
+_MAX_REPR = 160
 
 
 def quote(value: object, most: int = 60) -> str:
@@ -42,34 +41,24 @@ def short_repr(item: Any) -> str:
 
     It is the ``__repr__`` of what users get; ``print`` and ``to_dict`` show the rest.
     """
-    values = {each.name: getattr(item, each.name) for each in fields(item) if each.repr}
-    scalars = str | int | float
-    usual = {each.name: each.default for each in fields(item) if isinstance(each.default, scalars)}
-    shown = [
-        f"{name}={repr(value) if name == 'setting' else _short_value(value)}"
-        for name, value in values.items()
-        if not (value is None or (isinstance(value, tuple | dict) and not value))
-        if not (isinstance(value, scalars) and name in usual and value == usual[name])
-    ]
-    text = ", ".join(shown)
-    text = text if len(text) <= _MAX_REPR else f"{text[: _MAX_REPR - 3]}..."
-    return f"{type(item).__name__}({text})"
-
-
-def _short_value(value: Any) -> str:
-    if isinstance(value, str | Path | float):
-        return f"{value:.4g}" if isinstance(value, float) else repr(shorten(str(value), 60))
-    if is_dataclass(value):
-        # What has a setting is known by it.
-        return repr(value.setting) if hasattr(value, "setting") else f"{type(value).__name__}(...)"
-    if isinstance(value, Mapping) and len(value) <= _MAX_ITEMS:
-        return f"{{{', '.join(f'{name!r}: {_short_value(item)}' for name, item in value.items())}}}"
-    if isinstance(value, Collection):
-        is_shown = isinstance(value, tuple | list) and len(value) <= _MAX_ITEMS
-        if is_shown and not any(map(is_dataclass, value)):
-            return f"({', '.join(map(_short_value, value))})"
-        return f"<{len(value)}>"
-    return shorten(repr(value), 60)
+    shown = []
+    for each in fields(item):
+        value = getattr(item, each.name)
+        is_empty = isinstance(value, tuple | dict) and not value
+        is_usual = isinstance(value, str | int | float) and value == each.default
+        if not each.repr or value is None or is_empty or is_usual:
+            continue
+        text = repr(value)
+        if isinstance(value, float):
+            text = f"{value:.4g}"
+        elif isinstance(value, Collection) and not isinstance(value, str):
+            text = f"<{len(value)}>"
+        elif each.name != "setting":
+            text = shorten(text, 60)
+        shown.append(f"{each.name}={text}")
+    line = ", ".join(shown)
+    line = line if len(line) <= _MAX_REPR else f"{line[: _MAX_REPR - 3]}..."
+    return f"{type(item).__name__}({line})"
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

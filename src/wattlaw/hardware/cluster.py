@@ -27,17 +27,13 @@ class Described(Model):
     @model_validator(mode="after")
     def _every_number_has_a_source(self) -> Self:
         numbers = self.numbers()
-        missing = [key for key in numbers if key not in self.sources]
-        if missing:
-            raise ValueError(
-                f"sources: none for {', '.join(missing)}; allowed: one for each number"
-            )
-        unknown = sorted(set(self.sources) - set(numbers))
-        if unknown:
-            raise ValueError(
-                f"sources: no number is named {', '.join(unknown)[:100]}; "
-                f"allowed: {', '.join(numbers)}"
-            )
+        for fault, keys in (
+            ("none for", numbers.keys() - self.sources.keys()),
+            ("no number is named", self.sources.keys() - numbers.keys()),
+        ):
+            if keys:
+                wrong, allowed = ", ".join(sorted(keys))[:100], ", ".join(numbers)
+                raise ValueError(f"sources: {fault} {wrong}; allowed: one for each of {allowed}")
         return self
 
     def numbers(self) -> dict[str, Any]:

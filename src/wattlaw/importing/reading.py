@@ -64,7 +64,7 @@ class Source:
 
     def lines(self, *, only_complete: bool = False) -> Iterator[tuple[int, str]]:
         """Yield the lines that are not blank, with their numbers from 1. The text is UTF-8, or
-        UTF-16 or UTF-32 as its first bytes say. With ``only_complete`` a last line without an end
+        UTF-16 as its first bytes say. With ``only_complete`` a last line without an end
         is left out: its writer was killed. Raises ``BadInput`` if the file cannot be read, is no
         text in these encodings or has a very long line."""
         path, number = self.path, 0

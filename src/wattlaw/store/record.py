@@ -44,8 +44,6 @@ class DeviceReport(_Model):
 class MeterReport(_FiniteModel):
     period_s: float
     reads: int
-    missed: int  # readings that were skipped because the one before took too long
-    late_s: float  # mean delay of a reading
 
 
 class SamplerReport(_FiniteModel):

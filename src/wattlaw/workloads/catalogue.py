@@ -7,9 +7,8 @@ import os
 import shutil
 import sys
 from functools import cache
-from importlib.metadata import EntryPoint
 from pathlib import Path
-from typing import Any
+from pkgutil import resolve_name
 
 from pydantic import BaseModel, ValidationError
 
@@ -80,9 +79,6 @@ def missing_files(study: Study) -> list[str]:
         script = next((word for word in words[1:] if word.endswith(".py")), None)
         if script is not None and "{" not in script and not Path(script).is_file():
             sentences.append(f"{place}: the script {quote(script)} does not exist")
-        if spec.launch_with not in ("auto", "none") and shutil.which(spec.launch_with) is None:
-            place = f"workloads[{index}].launch_with"
-            sentences.append(f"{place}: {spec.launch_with} is not installed here")
     return sentences
 
 
@@ -118,7 +114,7 @@ def validated(spec: WorkloadSpec, place: str | None = None) -> BaseModel:
 
 def build(spec: WorkloadSpec) -> Workload:
     check_installed(spec)
-    workload: Workload = _imported(entry(spec.name).factory)(validated(spec))
+    workload: Workload = resolve_name(entry(spec.name).factory)(validated(spec))
     return workload
 
 
@@ -127,11 +123,7 @@ def make_data(name: str, folder: Path, size: int, seed: int) -> None:
     if function is None:
         raise BadInput(f"workloads make-data: {name} reads no files")
     check_installed(WorkloadSpec(name=name))
-    _imported(function)(folder, size, seed)
-
-
-def _imported(name: str) -> Any:
-    return EntryPoint("", name, "").load()
+    resolve_name(function)(folder, size, seed)
 
 
 def missing_packages(study: Study) -> list[str]:

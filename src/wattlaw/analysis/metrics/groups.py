@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Hashable, Iterator, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pandas as pd
@@ -33,22 +32,15 @@ JSON_COLUMNS = ("options", "train")
 
 
 def differing_options(texts: pd.Series) -> dict[str, str]:
-    """Return each JSON object of a column, cut down to the keys that differ; other texts stay."""
-    parsed: dict[str, dict[str, Any] | None] = {}
-    for text in texts.dropna().unique():
-        value = None
-        with suppress(TypeError, ValueError):
-            value = json.loads(text)
-        parsed[str(text)] = value if isinstance(value, dict) else None
-    objects = [value for value in parsed.values() if value is not None]
+    """Return each JSON object of a column, cut down to the keys that differ."""
+    parsed: dict[str, dict[str, Any]] = {text: json.loads(text) for text in texts.dropna().unique()}
+    first, *others = [*parsed.values()] or [{}]
     shared = {
-        name: value
-        for name, value in (objects[0].items() if objects else ())
-        if all(name in other and other[name] == value for other in objects)
+        name
+        for name, value in first.items()
+        if all(name in other and other[name] == value for other in others)
     }
     return {
-        text: text
-        if value is None
-        else json.dumps({name: setting for name, setting in value.items() if name not in shared})
-        for text, value in parsed.items()
+        text: json.dumps({name: value for name, value in own.items() if name not in shared})
+        for text, own in parsed.items()
     }

@@ -52,26 +52,23 @@ def step_time_so_far(
     windows: Sequence[Mapping[str, Any]], nodes: int
 ) -> tuple[float, float | None] | None:
     """Return the step time of an active run and its error; None before 10 s are measured."""
-    by_host: dict[str, list[Mapping[str, Any]]] = {}
-    for row in windows:
-        is_whole = row["steps"] and row["duration_s"] and not (row["warmup"] or row["interrupted"])
-        if is_whole and row["phase"] in ("train", "steps"):
-            by_host.setdefault(row["host"], []).append(row)
-    seconds = [sum(row["duration_s"] for row in rows) for rows in by_host.values()]
-    if len(by_host) < nodes or min(seconds) < _LEAST_S:
+    columns = ["host", "phase", "warmup", "interrupted", "steps", "duration_s", "step_time_cv"]
+    table = pd.DataFrame(windows, columns=columns)
+    is_whole = ~(table["warmup"].astype(bool) | table["interrupted"].astype(bool))
+    is_whole &= table["phase"].isin(["train", "steps"])
+    is_whole &= (table["steps"] > 0) & (table["duration_s"] > 0)
+    by_host = table[is_whole].groupby("host")
+    seconds = by_host["duration_s"].sum()
+    if len(seconds) < nodes or seconds.min() < _LEAST_S:
         return None
-    return max(map(_step_time, by_host.values()), key=lambda item: item[0])
-
-
-def _step_time(rows: Sequence[Mapping[str, Any]]) -> tuple[float, float | None]:
-    # Steps of a window may be alike, and differ from those of another: the larger error counts.
-    steps = sum(row["steps"] for row in rows)
-    mean_s = sum(row["duration_s"] for row in rows) / steps
+    times_s = seconds / by_host["steps"].sum()
+    mean_s, rows = float(times_s.max()), by_host.get_group(times_s.idxmax())
     if len(rows) < _LEAST_ACTIVE:
         return mean_s, None
-    between = within = 0.0
-    for row in rows:
-        relative = row["duration_s"] / row["steps"] / mean_s
-        between += row["steps"] / steps * (relative - 1) ** 2
-        within += row["steps"] * ((row["step_time_cv"] or 0.0) * relative) ** 2
-    return mean_s, sqrt(max(between / (len(rows) - 1), within / steps**2))
+    # Steps of a window may be alike, and differ from those of another: the larger error counts.
+    steps = rows["steps"].astype(float)
+    share, relative = steps / steps.sum(), rows["duration_s"] / steps / mean_s
+    between = (share * (relative - 1) ** 2).sum() / (len(rows) - 1)
+    cv = rows["step_time_cv"].astype(float).fillna(0.0)
+    within = (steps * (cv * relative) ** 2).sum() / steps.sum() ** 2
+    return mean_s, sqrt(max(between, within))

@@ -28,12 +28,11 @@ _BOARD: tuple[Kind, ...] = ("gpu", "cpu", "dram")
 
 def _power_meters() -> Iterator[tuple[Path, str | None, int]]:
     """Yield the folder of each meter, its channel if it has one, and the channel's socket."""
-    for chip in sysfs.hwmons(sysfs.root() / "class/hwmon"):
-        if chip.name != "power_meter":
+    for name, path in sysfs.hwmons(sysfs.root() / "class/hwmon"):
+        if name != "power_meter":
             continue
-        place = chip.path
-        if not (place / "power1_average").exists():  # older kernels: in the ACPI device
-            place = place / "device"
+        # Older kernels have it in the ACPI device.
+        place = path if (path / "power1_average").exists() else path / "device"
         if not sysfs.read_optional(place / "power1_is_battery"):
             match = _CHANNEL.fullmatch(sysfs.optional_text(place / "power1_oem_info") or "")
             yield (place, match[1], int(match[2])) if match else (place, None, 0)

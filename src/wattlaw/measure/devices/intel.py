@@ -8,7 +8,6 @@ parts of it (kernel documentation, ABI/testing/sysfs-driver-intel-i915-hwmon and
 
 import os
 import re
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +16,11 @@ from typing import Self
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices import sysfs
 from wattlaw.measure.devices.file_meter import FileMeter, FileSource, failed_device
-from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Sample, Target
+from wattlaw.measure.devices.meter import Accelerator, Device, Facts, Target
 from wattlaw.measure.devices.visible import job_entries
 
 _ID_PREFIX, _VENDOR = "intel-", "0x8086"
 _MIN_PERIOD_S = 0.05
-_LIMIT_PERIOD_S = 10.0
 _VISIBLE, _HIERARCHY = "ZE_AFFINITY_MASK", "ZE_FLAT_DEVICE_HIERARCHY"
 _ENTRY = re.compile(r"([0-9]{1,4})(?:\.([0-9]{1,4}))?")
 _MODELS = {
@@ -40,17 +38,10 @@ class IntelGpu:
     facts: Facts
     tiles: int
     energy: Path | None
-    limit: Path | None
     is_shared: bool = False  # other processes may use other tiles of it
 
-    @property
-    def limit_w(self) -> float | None:
-        """Return the power limit in watts; 0 if none is in force, None if it cannot be read."""
-        return None if self.limit is None else _watts(self.limit)
-
     def device(self) -> Device:
-        facts = {**self.facts, "power_limit_w": self.limit_w or None, "is_shared": self.is_shared}
-        return Device(self.id, "gpu", self.name, facts)
+        return Device(self.id, "gpu", self.name, {**self.facts, "is_shared": self.is_shared})
 
 
 def find_gpus() -> list[IntelGpu]:
@@ -61,35 +52,41 @@ def find_gpus() -> list[IntelGpu]:
 
 def _gpu(folder: Path) -> IntelGpu | None:
     chips = list(sysfs.hwmons(folder / "hwmon"))
-    chip = next((chip for chip in chips if chip.name in ("i915", "xe")), None)
+    driver, chip = next((chip for chip in chips if chip[0] in ("i915", "xe")), ("", None))
     if chip is None:
         return None
     model = (sysfs.optional_text(folder / "device") or "unknown").removeprefix("0x")
-    tiles = sum(chip.name.startswith("i915_gt") for chip in chips)
+    tiles = sum(name.startswith("i915_gt") for name, _ in chips)
     tiles = tiles or sum(path.name[4:].isdigit() for path in folder.glob("tile*")) or 1
     energy, limit = _sensor(chip, "energy", "input"), _sensor(chip, "power", "max")
     rated = None if limit is None else limit.with_name(limit.name.replace("max", "rated_max"))
-    is_package = energy is not None and chip.label(energy.name.removesuffix("_input")) == "pkg"
+    scope = "card with its memory"
+    if (
+        energy is not None
+        and sysfs.optional_text(chip / f"{energy.name.removesuffix('_input')}_label") == "pkg"
+    ):
+        scope = "package of the card"
     facts: Facts = {
-        "scope": "package of the card" if is_package else "card with its memory",
+        "scope": scope,
         "energy_counter": None if energy is None else "hwmon",
         "pci_id": f"8086:{model}",
-        "driver": chip.name,
+        "driver": driver,
         "tiles": float(tiles),
-        "max_power_limit_w": None if rated is None else _watts(rated),
+        "power_limit_w": _watts(limit) or None,  # 0: none is in force
+        "max_power_limit_w": _watts(rated),
     }
     name = _MODELS.get(model, f"Intel GPU {model}")
     address = folder.resolve().name
-    return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy, limit)
+    return IntelGpu(f"{_ID_PREFIX}{address}", name, facts, tiles, energy)
 
 
-def _sensor(chip: sysfs.Hwmon, kind: str, attribute: str) -> Path | None:
-    paths = (chip.path / f"{kind}{number}_{attribute}" for number in (1, 2))
+def _sensor(chip: Path, kind: str, attribute: str) -> Path | None:
+    paths = (chip / f"{kind}{number}_{attribute}" for number in (1, 2))
     return next((path for path in paths if path.exists()), None)
 
 
-def _watts(path: Path) -> float | None:
-    microwatts = sysfs.read_optional(path)
+def _watts(path: Path | None) -> float | None:
+    microwatts = None if path is None else sysfs.read_optional(path)
     return None if microwatts is None else microwatts * 1e-6
 
 
@@ -149,8 +146,6 @@ class IntelMeter(FileMeter):
         environment=_environment,
         order=2,
     )
-    _gpus: Mapping[str, IntelGpu]
-    _limits_s = -_LIMIT_PERIOD_S  # when the limits were read
 
     @classmethod
     def open(cls, target: Target) -> Self:
@@ -164,17 +159,4 @@ class IntelMeter(FileMeter):
             raise NotAvailable(f"{uncounted[0].name} has no energy counter (an old driver)")
         reason = "it has no energy counter (an old driver)"
         failed = [failed_device(device, reason) for device in uncounted]
-        meter = cls(sources, max(target.period_s, _MIN_PERIOD_S), failed=failed)
-        meter._gpus = {gpu.id: gpu for gpu in gpus}
-        return meter
-
-    def read(self, *, last: bool = False) -> list[Sample]:
-        samples = super().read(last=last)
-        now_s = time.monotonic()
-        if last or now_s - self._limits_s >= _LIMIT_PERIOD_S:
-            self._limits_s = now_s
-            samples = [
-                sample._replace(power_limit_w=self._gpus[sample.device].limit_w or None)
-                for sample in samples
-            ]
-        return samples
+        return cls(sources, max(target.period_s, _MIN_PERIOD_S), failed=failed)

@@ -6,7 +6,6 @@ microwatts, energy in microjoules, temperature in thousandths of a degree.
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 from wattlaw.common.errors import BadInput
@@ -70,23 +69,15 @@ def read_optional(path: Path) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class Hwmon:
-    path: Path
-    name: str
-
-    def label(self, sensor: str) -> str | None:
-        return optional_text(self.path / f"{sensor}_label")
-
-
-def hwmons(folder: Path) -> Iterator[Hwmon]:
-    """A chip whose name cannot be read is left out. Drivers that use an old call of the kernel,
-    such as ``acpi_power_meter``, have the name and the sensors in the chip's ``device``."""
+def hwmons(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield name and folder of each chip; one whose name cannot be read is left out. Drivers that
+    use an old call of the kernel, such as ``acpi_power_meter``, have the name and the sensors in
+    the chip's ``device``."""
     paths = [path for path in folder.glob("hwmon*") if path.name[len("hwmon") :].isdigit()]
     for path in sorted(paths, key=lambda path: int(path.name[len("hwmon") :])):
         for place in (path, path / "device"):
             if (name := optional_text(place / "name")) is not None:
-                yield Hwmon(place, name)
+                yield name, place
                 break
 
 

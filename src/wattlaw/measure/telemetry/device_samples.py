@@ -20,8 +20,6 @@ from wattlaw.measure.telemetry.device_energy import (
 )
 from wattlaw.measure.telemetry.plausibility import BUSY_UTIL, Bounds, clock_setbacks, stuck_power
 
-__all__ = ["POWER_SOURCES", "DeviceFacts", "DeviceSamples"]
-
 #: For each kind of device, only the best kind of source of a host counts.
 POWER_SOURCES = ("measured", "simulated", "estimated")
 #: Sources of power that the device averages.

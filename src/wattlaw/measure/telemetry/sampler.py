@@ -123,8 +123,8 @@ class MeterPoller:
         self._open_meter = open_meter
         self._meter: Meter | None = None
         self._problem: str | None = None
-        self._late_s = self._first_s = 0.0
-        self._reads = self._missed = 0
+        self._first_s = 0.0
+        self._reads = 0
 
     def open(self) -> None:
         self.waiting_since_s = time.monotonic()
@@ -151,8 +151,7 @@ class MeterPoller:
             self._first_s = self.next_s = self.due_s = first_s
 
     def read(self, now_s: float, *, last: bool = False) -> list[Sample]:
-        due_s = self.next_s
-        if self._meter is None or due_s == math.inf:
+        if self._meter is None or self.next_s == math.inf:
             return []
         self.waiting_since_s = now_s
         try:
@@ -164,14 +163,12 @@ class MeterPoller:
             self.waiting_since_s = None
         if self.next_s == math.inf:  # its reading was stopped meanwhile
             return []
-        self._late_s += max(0.0, now_s - due_s)
         self._reads += 1
         period_s = self._meter.period_s
         early_s = _EARLY_SHARE * period_s
         periods = (time.monotonic() - self._first_s + early_s) // period_s + 1
         self.next_s = self._first_s + periods * period_s
         self.due_s = self.next_s - early_s
-        self._missed += max(0, round((self.next_s - due_s) / period_s) - 1)
         return samples
 
     def close(self) -> None:
@@ -197,12 +194,8 @@ class MeterPoller:
         return [*problems, self._problem] if self._problem else list(problems)
 
     def report(self) -> MeterReport:
-        return MeterReport(
-            period_s=self._meter.period_s if self._meter is not None else 0.0,
-            reads=self._reads,
-            missed=self._missed,
-            late_s=self._late_s / self._reads if self._reads else 0.0,
-        )
+        period_s = self._meter.period_s if self._meter is not None else 0.0
+        return MeterReport(period_s=period_s, reads=self._reads)
 
 
 class Sampler:

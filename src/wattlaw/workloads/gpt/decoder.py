@@ -28,7 +28,6 @@ _ROTARY_BASE = 500_000.0
 _BETAS, _DECAY = (0.9, 0.95), 0.1
 #: Positions of a sample's numbers in the generator; those of evaluation samples come later.
 _EVALUATION_FROM = 2**40
-_STRIDES = 8
 
 Plan = dict[str, ParallelStyle]
 

@@ -64,8 +64,8 @@ class AmdGpu:
 
     @property
     def hwmon(self) -> Path | None:
-        names = (chip.path for chip in sysfs.hwmons(self.folder / "hwmon") if chip.name == "amdgpu")
-        return next(names, None)
+        chips = sysfs.hwmons(self.folder / "hwmon")
+        return next((path for name, path in chips if name == "amdgpu"), None)
 
     @property
     def contains(self) -> tuple[Kind, ...]:
