@@ -207,7 +207,7 @@ class StoreReports(StoreTables):
             The number of nodes of a training, 1 by default where all runs were on one. Counts that
             did not run are predicted.
         workload
-            The workload. It is not needed if the stores have a single one.
+            The workload. By default that of the stores' study, else the only one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
         steps, samples, tokens
@@ -235,8 +235,9 @@ class StoreReports(StoreTables):
         from wattlaw.report.proposal_pages import write_proposal
 
         check_names(self.proposal, asked)
-        findings = self._findings(asked, energy_scope=checked_scope(energy_scope) or OUTERMOST)
         name = self._workload(workload)
+        scope = checked_scope(energy_scope) or OUTERMOST
+        findings = self._findings(asked, energy_scope=scope, asked_workloads=(name,))
         most = findings.runs.loc[findings.runs["workload"] == name, "nodes"].max()
         if nodes is None and most > 1:
             raise BadInput(
@@ -307,7 +308,8 @@ class StoreReports(StoreTables):
         from wattlaw.store.statistics import read_telemetry
 
         options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
-        options |= {"footprint": read_question(prices or {}).footprint}
+        options["footprint"] = read_question(prices or {}).footprint
+        options.setdefault("asked_workloads", self.asked_workloads)
         runs, epochs = self._tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

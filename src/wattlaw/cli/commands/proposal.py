@@ -37,7 +37,9 @@ def proposal(
     **asked: Any,
 ) -> int:
     """Write scaling and campaign for a compute-time proposal."""
-    written = results.open(*stores, strict=strict).proposal(
+    opened = results.open(*stores, strict=strict)
+    opts.note_other_workloads(opened, workload)
+    written = opened.proposal(
         output, nodes=nodes, workload=workload, runs=runs, epochs=epochs, steps=steps,
         samples=samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
         energy_scope=energy_scope, **asked,
