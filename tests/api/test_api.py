@@ -178,7 +178,7 @@ def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured)
         with pytest.raises(BadInput, match=r"workload.*dimenet, resnet50.*--workload"):
             ask()
     assert measured.advise("dimenet").workload == "dimenet"
-    with pytest.raises(Refused, match="no done runs of workload 'vgg16'.*resnet50.*--workload"):
+    with pytest.raises(Refused, match=r"no done runs of workload 'vgg16'.*resnet50.*--workload"):
         results.advise("vgg16")
 
 
@@ -229,7 +229,7 @@ def test_a_study_whose_runs_all_failed_is_not_answered_by_another_workload(
     )
     store.keep_study(runs["study"][is_studied].iloc[0], "name: x")
     for ask in (wattlaw.open(tmp_path).advise, wattlaw.open(tmp_path).predict):
-        with pytest.raises(Refused, match="'digits-cnn'.*runs of: command; .*--workload"):
+        with pytest.raises(Refused, match=r"'digits-cnn'.*runs of: command; .*--workload"):
             ask()
 
 

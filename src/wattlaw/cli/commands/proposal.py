@@ -15,7 +15,7 @@ from wattlaw.study.question import PRICES
 def proposal(
     stores: opts.StoreArguments,
     nodes: Annotated[
-        int | None, option("N", "Nodes of a training. Default: 1 if all runs were on one.")
+        int | None, option("N", "Nodes of a training. Default: those of the advice.")
     ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write: .html or .md.")

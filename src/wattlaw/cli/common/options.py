@@ -34,7 +34,8 @@ StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Results fo
 StoreArguments = Annotated[list[Path], typer.Argument(metavar="STORE", help="Results folders.")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="Study file.")]
 WorkloadOption = Annotated[
-    str | None, option("W", "Workload. Default: that of the study, or the only one.", "--workload", "-w")
+    str | None,
+    option("W", "Workload. Default: that of the study, or the only one.", "--workload", "-w"),
 ]
 BaselineOption = Annotated[
     str | None,
