@@ -205,7 +205,8 @@ class StoreReports(StoreTables):
             The page; Markdown where its name ends in ``.md``.
         nodes
             The number of nodes of a training, by default those of the recommended setting. On other
-            nodes, its batch and limits are planned, where runs have them. Counts that did not run are predicted.
+            nodes, its batch and limits are planned, where runs have them. Counts that did not run
+            are predicted.
         workload
             The workload. By default that of the stores' study, else the only one.
         runs, epochs
