@@ -96,6 +96,15 @@ def test_a_second_run_has_nothing_to_do_and_progress_gets_lines(folder, tmp_path
     assert again.to_frame()["done"].tolist() == [18]
 
 
+def test_a_run_that_ends_names_the_command_that_answers(folder, capsys):
+    assert main(["run", str(folder / "study.yaml"), "--store", str(folder / "results")]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    name, _, command = line.partition(": ")
+    assert name == "Next"
+    assert main(command.split()[1:]) == 0
+    assert "Run resnet50 on" in capsys.readouterr().out
+
+
 def test_a_script_without_a_main_guard_runs_a_simulated_study(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(
