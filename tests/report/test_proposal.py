@@ -79,6 +79,17 @@ def test_the_recommended_setting_is_planned_and_on_other_nodes_its_batch_and_lim
     assert best.label in text(far, "lead")
 
 
+def test_fewer_workers_than_a_node_has_are_planned_where_they_are_recommended():
+    runs, epochs = study(counts=(1, 2), source="none", beta=-0.5)  # two are slower than one
+    made = analyse(runs, epochs)
+    best = made.advice[0].recommended
+    plan = propose(made, WORKLOAD, Campaign(1))
+    assert (best.gpus, plan.planned.setting.gpus, plan.nodes) == (1, 1, 1)
+    assert [point.setting.gpus for point in plan.points] == [1, 2]  # both ran
+    assert plan.planned.efficiency.mean == 1
+    assert plan.points[1].efficiency.mean < 1
+
+
 def test_efficiency_is_relative_to_the_smallest_count_that_ran_at_the_batch():
     runs, epochs = study(counts=(1, 2, 4))
     kept = runs[(runs["gpus"] > 1) | (runs["global_batch"] == 128)]

@@ -168,6 +168,10 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     if best is not None and nodes == (best.setting.nodes or 1):
         gpus, is_advised = best.gpus, True
     series = _settings(job, nodes, gpus, None if best is None else best.setting, layout)
+    if best is not None and is_advised:  # on the GPUs of each node that it has
+        on = {name: getattr(best.setting, name) for name in ("nodes", "gpus_per_node")}
+        series = {kind: [replace(item, **on) if item.gpus == gpus else item for item in settings]
+                  for kind, settings in series.items()}  # fmt: skip
     planned = max((item for item in next(iter(series.values())) if item.gpus <= gpus),
                   key=attrgetter("gpus"))  # fmt: skip
     if layout and planned.gpus < gpus:
@@ -245,7 +249,7 @@ def _settings(
     or ``gpus``.
     """
     node_gpus = job.node_gpus or 1
-    counts = {item.gpus for item in job.settings if item.gpus < nodes * node_gpus} | {gpus}
+    counts = {item.gpus for item in job.settings if item.gpus <= nodes * node_gpus} | {gpus}
     counts |= {node_gpus * 2**k for k in range(nodes.bit_length()) if 2**k < nodes}
     measured = job.settings
     if chosen is not None:
