@@ -19,6 +19,7 @@ from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
 from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
+from wattlaw.common.text import join_names
 from wattlaw.report.rendering import environment
 from wattlaw.report.sections import Answer
 from wattlaw.report.tables import Table
@@ -91,6 +92,7 @@ class Reading:
     advice: tuple[Advice, ...] = ()
     refusals: tuple[tuple[str, str], ...] = ()  # workload, reason
     used: dict[str, dict[str, float]] = field(default_factory=dict)  # by run id and name
+    others: tuple[str, ...] = ()  # workloads that are shown where they are chosen only
     problem: str = ""
     read_at: datetime = field(default_factory=now)
 
@@ -183,10 +185,16 @@ def _answer(reading: Reading | None, chosen: view.Chosen) -> list[Answer | Table
     if reading is None or reading.problem:
         return []
     workload = dict(chosen.values).get("workload")
-    advice = [each for each in reading.advice if workload in (None, each.workload)]
-    refusals = [each for each in reading.refusals if workload in (None, each[0])]
+    others = reading.others if workload is None else ()
+    shown = {each.workload for each in reading.advice} | {name for name, _ in reading.refusals}
+    shown = shown.difference(others) if workload is None else {workload}
+    advice = [each for each in reading.advice if each.workload in shown]
+    refusals = [each for each in reading.refusals if each[0] in shown]
     table = verdict.table(advice) if len(advice) > 1 else None
-    return [*verdict.answers(advice, refusals), *([table] if table else [])]
+    blocks = [*verdict.answers(advice, refusals), *([table] if table else [])]
+    if others:
+        blocks.append(f"Also in the store: {join_names(others)}; choose it in the filter.")
+    return blocks
 
 
 def _used(found: Sequence[view.Total], reading: Reading | None) -> list[_Used]:
@@ -218,7 +226,7 @@ def read_results(paths: Sequence[Path]) -> Reading:
         results = open_results(*paths)
         advice, refusals = results.advice_on_each()
         used = _used_by_run(results.runs, results.epochs)
-        return Reading(advice, refusals, used, read_at=read_at)
+        return Reading(advice, refusals, used, results.other_workloads, read_at=read_at)
     except Exception as error:  # the page says so, and the next reading may succeed
         return Reading(problem=f"the results cannot be read: {one_line(error)}")
 

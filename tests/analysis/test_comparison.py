@@ -213,6 +213,18 @@ def test_simulated_runs_do_not_mix_with_measured_runs_of_a_side():
     assert "origins-excluded" in codes(comparison)
 
 
+def test_runs_that_are_on_both_sides_are_said_to_be_the_same():
+    def texts(a: pd.DataFrame, b: pd.DataFrame) -> list[str]:
+        return [str(each) for each in compare(a, b).warnings if each.code == "same-runs"]
+
+    a, others = metrics(A), metrics(B, prefix="b")
+    (text,) = texts(a, a)
+    assert f"A and B are the same {len(a)} runs" in text
+    (text,) = texts(a, pd.concat([a, others]))
+    assert f"{len(a)} runs" in text and "nothing to compare" not in text
+    assert texts(a, metrics(B)) == []  # a study that ran again, under the same ids
+
+
 def test_energies_of_different_devices_are_not_compared():
     comparison = compare(metrics(A, part="gpu"), metrics(B, part="cpu"))
     assert {*comparison.pooled} == {"time", "gpu_hours", "metric"}

@@ -24,6 +24,7 @@ from made_stores import write_store
 from made_studies import MIT, mit
 from made_tables import study
 from wattlaw.api.store_reports import EXPORTS
+from wattlaw.cli.main import main
 from wattlaw.common import progress
 from wattlaw.common.errors import BadInput, Refused, WattlawError
 from wattlaw.report.topics import advice_text as text
@@ -93,6 +94,15 @@ def test_a_second_run_has_nothing_to_do_and_progress_gets_lines(folder, tmp_path
     assert (again.done, len(lines)) == (18, 18)
     assert again.results.workloads == ("resnet50",)
     assert again.to_frame()["done"].tolist() == [18]
+
+
+def test_a_run_that_ends_names_the_command_that_answers(folder, capsys):
+    assert main(["run", str(folder / "study.yaml"), "--store", str(folder / "results")]) == 0
+    line = capsys.readouterr().out.splitlines()[-1]
+    name, _, command = line.partition(": ")
+    assert name == "Next"
+    assert main(command.split()[1:]) == 0
+    assert "Run resnet50 on" in capsys.readouterr().out
 
 
 def test_a_script_without_a_main_guard_runs_a_simulated_study(tmp_path):
@@ -173,11 +183,63 @@ def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured)
     advice = results.advise(deadline="20h", max_slowdown=0.05)
     assert advice == results.advise("resnet50", deadline=timedelta(hours=20), max_slowdown="5%")
     assert advice.simulated
-    with pytest.raises(BadInput, match=r"workload is required; allowed: .*dimenet.*resnet50"):
-        measured.advise()
+    for ask in (measured.advise, measured.predict, measured.proposal):
+        with pytest.raises(BadInput, match=r"workload.*dimenet, resnet50.*--workload"):
+            ask()
     assert measured.advise("dimenet").workload == "dimenet"
-    with pytest.raises(Refused, match="no done runs of workload 'vgg16'"):
+    with pytest.raises(Refused, match=r"no done runs of workload 'vgg16'.*resnet50.*--workload"):
         results.advise("vgg16")
+
+
+@pytest.fixture(scope="module")
+def with_a_command(tmp_path_factory):
+    """Give the path of a store with a study, and with runs of a command that is in no study."""
+    runs, epochs = study()
+    ids = {run_id: f"c{run_id[1:]}" for run_id in runs["run_id"]}
+    others = runs.replace({"run_id": ids}).assign(workload="command", study="command")
+    path = tmp_path_factory.mktemp("with_a_command") / "store"
+    tables = pd.concat([runs, others]), pd.concat([epochs, epochs.replace({"run_id": ids})])
+    store = write_store(path, *tables)
+    for name in runs["study"].unique():
+        store.keep_study(name, "name: x")
+    return path
+
+
+def test_the_workload_of_the_study_is_answered_for_where_others_were_measured(
+    with_a_command, tmp_path, capsys
+):
+    opened = wattlaw.open(with_a_command)
+    assert opened.workloads == ("command", "digits-cnn")
+    assert (opened.asked_workloads, opened.other_workloads) == (("digits-cnn",), ("command",))
+    assert opened.advise() == opened.advise("digits-cnn")
+    assert opened.advise("command").workload == "command"
+    assert [advice.workload for advice in opened._findings().advice] == ["digits-cnn"]
+    page = tmp_path / "page.html"
+    for command in ("advise", "predict", "proposal", "report"):
+        files = ["-o", str(page)] if command in ("proposal", "report") else []
+        assert main([command, str(with_a_command), *files]) == 0, command
+        told = capsys.readouterr()
+        assert all(word in told.err for word in ("digits-cnn", "command", "--workload")), command
+        assert told.err.count("\n") == 1
+        if command != "report":
+            assert main([command, str(with_a_command), *files, "-w", "command"]) == 0, command
+            assert "--workload" not in capsys.readouterr().err
+    text = page.read_text(encoding="utf-8")
+    assert "advise STORE --workload NAME" in text
+
+
+def test_a_study_whose_runs_all_failed_is_not_answered_by_another_workload(
+    with_a_command, tmp_path
+):
+    runs, epochs = (wattlaw.open(with_a_command).table(name) for name in ("runs", "epochs"))
+    is_studied = runs["workload"] != "command"
+    store = write_store(
+        tmp_path, runs.assign(status=runs["status"].mask(is_studied, "failed")), epochs
+    )
+    store.keep_study(runs["study"][is_studied].iloc[0], "name: x")
+    for ask in (wattlaw.open(tmp_path).advise, wattlaw.open(tmp_path).predict):
+        with pytest.raises(Refused, match=r"'digits-cnn'.*runs of: command; .*--workload"):
+            ask()
 
 
 def test_advice_is_a_table_a_text_and_json(measured):

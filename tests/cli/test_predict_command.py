@@ -91,11 +91,15 @@ def test_a_script_on_one_worker_is_predicted_there_with_what_is_recommended(tmp_
     assert {32, 64, 128, opened.advise().recommended.global_batch} == batches
     shown = table(opened.predict())
     assert "workers" in shown.headings and not {"GPUs", "W per GPU"} & {*shown.headings}
-    assert [row.setting.gpus for row in opened.predict(gpus=[2]).rows] == [2]
+    assert "one-worker" not in {each.code for each in opened.predict().warnings}
+    two = opened.predict(gpus=[2])
+    assert [row.setting.gpus for row in two.rows] == [2]
+    assert two.warnings[0].code == "one-worker"  # the first that is said
     # With several counts, the usual batch has rows, and the recommended setting one of its own.
     several = wattlaw.open(write_store(tmp_path / "several", *study((1, 2))).path)
     best = several.advise(minimize="time", any_batch=True).recommended
     assert {row.setting.gpus for row in several.predict().rows} == {1, 2, 4, 8}
+    assert "one-worker" not in {each.code for each in several.predict(gpus=[2]).warnings}
     assert best.global_batch == 128
 
 

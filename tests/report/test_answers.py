@@ -295,6 +295,25 @@ def test_the_mean_of_many_devices_is_of_one_origin():
     assert [device.last("power_w") for device in devices] == [10.0] * 4 + [100.0] * 6
 
 
+def test_the_dashboard_shows_a_workload_that_is_in_no_study_where_it_is_chosen(tmp_path):
+    runs, epochs = tables_of(
+        runs_of({"gpus": 1, "global_batch": 64, "local_batch": 64}, near(100.0))
+    )
+    ids = {run_id: f"c{run_id[1:]}" for run_id in runs["run_id"]}
+    others = runs.replace({"run_id": ids}).assign(workload="command", study="command")
+    tables = pd.concat([runs, others]), pd.concat([epochs, epochs.replace({"run_id": ids})])
+    store = write_store(tmp_path / "store", *tables)
+    store.keep_study(runs["study"].iloc[0], "name: x")
+    pages = Pages((store.path,))
+    pages._reading._value = read_results([store.path])
+    default, chosen = (
+        pages.overview(Chosen(values))["answer"] for values in ((), (("workload", "command"),))
+    )
+    assert "Run digits-cnn on" in default and "Run command on" not in default
+    assert "Also in the store: command" in default
+    assert "Run command on" in chosen and "digits-cnn" not in chosen
+
+
 def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
     parts = [
         runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 from functools import cache
 
+import pandas as pd
 import pytest
 
 from made_stores import write_store
@@ -11,10 +12,11 @@ from made_studies import kit
 from made_tables import study
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.planned_campaign import Campaign, Proposal, Scaling, propose
+from wattlaw.api import results
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import work_text
-from wattlaw.report.proposal_pages import as_markdown, campaign_table, scaling_table
+from wattlaw.report.proposal_pages import as_markdown, campaign_table, scaling_table, text
 from wattlaw.report.tables import Table
 
 WORKLOAD = "digits-cnn"
@@ -52,6 +54,55 @@ def test_counts_that_ran_are_means_of_runs_and_others_are_predictions():
         assert energy_j.mean == pytest.approx(row["energy_j"] * epochs)
         assert energy_j.low < energy_j.mean < energy_j.high
     assert by_count[32].time_s.low < by_count[32].time_s.mean < by_count[32].time_s.high
+
+
+def test_the_recommended_setting_is_planned_and_on_other_nodes_its_batch_and_limits():
+    runs, epochs = study(counts=(1, 2, 4))
+    # Most runs have no limit; those with one need half the energy, at the same time.
+    capped = runs[runs["global_batch"] == 32]
+    ids = {run_id: f"c{run_id[1:]}" for run_id in capped["run_id"]}
+    own = epochs[epochs["run_id"].isin(ids)].replace({"run_id": ids})
+    own = own.assign(cpu_energy_j=own["cpu_energy_j"] / 2)
+    capped = capped.replace({"run_id": ids}).assign(power_limit_w=150.0)
+    made = analyse(pd.concat([runs, capped]), pd.concat([epochs, own]))
+    [advice] = made.advice
+    best = advice.recommended
+    assert best.setting.power_limit_w == 150.0
+    plan = propose(made, WORKLOAD, Campaign())
+    assert best.is_at(plan.planned.setting)
+    assert plan.planned.time_s.mean == pytest.approx(best.train_time_s.mean)
+    assert best.label not in text(plan, "lead")
+    far = propose(made, WORKLOAD, Campaign(2))
+    assert far.nodes == 2 and far.planned.setting.gpus == 8
+    for setting in (point.setting for scaling in far.scalings for point in scaling.points):
+        assert setting.power_limit_w == 150.0
+    assert best.label in text(far, "lead")
+
+
+def test_fewer_workers_than_a_node_has_are_planned_where_they_are_recommended():
+    runs, epochs = study(counts=(1, 2), source="none", beta=-0.5)  # two are slower than one
+    made = analyse(runs, epochs)
+    best = made.advice[0].recommended
+    plan = propose(made, WORKLOAD, Campaign(1))
+    assert (best.gpus, plan.planned.setting.gpus, plan.nodes) == (1, 1, 1)
+    assert [point.setting.gpus for point in plan.points] == [1, 2]  # both ran
+    assert plan.planned.efficiency.mean == 1
+    assert plan.points[1].efficiency.mean < 1
+
+
+def test_efficiency_is_relative_to_the_smallest_count_that_ran_at_the_batch():
+    runs, epochs = study(counts=(1, 2, 4))
+    kept = runs[(runs["gpus"] > 1) | (runs["global_batch"] == 128)]
+    slow = kept.loc[kept["gpus"] == 1, "run_id"]  # one worker ran at a batch of its own, badly
+    epochs.loc[epochs["run_id"].isin(slow), "duration_s"] *= 3
+    plan = propose(analyse(kept, epochs), WORKLOAD, Campaign(1))
+    assert plan.planned.setting.global_batch != 128
+    for scaling in plan.scalings:
+        base = scaling.base
+        assert base.runs and base.efficiency.mean == 1
+        assert base.setting.gpus == min(point.setting.gpus for point in scaling.points)
+        assert scaling.curve[0].efficiency.mean == 1
+        assert f"{base.setting.gpus} workers (measured)" in text(plan, "scaling_note")
 
 
 def test_the_quality_at_the_planned_batch_is_what_runs_show():
@@ -139,7 +190,7 @@ def test_a_table_in_markdown_has_no_text_that_is_interpreted():
     assert note == "note"
 
 
-def test_the_command_writes_a_page_or_markdown_and_names_what_is_missing(tmp_path, capsys):
+def test_the_command_writes_a_page_or_markdown_of_what_is_recommended(tmp_path):
     runs, epochs = study(counts=(1, 2, 4))
     write_store(tmp_path / "store", runs, epochs)
     command = ["proposal", str(tmp_path / "store")]
@@ -149,13 +200,20 @@ def test_the_command_writes_a_page_or_markdown_and_names_what_is_missing(tmp_pat
     assert page.count("<figure") == 1
     assert "<script" not in page
     assert main([*command, "--nodes", "2", "--rule", "1.5", "-o", str(tmp_path / "a.md")]) == 0
-    text = (tmp_path / "a.md").read_text(encoding="utf-8")
-    assert len(re.findall(r"^\| :?-", text, re.M)) == 2
-    (picture,) = re.findall(r"\]\((\S+)\)", text)
+    written = (tmp_path / "a.md").read_text(encoding="utf-8")
+    assert len(re.findall(r"^\| :?-", written, re.M)) == 2
+    (picture,) = re.findall(r"\]\((\S+)\)", written)
     assert (tmp_path / picture).read_bytes().startswith(b"\x89PNG")
     assert main([*command, "-o", str(tmp_path / "b.md")]) == 0  # all runs were on one node
     assert " on 1 node" in (tmp_path / "b.md").read_text(encoding="utf-8")
-    write_store(tmp_path / "several", runs.assign(nodes=runs["gpus"]), epochs)
-    command[1] = str(tmp_path / "several")
-    assert main(command) == 2
-    assert "--nodes" in capsys.readouterr().err
+    store = write_store(tmp_path / "several", runs.assign(nodes=runs["gpus"]), epochs)
+    nodes = results.open(store.path).advise().recommended.setting.nodes
+    assert main(["proposal", str(store.path), "-o", str(tmp_path / "b.md")]) == 0
+    assert f" on {nodes} nodes" in (tmp_path / "b.md").read_text(encoding="utf-8")
+
+
+def test_without_a_recommendation_the_nodes_must_be_named():
+    several = replace(findings(), asked_workloads=())
+    assert not several.advice
+    with pytest.raises(BadInput, match="--nodes"):
+        propose(several, WORKLOAD, Campaign())

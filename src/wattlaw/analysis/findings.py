@@ -30,6 +30,7 @@ from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST
+from wattlaw.common.text import join_names
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import group_label, setting_label
 from wattlaw.study.not_as_declared import UNCOOPERATIVE, uncooperative_text
@@ -73,6 +74,7 @@ class Findings:
     #: By workload, with the decision that answers it; of others, nothing is asked.
     questions: Mapping[str, tuple[Question, Decision | None]] = field(default_factory=dict)
     store: str = "STORE"  # the name of the runs' folder in commands
+    asked_workloads: tuple[str, ...] | None = None  # that have advice; None: all
 
     @property
     def has_quality(self) -> bool:
@@ -135,7 +137,9 @@ class Findings:
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
         tables = self.runs, self.epochs, self.stored
-        return advise_each(*tables, self.questions, self.footprint, self.store)
+        return advise_each(
+            *tables, self.questions, self.footprint, self.asked_workloads, self.store
+        )
 
 
 def advise_each(
@@ -144,15 +148,19 @@ def advise_each(
     stored: pd.DataFrame,
     questions: Mapping[str, tuple[Question, Decision | None]],
     footprint: Footprint | None = None,
+    workloads: Sequence[str] | None = None,
     store: str = "STORE",
 ) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
     """Return the advice on each workload, and those that have none with the reason.
 
-    The tables and ``questions`` are those of ``Findings``.
+    The tables and ``questions`` are those of ``Findings``. ``workloads`` have advice, by default
+    all; others are named in one reason.
     """
     advice, refused = [], []
     nothing = Question(footprint=footprint), None
-    for workload in sorted(runs["workload"].dropna().unique()):
+    done = sorted(map(str, runs["workload"].dropna().unique()))
+    asked = done if workloads is None else workloads
+    for workload in asked:
         question, decision = questions.get(workload, nothing)
         try:
             advice.append(
@@ -162,6 +170,9 @@ def advise_each(
             )
         except Refused as refusal:
             refused.append((str(workload), str(refusal)))
+    if others := [name for name in done if name not in asked]:
+        text = "it is of no study in the store; wattlaw advise STORE --workload NAME answers for it"
+        refused.append((join_names(others), text))
     return tuple(advice), tuple(refused)
 
 
@@ -177,6 +188,7 @@ def analyse(
     decisions: Sequence[Decision] = (),
     questions: Mapping[str, tuple[Question, Decision | None]] | None = None,
     energy_scope: str = OUTERMOST,
+    asked_workloads: tuple[str, ...] | None = None,
     store: str = "STORE",
 ) -> Findings:
     """Return all findings of the tables.
@@ -186,6 +198,7 @@ def analyse(
     of ``speedup.speedups`` and ``to_target.analyse_targets``.
     ``decisions`` has the last one of each store that has one, ``questions`` what each workload's
     advice answers, with its decision; ``energy_scope`` is that of ``metrics.run_metrics``.
+    ``asked_workloads`` is that of ``Findings``.
     """
     table = run_metrics(runs, epochs, energy_scope)
     table = with_slow_nodes(with_sampled_utilisation(table, statistics))
@@ -223,6 +236,7 @@ def analyse(
         decisions=tuple(decisions),
         questions=questions or {},
         store=store,
+        asked_workloads=asked_workloads,
     )
 
 

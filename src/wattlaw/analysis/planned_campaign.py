@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -34,11 +35,11 @@ _KINDS = {"global_batch": "strong", "local_batch": "weak"}
 class Campaign:
     """What is planned: trainings on so many nodes, each of one of ``BUDGETS`` (none: as the runs).
 
-    Steps are of the global batch that is planned. ``rule`` is the least speedup per doubling of
-    GPUs that a centre asks for.
+    Without ``nodes``, it is the recommended setting. Steps are of the global batch that is planned.
+    ``rule`` is the least speedup per doubling of GPUs that a centre asks for.
     """
 
-    nodes: int
+    nodes: int | None = None
     runs: int = 1
     epochs: int | None = None
     steps: float | None = None
@@ -62,7 +63,7 @@ class Campaign:
 class Point:
     """A GPU count with time and energy of a training, from runs or predicted.
 
-    ``efficiency`` is parallel efficiency relative to the smallest count that ran, ``doubling`` the
+    ``efficiency`` is parallel efficiency relative to the base of the scaling, ``doubling`` the
     speedup per doubling of GPUs, from the largest count of at most half of them.
     """
 
@@ -83,7 +84,8 @@ class Point:
 class Scaling:
     """Times of a training by GPU count, at a constant global batch (strong) or local batch (weak).
 
-    ``curve`` has the prediction at the counts of all ``points``, those that ran too.
+    The first point is the base of speedup and efficiency: the smallest count that ran, unless a
+    smaller one is planned. ``curve`` has the prediction at the counts of all ``points``.
     """
 
     kind: str  # strong | weak
@@ -92,7 +94,7 @@ class Scaling:
 
     @property
     def base(self) -> Point:
-        return next(point for point in self.points if point.runs)
+        return self.points[0]
 
     @property
     def misfit(self) -> float:
@@ -104,7 +106,7 @@ class Scaling:
     def keeps(self, rule: float) -> Point:
         """Return the largest count up to which each doubling has at least this speedup."""
         last = self.base
-        for point in self.points[self.points.index(last) + 1 :]:
+        for point in self.points[1:]:
             if point.doubling is not None and point.doubling.mean < rule:
                 break
             last = point if point.doubling is not None else last
@@ -121,6 +123,8 @@ class Proposal:
     findings: Findings
     job: Job
     campaign: Campaign
+    nodes: int
+    planned: Point
     scalings: tuple[Scaling, ...]
     training: str  # its length, such as ``90 epochs``
     quality: str  # what is known of it at the global batch that is planned
@@ -129,37 +133,53 @@ class Proposal:
     def points(self) -> tuple[Point, ...]:
         return self.scalings[0].points
 
-    @property
-    def planned(self) -> Point:
-        return self.points[-1]
-
 
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
-    Of several kinds of hardware, the one with the most runs counts. Batch and limits are those of
-    most runs, and of several layouts the recommended one is planned; the other kind of scaling is
-    added where at least two counts ran. ``Refused`` if no run is done or can be predicted, or the
-    time of a training is not known; ``BadInput`` if the runs do not name their nodes.
+    What is planned is the recommended setting; on other nodes, its layout, limits and batch, as far
+    as runs on no more have them, and without a recommendation those of most runs. The other kind of
+    scaling is added where at least two counts ran. ``Refused`` if no run is done or can be
+    predicted, no run has that batch, or the time of a training is not known; ``BadInput`` if the
+    runs do not name their nodes, or use several and nothing is recommended.
     """
-    job = max(jobs_of(findings.runs, workload), key=lambda item: len(item.observations))
+    jobs = sorted(jobs_of(findings.runs, workload), key=lambda item: -len(item.observations))
+    advised = (item.recommended for item in findings.advice if item.workload == workload)
+    best = next(filter(None, advised), None)
+    job = next((item for item in jobs if best and item.hardware == best.hardware), jobs[0])
     if job.node_gpus is None:
         raise BadInput(
             f"nodes: the runs of {workload} do not name their nodes; import them with a column "
             "for nodes"
         )
     comparable = comparable_runs(findings.runs, workload)
-    advised = (item.recommended for item in findings.advice if item.workload == workload)
-    best = next(filter(None, advised), None)
+    most = max(item.nodes or 1 for item in job.settings)
+    nodes = campaign.nodes or (most if best is None else best.setting.nodes or 1)
+    if campaign.nodes is None and best is None and most > 1:
+        raise BadInput(
+            f"nodes: not given, and runs of {workload} used up to {most}; name those of a "
+            "training: --nodes N"
+        )
+    chosen = job.fastest if best is None else best.setting
     layout: dict[str, list[Any]] = {}
     if len({layout_of(item) for item in job.settings}) > 1:
-        chosen = job.fastest if best is None else best.setting
         layout = {name: [getattr(chosen, name)] for name in LAYOUT_NAMES}
-    series = _settings(job, campaign.nodes, layout)
-    planned = next(iter(series.values()))[-1]
-    if layout and planned.gpus < campaign.nodes * job.node_gpus:
-        text = f"{layout_label(planned)} cannot be used on {plural(campaign.nodes, 'node')}"
+    gpus, is_advised = nodes * job.node_gpus, False
+    if best is not None and nodes == (best.setting.nodes or 1):
+        gpus, is_advised = best.gpus, True
+    series = _settings(job, nodes, gpus, None if best is None else best.setting, layout)
+    if best is not None and is_advised:  # on the GPUs of each node that it has
+        on = {name: getattr(best.setting, name) for name in ("nodes", "gpus_per_node")}
+        series = {kind: [replace(item, **on) if item.gpus == gpus else item for item in settings]
+                  for kind, settings in series.items()}  # fmt: skip
+    planned = max((item for item in next(iter(series.values())) if item.gpus <= gpus),
+                  key=attrgetter("gpus"))  # fmt: skip
+    if layout and planned.gpus < gpus:
+        text = f"{layout_label(planned)} cannot be used on {plural(nodes, 'node')}"
         raise Refused(f"{workload}: {text}; give another number of nodes")
+    if best is not None and is_advised and not best.is_at(planned):
+        text = f"no run has the batch and the limits of what is recommended, {best.label}"
+        raise Refused(f"{workload}: {text}; measure it, or give another number of nodes")
     amounts, _ = needed_epochs(comparable, findings.epochs, Question(epochs=campaign.epochs))
     amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
     rows = comparable.rows
@@ -173,11 +193,14 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
         if len(ran) >= min(2, 1 + len(scalings)):
             curve = sorted(_predicted(job, settings, amount), key=lambda point: point.setting.gpus)
             points = [ran.get(point.setting, point) for point in curve]
-            base = next(point for point in points if point.runs)
-            scalings.append(Scaling(kind, _relative(points, base), _relative(curve, base)))
+            start = next(i for i, at in enumerate(points) if at.runs or at.setting == planned)
+            parts = (points[start:], curve[start:])
+            scalings.append(Scaling(kind, *(_relative(part, part[0]) for part in parts)))
         elif not scalings:
             raise Refused(f"{workload}: no run has the batch and the limits of most runs")
-    return Proposal(findings, job, campaign, tuple(scalings), training, _quality(rows, planned))
+    point = next(item for item in scalings[0].points if item.setting == planned)
+    quality = _quality(rows, planned)
+    return Proposal(findings, job, campaign, nodes, point, tuple(scalings), training, quality)
 
 
 def _amount(
@@ -216,31 +239,42 @@ def _quality(rows: pd.DataFrame, setting: Setting) -> str:
     return f"shown to hold up to global batch {max(known)}" if known else "not known at this batch"
 
 
-def _settings(job: Job, nodes: int, layout: Mapping[str, list[Any]]) -> dict[str, list[Setting]]:
-    """Return the counts that ran and doublings of nodes, up to ``nodes``, by the kind of scaling.
+def _settings(
+    job: Job, nodes: int, gpus: int, chosen: Setting | None, layout: Mapping[str, list[Any]]
+) -> dict[str, list[Setting]]:
+    """Return ``gpus``, the counts that ran on up to ``nodes`` and doublings of nodes, by scaling.
 
-    The kind that most runs have comes first, unless its global batch cannot be divided by the
-    GPUs of all nodes.
+    Limits and batch are those of ``chosen``, as far as runs on these counts have them, else those
+    of most. The kind of scaling that most runs have comes first, unless it cannot have that batch
+    or ``gpus``.
     """
     node_gpus = job.node_gpus or 1
-    most = nodes * node_gpus
-    counts = {item.gpus for item in job.settings if item.gpus < most} | {most}
+    counts = {item.gpus for item in job.settings if item.gpus <= nodes * node_gpus} | {gpus}
     counts |= {node_gpus * 2**k for k in range(nodes.bit_length()) if 2**k < nodes}
-    usual = grid.usual_values(job.settings)
-    series = {}
-    for name in sorted(_KINDS, key=lambda name: name not in usual):
-        gpus_of: dict[float, set[int]] = {}
-        for item in job.settings:
+    measured = job.settings
+    if chosen is not None:
+        alike = attrgetter("precision", "gradient_accumulation", *LIMITS)
+        measured = [item for item in measured if alike(item) == alike(chosen)] or measured
+    usual = grid.usual_values(measured)
+    series: dict[str, list[Setting]] = {}
+    ran: dict[str, dict[float | None, set[int]]] = {name: {} for name in _KINDS}
+    for item in measured if chosen is None else [at for at in measured if at.gpus in counts]:
+        for name, gpus_of in ran.items():
             if (batch := getattr(item, name)) is not None:
                 gpus_of.setdefault(batch, set()).add(item.gpus)
-        batches: Any = [max(gpus_of, key=lambda batch: len(gpus_of[batch]))] if gpus_of else []
+    own = {name: getattr(chosen, name, None) for name in _KINDS}
+    for name in sorted(_KINDS, key=lambda name: (own[name] not in ran[name], name not in usual)):
+        gpus_of, batch = ran[name], own[name]
+        if len(gpus_of.get(batch, ())) <= len(series):
+            batch = max(gpus_of, key=lambda batch: len(gpus_of[batch]), default=None)
+        batches: Any = [] if batch is None else [batch]
         is_strong = name == "global_batch" and batches
         allowed = [n for n in sorted(counts) if not (is_strong and batches[0] % n)]
         if allowed and (batches or name in usual):
             series[_KINDS[name]] = grid.combinations(
-                job.settings, job.node_gpus, allowed, layout=layout, **{name: batches}
+                measured, job.node_gpus, allowed, layout=layout, **{name: batches}
             )
-    return dict(sorted(series.items(), key=lambda item: item[1][-1].gpus != most))
+    return dict(sorted(series.items(), key=lambda item: all(at.gpus != gpus for at in item[1])))
 
 
 #: The names of a setting that ran.

@@ -82,7 +82,7 @@ class Results(StoreReports):
         Parameters
         ----------
         workload
-            The workload. It is not needed if the stores have a single one.
+            The workload. By default that of the stores' study, else the only one.
         baseline
             The setting that savings refer to, such as ``"gpus=4,global_batch=256"``. By default
             ``decide.baseline`` of the store's study, else the fastest one that may be recommended.
@@ -165,7 +165,7 @@ class Results(StoreReports):
         Parameters
         ----------
         workload
-            The workload. It is not needed if the stores have a single one.
+            The workload. By default that of the stores' study, else the only one.
         gpus
             GPU counts. By default the measured ones and their doublings, up to four times the
             largest, and on the machine of a study that ran on one without a scheduler; one where

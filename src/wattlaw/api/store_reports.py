@@ -204,10 +204,11 @@ class StoreReports(StoreTables):
         path
             The page; Markdown where its name ends in ``.md``.
         nodes
-            The number of nodes of a training, 1 by default where all runs were on one. Counts that
-            did not run are predicted.
+            The number of nodes of a training, by default those of the recommended setting. On other
+            nodes, its batch and limits are planned, where runs have them. Counts that did not run
+            are predicted.
         workload
-            The workload. It is not needed if the stores have a single one.
+            The workload. By default that of the stores' study, else the only one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
         steps, samples, tokens
@@ -222,9 +223,11 @@ class StoreReports(StoreTables):
         Raises
         ------
         wattlaw.common.errors.Refused
-            No run of the workload is done, or the time of a training is not known.
+            No run of the workload is done or has the batch that is recommended, or the time of a
+            training is not known.
         wattlaw.common.errors.BadInput
-            A number is out of range, or the runs do not name their nodes, or use several.
+            A number is out of range, or the runs do not name their nodes, or use several and
+            nothing is recommended.
 
         Examples
         --------
@@ -235,15 +238,10 @@ class StoreReports(StoreTables):
         from wattlaw.report.proposal_pages import write_proposal
 
         check_names(self.proposal, asked)
-        findings = self._findings(asked, energy_scope=checked_scope(energy_scope) or OUTERMOST)
         name = self._workload(workload)
-        most = findings.runs.loc[findings.runs["workload"] == name, "nodes"].max()
-        if nodes is None and most > 1:
-            raise BadInput(
-                f"nodes: not given, and runs of {name} used up to {most:.0f}; name those of a "
-                "training: --nodes N"
-            )
-        campaign = Campaign(nodes or 1, runs, epochs, steps, samples, tokens, sequence_length, rule)
+        scope = checked_scope(energy_scope) or OUTERMOST
+        findings = self._findings(asked, energy_scope=scope, asked_workloads=(name,))
+        campaign = Campaign(nodes, runs, epochs, steps, samples, tokens, sequence_length, rule)
         files = write_proposal(propose(findings, name, campaign), Path(path))
         return Report(files[0], tuple(files[1:]))
 
@@ -309,6 +307,7 @@ class StoreReports(StoreTables):
 
         options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
         options |= {"footprint": read_question(prices or {}).footprint, "store": self._store_word}
+        options.setdefault("asked_workloads", self.asked_workloads)
         runs, epochs = self._tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.decide.next_step import with_next_step
+from wattlaw.analysis.metrics.comparable_runs import NAME_ONE
 from wattlaw.analysis.metrics.metrics import SETTINGS, run_metrics
 from wattlaw.analysis.metrics.setting_means import aggregate
 from wattlaw.api.arguments import listed
@@ -180,6 +181,25 @@ class StoreTables:
         """The names of the workloads that have done runs."""
         return tuple(sorted(map(str, self.metrics["workload"].dropna().unique())))
 
+    @cached_property
+    def asked_workloads(self) -> tuple[str, ...]:
+        """The workloads that answers are about where none is named.
+
+        They are those of the studies in the stores; without a study, all that have done runs.
+        """
+        studies = {
+            path.stem for store in self._stores for path in (store.path / "studies").glob("*.yaml")
+        }
+        studied = {*self.runs.loc[self.runs["study"].isin(studies), "workload"].dropna()}
+        # A study without a done run has no answer: another workload's would not be its own.
+        done = {*self.workloads}
+        return tuple(sorted((studied & done or studied or done) if done else ()))
+
+    @property
+    def other_workloads(self) -> tuple[str, ...]:
+        """The workloads whose done runs are of no study, where others are of one."""
+        return tuple(name for name in self.workloads if name not in self.asked_workloads)
+
     @property
     def is_simulated(self) -> bool:
         """Whether every done run is simulated, so that nothing was measured."""
@@ -223,9 +243,10 @@ class StoreTables:
                 f"no run is done; 'wattlaw status {store}' says why, and "
                 f"'wattlaw run STUDY --store {store}' makes the missing runs"
             )
-        if name is None and len(self.workloads) > 1:
-            raise BadInput(f"workload is required; allowed: {join_names(self.workloads)}")
-        return self.workloads[0] if name is None else name
+        if name is None and len(self.asked_workloads) > 1:
+            names = join_names(self.asked_workloads)
+            raise BadInput(f"workload: not given, and runs are of {names}; {NAME_ONE}")
+        return self.asked_workloads[0] if name is None else name
 
     def _decision_of(self, workload: str) -> Decision | None:
         return next((item for item in self._decisions() if item.workload == workload), None)

@@ -38,8 +38,8 @@ def text(proposal: Proposal, name: str) -> str:
     for point in ran:
         runs_by_source[point.source] += point.runs
     values = {
-        **vars(proposal), "planned": proposal.planned, "points": proposal.points, "ran": ran,
-        "base": proposal.scalings[0].base, "facts": proposal.findings.facts, "fmt": fmt,
+        **vars(proposal), "points": proposal.points, "ran": ran,
+        "facts": proposal.findings.facts, "fmt": fmt,
         "misfit": max(scaling.misfit for scaling in proposal.scalings),
         "label": proposal.findings.sources_label, "layout": layout_label(proposal.planned.setting),
         "advised": _advised(proposal),
@@ -63,7 +63,7 @@ def _advised(proposal: Proposal) -> str | None:
 
 
 def _node_hours(proposal: Proposal) -> Quantity:
-    return proposal.planned.time_s.times(proposal.campaign.nodes * proposal.campaign.runs / HOUR_S)
+    return proposal.planned.time_s.times(proposal.nodes * proposal.campaign.runs / HOUR_S)
 
 
 def _source(point: Point) -> str:
@@ -136,7 +136,7 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
         cost = footprint.of(energy.mean if energy else None, hours.mean, proposal.job.energy_is)
     rows = [
         ("trainings", f"{campaign.runs:,}, of {proposal.training} each"),
-        ("nodes of a training", f"{campaign.nodes:,} ({fmt.plural(point.setting.gpus, noun)})"),
+        ("nodes of a training", f"{proposal.nodes:,} ({fmt.plural(point.setting.gpus, noun)})"),
         ("time of a training", fmt.duration_text(point.time_s)),
         (f"{noun} time of all", fmt.work_text(hours, noun)),
         ("node time of all", fmt.work_text(_node_hours(proposal), "node")),

@@ -198,6 +198,12 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     if left_out:
         text = f"{plural(len(matched), 'setting')} compared. Left out: {left_out}."
         warnings.append(Caution("unmatched", text))
+    alike = ["run_id", "time_s", "train_time_s"]  # a run id is that of its request
+    if shared := len(sides[0][alike].merge(sides[1][alike])):
+        text = f"{plural(shared, 'run')} are on both sides, with equal times: no difference."
+        if shared == len(sides[0]) == len(sides[1]):
+            text = f"A and B are the same {plural(shared, 'run')}: there is nothing to compare."
+        warnings.append(Caution("same-runs", text))
     warnings += _cautions(of_a, of_b, compared, of_machines=of_machines)
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
 

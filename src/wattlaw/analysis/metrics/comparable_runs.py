@@ -25,6 +25,8 @@ from wattlaw.study.not_as_declared import (
 from wattlaw.study.sources import MEASURED, ORIGINS, origin_of
 
 TIME, ENERGY = "time_s", "energy_j"
+#: What to do where runs are of several workloads.
+NAME_ONE = "name one: --workload NAME (-w)"
 #: The code of the warning that runs have no energy of the requested scope.
 NO_SCOPE = "energy-scope-missing"
 #: Kinds of parallelism in which the number of GPUs is not the number of copies of the model.
@@ -97,8 +99,8 @@ def comparable_runs(table: pd.DataFrame, workload: str) -> ComparableRuns:
         workloads = sorted(str(name) for name in table["workload"].dropna().unique())
         if not workloads:
             raise NothingToRecommend(f"no done runs of workload {workload!r}; no run is done")
-        known = ", ".join(workloads)
-        raise Refused(f"no done runs of workload {workload!r}; there are runs of: {known}")
+        text = f"no done runs of workload {workload!r}; there are runs of: {join_names(workloads)}"
+        raise Refused(f"{text}; {NAME_ONE}")
     choice = _Choice(rows)
     choice.keep_one_origin()
     choice.keep_as_stated()

@@ -12,6 +12,7 @@ from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import Prediction
 from wattlaw.analysis.predict.job import Job, jobs_of
 from wattlaw.common.errors import BadInput, Refused
+from wattlaw.common.formatting import plural
 from wattlaw.study.setting import Setting
 
 if TYPE_CHECKING:
@@ -96,6 +97,13 @@ def predict_workload(
                     reach.check_gpus(name, setting.gpus, measured)
         baselines.append((job.hardware, compared))
         rows += job.predict(settings, baseline=compared, epochs=epochs, cluster=cluster, seed=seed)
+        if job.is_single and any(setting.gpus > 1 for setting in settings):
+            text = (
+                f"All {plural(len(job.observations), 'run')} of {workload} had 1 {job.worker} and "
+                "no training on several was seen in them: the script may not train on more, and "
+                "nothing shows what its communication takes. Measure a run that does."
+            )
+            warnings[Caution("one-worker", text)] = None
         warnings |= dict.fromkeys(job.warnings)
     warnings |= dict.fromkeys(warning for row in rows for warning in row.warnings)
     has_layouts = bool(values.get("layout")) or job.observations[0].network is not None

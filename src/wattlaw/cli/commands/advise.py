@@ -34,9 +34,10 @@ def advise(
     The exit code is 1 if there is nothing to recommend.
     """
     opened = results.open(*stores, strict=strict)
-    several = workload is None and len(opened.workloads) > 1
+    opts.note_other_workloads(opened, workload)
+    several = workload is None and len(opened.asked_workloads) > 1
     lines, advices = [], []
-    for name in opened.workloads if several else (workload,):
+    for name in opened.asked_workloads if several else (workload,):
         try:
             advice = opened.advise(
                 name, baseline=baseline, any_batch=any_batch, far=far, energy_scope=energy_scope,

@@ -52,7 +52,9 @@ def predict(
 
     The exit code is 1 if the runs do not allow a prediction.
     """
-    predictions = results.open(*stores, strict=strict).predict(
+    opened = results.open(*stores, strict=strict)
+    opts.note_other_workloads(opened, workload)
+    predictions = opened.predict(
         workload, gpus=parse_counts("--gpus", gpus), nodes=parse_counts("--nodes", nodes),
         gpus_per_node=gpus_per_node, local_batch=parse_counts("--local-batch", local_batch),
         global_batch=parse_counts("--global-batch", global_batch),

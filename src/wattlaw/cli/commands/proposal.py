@@ -15,7 +15,7 @@ from wattlaw.study.question import PRICES
 def proposal(
     stores: opts.StoreArguments,
     nodes: Annotated[
-        int | None, option("N", "Nodes of a training. Default: 1 if all runs were on one.")
+        int | None, option("N", "Nodes of a training. Default: those of the advice.")
     ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="File to write: .html or .md.")
@@ -37,7 +37,9 @@ def proposal(
     **asked: Any,
 ) -> int:
     """Write scaling and campaign for a compute-time proposal."""
-    written = results.open(*stores, strict=strict).proposal(
+    opened = results.open(*stores, strict=strict)
+    opts.note_other_workloads(opened, workload)
+    written = opened.proposal(
         output, nodes=nodes, workload=workload, runs=runs, epochs=epochs, steps=steps,
         samples=samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
         energy_scope=energy_scope, **asked,

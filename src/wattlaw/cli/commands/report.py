@@ -41,6 +41,7 @@ def report(
         output, figures=figures, template=template, sections=section or (),
         interactive=interactive, target=target, energy_scope=energy_scope, **asked,
     )  # fmt: skip
+    opts.note_other_workloads(opened)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
         print(f"{figures}: {len(written.figures)} files")

@@ -1,5 +1,6 @@
 """``wattlaw run``."""
 
+import shlex
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -146,3 +147,5 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
     console.print(f"{text}. Results are in {store}", soft_wrap=True)
     for warning in outcome.warnings:
         console.print(f"Warning: {warning}", soft_wrap=True)
+    if outcome.done and outcome.is_success:
+        console.print(f"Next: wattlaw advise {shlex.quote(str(store))}", soft_wrap=True)

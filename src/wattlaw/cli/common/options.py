@@ -3,15 +3,19 @@
 import math
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
 from wattlaw.common.errors import BadInput
-from wattlaw.common.text import quote
+from wattlaw.common.terminal import print_note
+from wattlaw.common.text import join_names, quote
 from wattlaw.study import question
 from wattlaw.study.base_model import MAX_COUNT, PowerProfile
 from wattlaw.study.question import Function
+
+if TYPE_CHECKING:
+    from wattlaw.api.store_tables import StoreTables
 
 Item = TypeVar("Item")
 
@@ -30,7 +34,8 @@ StoreArgument = Annotated[Path, typer.Argument(metavar="STORE", help="Results fo
 StoreArguments = Annotated[list[Path], typer.Argument(metavar="STORE", help="Results folders.")]
 StudyArgument = Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="Study file.")]
 WorkloadOption = Annotated[
-    str | None, option("W", "Workload, if the stores have several.", "--workload", "-w")
+    str | None,
+    option("W", "Workload. Default: that of the study, or the only one.", "--workload", "-w"),
 ]
 BaselineOption = Annotated[
     str | None,
@@ -83,6 +88,14 @@ def asks(names: Collection[str] = ()) -> Callable[[Function], Function]:
     return question.asks(
         names, lambda key: Annotated[key.option | None, option(key.metavar, key.help)]
     )
+
+
+def note_other_workloads(results: "StoreTables", workload: str | None = None) -> None:
+    """Say for which workload of several the answer is, where the study determines it."""
+    if workload is None and (others := results.other_workloads):
+        asked = join_names(results.asked_workloads)
+        text = f"the answer is for {asked}, of the study; also in the store: {join_names(others)}"
+        print_note(f"{text}; --workload NAME (-w) answers for it")
 
 
 def _list(name: str, text: str | None, expected: str, convert: Callable[[str], Item]) -> list[Item]:
