@@ -44,6 +44,43 @@ def test_what_no_run_shows_has_the_prior():
     assert found.variances[0] == pytest.approx(0.02**2, rel=0.3)
 
 
+def coverage(
+    noise: float, settings: int, repeats: int, noisier: float = 1.0, count: int = 300
+) -> tuple[float, float]:
+    """Return the share of intervals with the time on another day: of the first setting, of others.
+
+    The first setting is ``noisier``. Settings run on one machine in one session, which deviates as
+    public repeats do.
+    """
+    dice, found = np.random.default_rng(0), []
+    sds = noise * np.array([noisier, *[1.0] * (settings - 1)])
+    setting = pd.Series(np.repeat(range(settings), repeats))
+    rows = pd.DataFrame({"hosts": "a", "session": 0, **PLACED}, index=setting.index)
+    sd, freedom = PRIOR["session"]
+    for _ in range(count):
+        day = sd * dice.standard_t(freedom)
+        logs = day + sds[:, None] * dice.standard_normal((settings, repeats))
+        own = variation(pd.Series(np.exp(logs.ravel())), setting, rows.assign(launcher="local"))
+        found.append(np.abs(logs.mean(1)) <= own.half)
+    shares = np.mean(found, axis=0)
+    return float(shares[0]), float(shares[1:].mean())
+
+
+@pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
+@pytest.mark.parametrize(("settings", "repeats"), [(2, 2), (4, 2), (8, 2), (2, 3), (4, 3), (8, 3)])
+def test_intervals_of_few_repeats(noise, settings, repeats):
+    """Of 95 %. A prior of a run that counted for two repeats more would have .82 at 20 %."""
+    first, others = coverage(noise, settings, repeats)
+    assert 0.93 <= (first + (settings - 1) * others) / settings <= 0.99
+
+
+def test_a_setting_that_varies_more_than_others_has_a_wider_interval():
+    """Its coverage is below 95 %, since few repeats hardly show it; pooled alone, it is .71."""
+    first, others = coverage(0.05, 4, 2, noisier=4.0)
+    assert 0.76 <= first <= 0.95
+    assert others >= 0.93
+
+
 def test_the_prior():
     """The same job on other nodes of a cluster: placements that are permutations of one another."""
     table = pd.read_csv(public_csv("pollux_t4.csv", "public"), dtype={"gpus_per_node": str})

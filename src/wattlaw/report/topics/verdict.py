@@ -178,9 +178,9 @@ def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
 
         return tables.Column(heading, shown)
 
-    columns = [amount("time", fmt.TIME_UNITS, "train_time_s")]
+    columns = [amount("time", fmt.TIME_UNITS, "job_time_s")]
     if any(option.energy_j for _, option in rows):
-        columns.append(amount("energy", fmt.ENERGY_UNITS, "train_energy_j"))
+        columns.append(amount("energy", fmt.ENERGY_UNITS, "job_energy_j"))
     size, unit = fmt.choose_unit([option.gpu_hours.mean for _, option in rows], fmt.WORK_UNITS)
     worker = rows[0][0].worker if rows else ""
     hours = tables.scaled(f"{worker}-{unit}{of}", lambda row: row[1].gpu_hours.mean, size)
