@@ -46,6 +46,11 @@ _IN_UNIT = {
     "run": ("time_s", "energy_j"),
 }
 _OF_MACHINE = ("hardware", "threads_per_worker")
+#: Rows that are alike in these are of one run.
+_SAME_RUN = (
+    "run_id", "hardware", "launcher", "software", "hosts", "session", "time_s", "energy_j",
+    "energy_is", "metric",
+)  # fmt: skip
 _LIMIT = re.compile(rf"\s*({'|'.join(QUANTITIES)})\s*([<>])\s*([+-]?\d{{1,9}}(?:\.\d+)?)\s*%\s*")
 
 
@@ -174,7 +179,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
     table = _values(both).assign(slow_log=0.0)
     # A run that both sides have is one row of their noise, and differs in nothing from itself.
-    table = table.set_index(group_numbers(table, ["run_id", "session", "time_s"]))
+    table = table.set_index(group_numbers(table, [*_SAME_RUN]))
     cells = list(groups(table, by))
     matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
     left_out = _left_out(cells, table, sides, names, by)

@@ -197,8 +197,8 @@ def _placed_runs(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) ->
     hosts = rows["hosts"].astype(object).where(rows["hosts"].notna(), "of " + setting.astype(str))
     places = rows.assign(hosts=hosts)
     return places[["slow_log"]].assign(
-        log=np.log(quantity.to_numpy(float)), setting=setting, session=group_numbers(places, ["hosts", "session"]),
-        nodes=group_numbers(places, ["hosts"]),
+        log=np.log(quantity.to_numpy(float)), setting=setting,
+        session=group_numbers(places, ["hosts", "session"]), nodes=group_numbers(places, ["hosts"]),
     )  # fmt: skip
 
 
