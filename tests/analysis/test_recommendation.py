@@ -16,7 +16,6 @@ from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.certainty import as_decided
 from wattlaw.analysis.advise.choice import Choice
-from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import run_metrics
@@ -282,26 +281,14 @@ ASKED: tuple[dict[str, object], ...] = (
 def test_a_batch_that_the_script_ignored_is_not_predicted():
     sizes = [{"global_batch": size, "local_batch": size} for size in (32, 128)]
     runs, epochs = runs_of(sizes, [spread(100.0), spread(60.0)])
-    every = advise(run_metrics(runs, epochs), epochs, "digits-cnn", max_global_batch=128)
-    base = {"gpus": 1, "global_batch": 64}
-    assert option_at(every, base) is not None
+    asked = {"max_global_batch": 128, "in_use": {"gpus": 1, "global_batch": 64}}
+    between = advice_of((runs, epochs), **asked)
+    assert (between.baseline.source, between.baseline.global_batch) == ("predicted", 64)
     # One run was to have a batch of 64, and had 32.
     runs = runs.assign(global_batch_declared=[64.0, *[None] * (len(runs) - 1)])
-    ran = advise(run_metrics(runs, epochs), epochs, "digits-cnn", max_global_batch=128, in_use=base)
-    assert option_at(ran, base) is None
+    ran = advice_of((runs, epochs), **asked)
+    assert ran.baseline_is == "fastest"
     assert "batch-not-as-declared" in {item.code for item in ran.warnings}
-
-
-def option_at(found: Advice, columns: dict[str, int]) -> Option | None:
-    options = [
-        found.recommended,
-        found.baseline,
-        *found.pareto,
-        *(tie.option for tie in found.ties),
-    ]
-    return next(
-        (item for item in options if item and columns.items() <= item.identity.items()), None
-    )
 
 
 def test_a_setting_that_no_run_is_near_is_at_most_90_percent_sure():

@@ -10,6 +10,7 @@ from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
@@ -40,7 +41,13 @@ _CAVEATS = {
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
 #: Warnings that other lines of the first screen say.
-_SAID = (*_CAVEATS, *_EPOCHS, "energy-suspect", "energy-reason")
+_SAID = (*_CAVEATS, *_EPOCHS, "energy-suspect", "energy-reason", "predicted", "extrapolated")
+#: Warnings that the other one makes superfluous.
+IMPLIED = {
+    "energy-simulated": "simulated",
+    "energy-replayed": "replayed",
+    "quality-not-measured": "batch-quality-unknown",
+}
 #: Launchers of runs on clusters, where jobs have a time limit.
 _OF_CLUSTERS = ("slurm", "simulated", "replay")
 #: Programs of the printed command that start before the script, which no run has measured.
@@ -63,8 +70,17 @@ def summary(advice: Advice) -> tuple[str, ...]:
         *filter(None, [shown.reference]),
         *(["What changes the answer:", *changing] if changing else []),
         *basis(advice),
-        *(f"Warning: {item}" for item in advice.warnings if item.code not in _SAID),
+        *(f"Warning: {item}" for item in advice.warnings if item not in _said(advice)),
     )  # fmt: skip
+
+
+def _said(advice: Advice) -> list[Caution]:
+    """Return the warnings that other lines of the first screen say."""
+    codes = {item.code for item in advice.warnings}
+    return [
+        item for item in advice.warnings
+        if item.code in _SAID or IMPLIED.get(item.code) in codes
+    ]  # fmt: skip
 
 
 def _with_note(figure: KeyFigure) -> str:
@@ -288,7 +304,7 @@ def details(advice: Advice) -> tuple[str, ...]:
     lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
     if (energy := advice.rests_on.energy_is) is not None:
         lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
-    return (*lines, *(f"Warning: {item}" for item in advice.warnings if item.code in _SAID))
+    return (*lines, *(f"Warning: {item}" for item in _said(advice)))
 
 
 def _is_only(advice: Advice) -> bool:
