@@ -47,10 +47,7 @@ _IN_UNIT = {
 }
 _OF_MACHINE = ("hardware", "threads_per_worker")
 #: Rows that are alike in these are of one run.
-_SAME_RUN = (
-    "run_id", "hardware", "launcher", "software", "hosts", "session", "time_s", "energy_j",
-    "energy_is", "metric",
-)  # fmt: skip
+_SAME_RUN = ("run_id", "hardware", "launcher", "software", "hosts", "session", "time_s", "energy_j")
 _LIMIT = re.compile(rf"\s*({'|'.join(QUANTITIES)})\s*([<>])\s*([+-]?\d{{1,9}}(?:\.\d+)?)\s*%\s*")
 
 
@@ -335,13 +332,19 @@ class _Noise:
             of_jobs[name] = [varied(name, own) for _, own in rows.groupby([*job], dropna=False)]
         return cls(of_jobs, {name: varied(name, without_error) for name in QUANTITIES[:4]})
 
-    def interval(self, name: str, weights: pd.Series) -> Interval | None:
-        """Return that of a change by its weights of runs; None if a job has too few repeats."""
-        weights = weights.groupby(level=0).sum()
-        jobs = [of for of in self.of_jobs[name] if of.runs.index.isin(weights.index).any()]
-        if any(of.repeated < ENOUGH_REPEATS for of in jobs):
-            return None
-        means = [of.among_repeats(weights) for of in jobs]
+    def interval(
+        self, name: str, weights: pd.Series, scatter: Mean | None = None
+    ) -> Interval | None:
+        """Return that of a change by its weights of runs; None if a job has too few repeats.
+
+        ``scatter``, the mean of the logarithms of ratios, replaces the noise of runs.
+        """
+        weights, means = weights.groupby(level=0).sum(), [scatter] if scatter else []
+        if scatter is None:
+            jobs = [of for of in self.of_jobs[name] if of.runs.index.isin(weights.index).any()]
+            if any(of.repeated < ENOUGH_REPEATS for of in jobs):
+                return None
+            means = [of.among_repeats(weights) for of in jobs]
         means += [self.of_all[name].beyond_repeats(weights)] if name in self.of_all else []
         low, high = np.exp(Mean.combined(means, [1] * len(means)).interval).tolist()
         return low, high
@@ -380,11 +383,7 @@ def _pool(changes: Sequence[_OfSetting], noise: _Noise) -> Change:
     ends, kind = noise.interval(name, weights), REPEATS
     scatter = Mean.of(logs)
     if ends is None and scatter.variance * count > ROUNDING**2:
-        means = [scatter]
-        if name in noise.of_all:
-            means.append(noise.of_all[name].beyond_repeats(weights.groupby(level=0).sum()))
-        low, high = np.exp(Mean.combined(means, [1] * len(means)).interval).tolist()
-        ends, kind = (low, high), OVER_SETTINGS
+        ends, kind = noise.interval(name, weights, scatter), OVER_SETTINGS
     pooled = replace(
         changes[0][0], setting=None, n_a=sum(item.n_a for item, _ in changes),
         n_b=sum(item.n_b for item, _ in changes), ratio=float(np.exp(logs.mean())),
