@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from made_studies import placed
+from made_studies import coverage, placed
 from made_tables import frames, run_row, window_row
 from public_data import public_csv
 from wattlaw.analysis.advise.amounts import needed_epochs
@@ -44,39 +44,21 @@ def test_what_no_run_shows_has_the_prior():
     assert found.variances[0] == pytest.approx(0.02**2, rel=0.3)
 
 
-def coverage(
-    noise: float, settings: int, repeats: int, noisier: float = 1.0, count: int = 300
-) -> tuple[float, float]:
-    """Return the share of intervals with the time on another day: of the first setting, of others.
-
-    The first setting is ``noisier``. Settings run on one machine in one session, which deviates as
-    public repeats do.
-    """
-    dice, found = np.random.default_rng(0), []
-    sds = noise * np.array([noisier, *[1.0] * (settings - 1)])
-    setting = pd.Series(np.repeat(range(settings), repeats))
-    rows = pd.DataFrame({"hosts": "a", "session": 0, **PLACED}, index=setting.index)
-    sd, freedom = PRIOR["session"]
-    for _ in range(count):
-        day = sd * dice.standard_t(freedom)
-        logs = day + sds[:, None] * dice.standard_normal((settings, repeats))
-        own = variation(pd.Series(np.exp(logs.ravel())), setting, rows.assign(launcher="local"))
-        found.append(np.abs(logs.mean(1)) <= own.half)
-    shares = np.mean(found, axis=0)
-    return float(shares[0]), float(shares[1:].mean())
-
-
-@pytest.mark.parametrize("noise", [0.01, 0.05, 0.2])
-@pytest.mark.parametrize(("settings", "repeats"), [(2, 2), (4, 2), (8, 2), (2, 3), (4, 3), (8, 3)])
+@pytest.mark.parametrize(
+    ("noise", "settings", "repeats"), [(0.01, 4, 3), (0.05, 4, 2), (0.2, 2, 2), (0.2, 8, 3)]
+)
 def test_intervals_of_few_repeats(noise, settings, repeats):
-    """Of 95 %. A prior of a run that counted for two repeats more would have .82 at 20 %."""
-    first, others = coverage(noise, settings, repeats)
+    """Of 95 %; with the prior of a run, 2 x 2 runs would have 82 % at a noise of 20 %.
+
+    ``benchmarks/placement.py --few`` has all cases.
+    """
+    first, others = coverage(noise, settings, repeats, count=400)
     assert 0.93 <= (first + (settings - 1) * others) / settings <= 0.99
 
 
 def test_a_setting_that_varies_more_than_others_has_a_wider_interval():
     """Its coverage is below 95 %, since few repeats hardly show it; pooled alone, it is .71."""
-    first, others = coverage(0.05, 4, 2, noisier=4.0)
+    first, others = coverage(0.05, 4, 2, noisier=4.0, count=300)
     assert 0.76 <= first <= 0.95
     assert others >= 0.93
 
