@@ -7,7 +7,11 @@ truth ask each setting whether it meets them.
 With ``--model``, the settings are predicted from all runs, and those of 16 GPUs from the others:
 90 % intervals of a run, and the same deadlines.
 
+With ``--few``, the coverage of few settings with two or three repeats by the noise of runs, and
+where the first setting is four times as noisy.
+
     python benchmarks/placement.py --seeds 40
+    python benchmarks/placement.py --seeds 1000 --few
     python benchmarks/placement.py --seeds 8 --model
 """
 
@@ -20,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
-from made_studies import placed
+from made_studies import coverage, placed
 from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import draw
 from wattlaw.analysis.advise.possible_options import options_of_runs
@@ -78,8 +82,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=40)
     parser.add_argument("--model", action="store_true")
+    parser.add_argument("--few", action="store_true")
     options = parser.parse_args()
     seeds = options.seeds
+    if options.few:
+        print("repeats settings noise coverage of_a_noisy_one of_the_others")
+        for repeats, settings, noise in product((2, 3), (2, 4, 8), (0.01, 0.05, 0.2)):
+            first, others = coverage(noise, settings, repeats, count=seeds)
+            noisy = coverage(noise, settings, repeats, noisier=4.0, count=seeds)
+            equal = (first + (settings - 1) * others) / settings
+            shares = " ".join(f"{share:.3f}" for share in (equal, *noisy))
+            print(repeats, settings, noise, shares, flush=True)
+        return
     if options.model:
         print("slow repeats known_to coverage high/low stated right")
         for slow, repeats, most in product((0.0, 0.25), (1, 3), (16, 8)):

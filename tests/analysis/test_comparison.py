@@ -64,15 +64,29 @@ def codes(comparison: Comparison) -> set[str]:
     return {warning.code for warning in comparison.warnings}
 
 
-def test_a_setting_has_the_interval_of_welchs_test_on_logarithms():
+def noise(a: Values, b: Values, gpus: list[int]) -> tuple[float, int]:
+    """Return the variance of the mean change of settings, and its degrees of freedom.
+
+    Runs vary as those of all settings do, and no less than those of their setting.
+    """
+    logs = {(side, n): np.log(values) for side, of in enumerate((a, b)) for n, values in of.items()}
+    freedom = sum(len(own) - 1 for own in logs.values())
+    pooled = sum(own.var() * len(own) for own in logs.values()) / freedom
+    parts = [max(pooled, logs[side, n].var(ddof=1)) / len(logs[side, n])
+             for side in (0, 1) for n in gpus]  # fmt: skip
+    return sum(parts) / len(gpus) ** 2, freedom
+
+
+def test_the_noise_of_a_setting_is_pooled_over_settings():
     comparison = compare(metrics(A), metrics(B))
     changes = {item.setting["gpus"]: item for item in comparison.changes
                if item.setting and item.quantity == "time"}  # fmt: skip
     for gpus, item in changes.items():
-        test = stats.ttest_ind(np.log(B[gpus]), np.log(A[gpus]), equal_var=False)
-        expected = np.exp(test.confidence_interval(0.95))
-        assert item.ratio_ci == pytest.approx(tuple(expected))
-        assert item.ratio == pytest.approx(stats.gmean(B[gpus]) / stats.gmean(A[gpus]))
+        variance, freedom = noise(A, B, [gpus])
+        half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
+        ratio = stats.gmean(B[gpus]) / stats.gmean(A[gpus])
+        assert item.ratio == pytest.approx(ratio)
+        assert item.ratio_ci == pytest.approx((ratio * np.exp(-half), ratio * np.exp(half)))
         assert (item.a, item.unit) == (pytest.approx(stats.gmean(A[gpus])), "s per epoch")
         assert (item.n_a, item.n_b, item.interval) == (len(A[gpus]), len(B[gpus]), REPEATS)
     assert sorted(changes) == [1, 2, 4]
@@ -88,15 +102,25 @@ def test_the_pooled_change_is_the_geometric_mean_of_the_ratios():
     pooled = compare(metrics(A), metrics(B)).pooled["time"]
     ratios = [stats.gmean(B[gpus]) / stats.gmean(A[gpus]) for gpus in A]
     assert pooled.ratio == pytest.approx(stats.gmean(ratios))
-    variances = [(np.var(np.log(side[gpus]), ddof=1) / len(side[gpus]) / 9, len(side[gpus]) - 1)
-                 for gpus in A for side in (A, B)]  # fmt: skip
-    total = sum(value for value, _ in variances)
-    freedom = total**2 / sum(value**2 / count for value, count in variances)
-    half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
+    variance, freedom = noise(A, B, [*A])
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
     assert pooled.ratio_ci == pytest.approx(
         (pooled.ratio * np.exp(-half), pooled.ratio * np.exp(half))
     )
     assert (pooled.n_a, pooled.n_b, pooled.interval) == (8, 9, REPEATS)
+
+
+def test_a_store_does_not_differ_from_itself():
+    two: Values = {1: [100.0, 140.0], 2: [52.0, 60.0]}
+    comparison = compare(metrics(two), metrics(two))
+    assert {item.ratio_ci for item in comparison.changes if item.quantity == "time"} == {(1, 1)}
+    assert "same-runs" in codes(comparison)
+    # Other runs that take as long say that the change may be as large as their noise.
+    again = compare(metrics(two), metrics({1: [140.0, 100.1], 2: [60.0, 52.1]}))
+    assert "same-runs" not in codes(again)
+    low, high = again.pooled["time"].ratio_ci
+    assert low < 0.85
+    assert high > 1.15
 
 
 def test_days_and_nodes_that_the_sides_do_not_share_widen_a_change():
@@ -106,13 +130,11 @@ def test_days_and_nodes_that_the_sides_do_not_share_widen_a_change():
 
     later, elsewhere = {"start_ns": 10**17}, {"start_ns": 10**17, "host": "other"}
     alike, shares = half({}), {"later": [0.01], "elsewhere": [0.01, 0.03]}
-    repeats = [(np.var(np.log(side[gpus]), ddof=1) / len(side[gpus]) / 9, len(side[gpus]) - 1)
-               for gpus in A for side in (A, B)]  # fmt: skip
     for window, sds in zip((later, elsewhere), shares.values(), strict=True):
         # Each side is one session, and one node; by public data they count for four.
         own = 2 * np.square(sds)
         lasting = own.sum(), own.sum() ** 2 / (own**2 / 4).sum()
-        parts = np.array([*repeats, lasting])
+        parts = np.array([noise(A, B, [*A]), lasting])
         total = parts[:, 0].sum()
         freedom = total**2 / (parts[:, 0] ** 2 / parts[:, 1]).sum()
         assert half(window) == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(total))

@@ -104,10 +104,10 @@ def test_intervals_of_times_are_those_on_other_days_and_of_shares_those_of_repea
     above = stats.t.ppf(0.975, 2) * shares.std(ddof=1) / np.sqrt(3)
     assert cell["rank_wait_share_low"] == 0.0
     assert cell["rank_wait_share_high"] == pytest.approx(shares.mean() + above)
-    # Of a run, pooled with 2 repeats of 2 %; and of a day by public data. There is one machine.
-    of_run = (2 * 0.02**2 + 2 * np.log([9.0, 10.0, 11.0]).var(ddof=1)) / 4
-    parts = np.array([of_run / 3, 0.01**2])
-    half = stats.t.ppf(0.975, parts.sum() ** 2 / (parts**2 / 4).sum()) * np.sqrt(parts.sum())
+    # Of a run by the repeats, and of a day by public data. There is one machine.
+    parts = np.array([np.log([9.0, 10.0, 11.0]).var(ddof=1) / 3, 0.01**2])
+    freedom = parts.sum() ** 2 / (parts**2 / [2, 4]).sum()
+    half = stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum())
     origins = ["interval_from", "sessions_from", "nodes_from"]
     assert [cell[name] for name in origins] == ["repeats", "public data", None]
     assert (cell["n"], cell["epoch_time_s"], cell["epoch_time_s_sd"]) == (3, 10.0, 1.0)

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -13,12 +14,17 @@ from made_stores import write_store
 from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
+from wattlaw.analysis.advise.certainty import as_decided
+from wattlaw.analysis.advise.choice import Choice
+from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.api import results
 from wattlaw.cli.commands.advise import advise as advise_command
 from wattlaw.common.errors import BadInput
+from wattlaw.report.topics import advice_text
 from wattlaw.report.topics.advice_text import answer, summary
+from wattlaw.study.question import Question
 
 #: The most lines of the first screen, at 80 columns.
 LINES = 16
@@ -272,6 +278,38 @@ ASKED: tuple[dict[str, object], ...] = (
 )  # fmt: skip
 
 
+def test_a_batch_that_the_script_ignored_is_not_predicted():
+    sizes = [{"global_batch": size, "local_batch": size} for size in (32, 128)]
+    runs, epochs = runs_of(sizes, [spread(100.0), spread(60.0)])
+    asked = {"max_global_batch": 128, "in_use": {"gpus": 1, "global_batch": 64}}
+    between = advice_of((runs, epochs), **asked)
+    assert (between.baseline.source, between.baseline.global_batch) == ("predicted", 64)
+    # One run was to have a batch of 64, and had 32.
+    runs = runs.assign(global_batch_declared=[64.0, *[None] * (len(runs) - 1)])
+    ran = advice_of((runs, epochs), **asked)
+    assert ran.baseline_is == "fastest"
+    assert "batch-not-as-declared" in {item.code for item in ran.warnings}
+
+
+def test_a_setting_that_no_run_is_near_is_at_most_90_percent_sure():
+    sizes = [{"gpus": gpus, "nodes": 1, "local_batch": 64, "global_batch": 64 * gpus}
+             for gpus in (1, 2, 4)]  # fmt: skip
+    tables = runs_of(sizes, [spread(100.0), spread(51.0), spread(26.0)])
+    found = advice_of(tables, minimize="time", any_batch=True).recommended
+    assert found.is_measured
+    for gpus, batch, is_near in ((8, 64, True), (32, 64, False), (4, 128, False)):
+        setting = replace(found.setting, gpus=gpus, gpus_per_node=None, local_batch=batch)
+        option = replace(found, setting=setting, source="predicted")
+        assert option.is_measured == is_near, (gpus, batch)
+        decision = Decision(
+            "s", "w", "measured", {"minimize": "time"}, setting, 0.01, 0.98, None, 0.02, 0.9, 1.0,
+            4.0, 3, None,
+        )  # fmt: skip
+        choice = Choice(option, "", (option,), Question(), "time", eligible=(option,))
+        decided = as_decided(decision, choice, found, [found], tables[0])
+        assert decided.probability == (0.98 if is_near else 0.9)
+
+
 @pytest.mark.parametrize("asked", ASKED)
 def test_the_first_screen_is_short_and_the_rest_is_on_demand(asked, store, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
@@ -284,6 +322,18 @@ def test_the_first_screen_is_short_and_the_rest_is_on_demand(asked, store, capsy
     every = capsys.readouterr().out.splitlines()
     assert every[: len(first)] == first
     assert any(line.startswith("Warning: ") for line in every)
+
+
+@pytest.mark.parametrize("asked", [{"any_batch": True}, {"max_slowdown": "50%"}])
+def test_the_terminal_has_every_warning_of_python(asked, store, capsys):
+    advise_command([store], **asked)
+    shown = " ".join(capsys.readouterr().out.split())
+    warnings = results.open(store).advise(**asked).warnings
+    codes = {item.code for item in warnings}
+    implied = {code for code, other in advice_text.IMPLIED.items() if other in codes}
+    missing = {item.code for item in warnings if str(item) not in shown}
+    assert missing <= {*advice_text._SAID, *implied}
+    assert bool(codes - missing) == ("any_batch" in asked)  # lines of their own
 
 
 def test_the_command_prints_json_that_is_the_advice(store, capsys):

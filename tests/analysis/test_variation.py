@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from made_studies import placed
+from made_studies import coverage, placed
 from made_tables import frames, run_row, window_row
 from public_data import public_csv
 from wattlaw.analysis.advise.amounts import needed_epochs
@@ -42,6 +42,25 @@ def test_what_no_run_shows_has_the_prior():
     found = drawn((0.02, 0.0, 0.0), (40, 1, 1, 3))
     assert np.sqrt(found.variances[1:]) == pytest.approx([PRIOR["session"][0], PRIOR["nodes"][0]])
     assert found.variances[0] == pytest.approx(0.02**2, rel=0.3)
+
+
+@pytest.mark.parametrize(
+    ("noise", "settings", "repeats"), [(0.01, 4, 3), (0.05, 4, 2), (0.2, 2, 2), (0.2, 8, 3)]
+)
+def test_intervals_of_few_repeats(noise, settings, repeats):
+    """Of 95 %; with the prior of a run, 2 x 2 runs would have 82 % at a noise of 20 %.
+
+    ``benchmarks/placement.py --few`` has all cases.
+    """
+    first, others = coverage(noise, settings, repeats, count=400)
+    assert 0.93 <= (first + (settings - 1) * others) / settings <= 0.99
+
+
+def test_a_setting_that_varies_more_than_others_has_a_wider_interval():
+    """Its coverage is below 95 %, since few repeats hardly show it; pooled alone, it is .71."""
+    first, others = coverage(0.05, 4, 2, noisier=4.0, count=300)
+    assert 0.76 <= first <= 0.95
+    assert others >= 0.93
 
 
 def test_the_prior():

@@ -14,7 +14,9 @@ from wattlaw.analysis.advise.whole_job import with_whole_job
 from wattlaw.analysis.decide.regret import missed
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.run_overhead import Overheads, nearest
-from wattlaw.report.topics.advice_text import summary
+from wattlaw.common.formatting import change, duration_text
+from wattlaw.report.topics.advice_text import answer, summary
+from wattlaw.report.topics.verdict import settings
 from wattlaw.study.launching import parse_time_limit, time_limit
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
@@ -150,6 +152,37 @@ def test_bounds_are_those_of_the_whole_job():
     barely = advice(*runs, deadline_s=491)
     assert barely.recommended is not None
     assert "only-the-mean-meets" in {warning.code for warning in barely.warnings}
+
+
+def test_savings_and_the_choice_are_of_the_whole_job():
+    """Half the power limit trains in half the time here, but starts for 400 s longer."""
+    runs = []
+    for repeat in range(2):
+        name = f"slow{repeat}", f"fast{repeat}"
+        started = {"started_at": BEGIN - timedelta(seconds=40)}
+        runs.append((run_of(name[0], ENDED_S, repeat=repeat, **started), epochs_of(name[0])))
+        limited = {"started_at": BEGIN - timedelta(seconds=440), "power_limit_w": 200.0}
+        runs.append((run_of(name[1], ENDED_S - 215, repeat=repeat, **limited),
+                     epochs_of(name[1], slower=0.5)))  # fmt: skip
+    found = advice(*runs, minimize="time", baseline={"power_limit_w": 200.0, "gpus": 1})
+    option, base = found.recommended, found.baseline
+    assert (option.setting.power_limit_w, base.setting.power_limit_w) == (None, 200)
+    assert (option.train_time_s.mean, base.train_time_s.mean) == pytest.approx((400, 200))
+    whole = found.to_dict()["recommended"]["whole_job_s"]
+    assert whole == pytest.approx(ENDED_S + 40)
+    saved = found.to_dict()["savings"]["time"]
+    assert saved == pytest.approx(whole / (ENDED_S - 215 + 440) - 1)
+    figure, *_ = answer(found).figures
+    assert figure.value == duration_text(option.job_time_s)
+    assert figure.note.startswith(change(1 + saved))
+    table = settings(found)
+    assert table is not None
+    means = [row[2].partition(" (")[0] for row in table.plain_rows[:2]]
+    assert means == ["8.83", "11.9"]  # min, of whole jobs
+    assert option.gpu_hours.mean == pytest.approx(whole / 3600)
+    (beside,) = (str(item) for item in found.warnings if item.code == "startup-decides")
+    assert beside.startswith("25 % of the whole job")
+    assert any(beside in line for line in summary(found))
 
 
 def test_a_predicted_setting_takes_what_the_nearest_one_has_beside_its_training():

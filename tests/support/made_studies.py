@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 
 from made_tables import frames, run_row, window_row
+from wattlaw.analysis.metrics.variation import PRIOR, variation
 
 COUNTS = (2, 4, 8, 16, 32, 64, 128)
 SAMPLES = 1_000_000
@@ -236,3 +237,26 @@ class _Tables:
     def done(self) -> Made:
         runs, epochs = frames(self.runs, self.epochs)
         return Made(runs, epochs, pd.DataFrame(self.joint).astype({"samples": int}))
+
+
+def coverage(
+    noise: float, settings: int, repeats: int, noisier: float = 1.0, count: int = 1000
+) -> tuple[float, float]:
+    """Return the share of intervals with the time on another day: of the first setting, of others.
+
+    The first setting is ``noisier``. Settings run on one machine in one session, which deviates as
+    public repeats do.
+    """
+    dice, found = np.random.default_rng(0), []
+    sds = noise * np.array([noisier, *[1.0] * (settings - 1)])
+    setting = pd.Series(np.repeat(range(settings), repeats))
+    place = {"hosts": "a", "session": 0, "slow_log": 0.0, "launcher": "local", "nodes": 1}
+    rows = pd.DataFrame(place, index=setting.index)
+    sd, freedom = PRIOR["session"]
+    for _ in range(count):
+        day = sd * dice.standard_t(freedom)
+        logs = day + sds[:, None] * dice.standard_normal((settings, repeats))
+        own = variation(pd.Series(np.exp(logs.ravel())), setting, rows)
+        found.append(np.abs(logs.mean(1)) <= own.half)
+    shares = np.mean(found, axis=0)
+    return float(shares[0]), float(shares[1:].mean())

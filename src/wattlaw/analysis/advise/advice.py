@@ -268,8 +268,8 @@ def _left_out(
         elif not item.left_out and item not in choice.compared:
             counts[f"with {_NO_ENERGY}"] += item.repeats
     faster: dict[str, FasterSetting] = {}  # the fastest setting of each reason
-    for item in sorted(options.ran, key=lambda item: item.train_time_s.mean):
-        is_faster = base is not None and item.train_time_s.mean < base.train_time_s.mean
+    for item in sorted(options.ran, key=lambda item: item.job_time_s.mean):
+        is_faster = base is not None and item.job_time_s.mean < base.job_time_s.mean
         if is_faster and item not in choice.compared:
             reason = item.left_out or _NO_ENERGY
             faster.setdefault(reason, FasterSetting(item, reason))

@@ -20,6 +20,8 @@ WORK_UNKNOWN, BATCH_UNKNOWN = "work-unknown", "batch-unknown"
 _HARDLY_FASTER, _MORE_SAMPLES = 0.8, 0.05
 _NAMES = {"gpus": "GPU counts"} | LIMIT_NAMES
 _MAX_LISTED = 4  # batches
+#: A share of the whole job beside its training that decides how long it takes.
+_BESIDE = 0.2
 _BATCHES_LEFT_OUT = {
     UNKNOWN_BATCH: (
         "batch-quality-unknown",
@@ -67,6 +69,11 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         if option.model is not None:
             yield from misfit_cautions(fit(option.model.observations))
             yield from reach.cautions(option.setting, option.model.settings, option.model.board)
+    share = option.beside_s / option.job_time_s.mean
+    if share > _BESIDE:
+        text = f"{100 * share:.0f} % of the whole job is no training: it is start-up and the like, "
+        text += "which settings hardly change. A longer training may have another answer."
+        yield Caution("startup-decides", text)
     if option.is_short:
         runs = (
             "Runs that it is predicted from" if option.is_predicted else "The runs of this setting"

@@ -57,7 +57,7 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
     times = draws.time_s[:, :count]
     energies = None if draws.energy_j is None else draws.energy_j[:, :count]
     beside = (
-        np.array([item.job_time_s.mean - item.train_time_s.mean for item in compared]),
+        draws.beside_s[:, :count],
         np.array([item.beside_j for item in compared]),
     )
     settings = [item.setting for item in compared]
@@ -71,7 +71,7 @@ def certainty(choice: Choice, base: Option, ran: Sequence[Option], rows: pd.Data
         if index != at and (better[index] > TIE or is_near[index]) and item in choice.eligible
     ]
     ties.sort(key=lambda tie: -tie.probability_better)
-    probability = min(float(probabilities[at]), MOST_SHORT if best.is_short else 1.0)
+    probability = min(float(probabilities[at]), 1.0 if best.is_measured else MOST_SHORT)
     run = repeat if is_needed or best.is_short else None
     if probability < question.confidence:
         outcomes = [(np.log(times), draws.time_noise[:count])]
@@ -115,8 +115,11 @@ def as_decided(
         choice = certainty(choice, base, ran, rows)
     is_sure = decision.stopped_because == CERTAIN and decision.origin != "simulated"
     following = None if is_sure else choice.next_measurement
+    probability = decision.probability
+    if probability is not None and not leading.is_measured:
+        probability = min(probability, MOST_SHORT)
     return replace(
-        choice, probability=decision.probability, spread_from="decision",
+        choice, probability=probability, spread_from="decision",
         next_measurement=following,
     )  # fmt: skip
 
@@ -133,6 +136,7 @@ class Draws:
     options: Sequence[Option]
     time_s: Floats
     energy_j: Floats | None
+    beside_s: Floats  # of the job, beside its training
     time_noise: Floats
     energy_noise: Floats
     spread_from: str
@@ -171,12 +175,17 @@ def draw(options: Sequence[Option], ran: Sequence[Option]) -> Draws | None:
         if amount not in amounts:
             sd = log(amount.high / amount.low) / 3.92 if amount.low and amount.high else 0.0
             amounts[amount] = amount.mean * np.exp(sd * dice.standard_normal(count))
+    dice = np.random.default_rng([0, 9])
+    beside_s = np.array([item.beside_s for item in options]) * np.exp(
+        [item.beside_error for item in options] * dice.standard_normal((count, len(options)))
+    )
     total = np.column_stack([amounts[item.amount] for item in options])
     by_energy = all(item.energy_j for item in options) and bool(np.isfinite(energy_j).all())
     return Draws(
         options,
         time_s * total,
         energy_j * total if by_energy else None,
+        beside_s,
         noises[0],
         noises[1],
         spread_from,
@@ -236,8 +245,9 @@ def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
     times = energies = hours = costs = None
     if draws is not None and option is not baseline:
         at = [draws.options.index(item) for item in (option, baseline)]
-        times = draws.time_s[:, at]
-        energies = None if draws.energy_j is None else draws.energy_j[:, at]
+        times, energies = draws.time_s[:, at] + draws.beside_s[:, at], None
+        if draws.energy_j is not None:
+            energies = draws.energy_j[:, at] + [option.beside_j, baseline.beside_j]
         hours = times * np.array([[option.gpus, baseline.gpus]]) / HOUR_S
         if (prices := option.footprint) is not None:
             per_joule = prices.of(1.0, 0.0).electricity_cost
@@ -256,8 +266,8 @@ def savings(option: Option, baseline: Option, draws: Draws | None) -> Savings:
         return Quantity(share, float(low), float(high))
 
     return Savings(
-        time=change("train_time_s", times),
-        energy=change("train_energy_j", energies),
+        time=change("job_time_s", times),
+        energy=change("job_energy_j", energies),
         gpu_hours=change("gpu_hours", hours),
         cost=change("cost", costs),
         carbon=change("co2_kg", energies),

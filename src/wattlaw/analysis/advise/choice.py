@@ -18,7 +18,7 @@ _ONLY_THE_MEAN = 3
 
 @dataclass(frozen=True)
 class Savings(Result):
-    """The changes of a training from the baseline to the recommended setting, as shares.
+    """The changes of a whole job from the baseline to the recommended setting, as shares.
 
     A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
     """
@@ -140,8 +140,8 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     The first of these groups that has an option is used: options of runs whose 95 % upper bounds
     meet deadline and budgets; imported options that ran once and have no bounds; predicted options
     whose upper bounds meet them; options of runs, then predicted ones of which only the mean does.
-    Deadline and budgets include what the whole job is known to take. A slow-down is a ratio of mean
-    trainings to the fastest option of runs, whether its energy is known or not.
+    Times, energies and bounds are of the whole job, as far as it is known. A slow-down is a ratio
+    of means to the fastest option of runs, whether its energy is known or not.
     """
     by_energy = any(option.energy_j for option in options if not option.is_predicted)
     compared = tuple(option for option in options if option.energy_j or not by_energy)
@@ -158,7 +158,7 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     text = texts.get(goal, goal)
     asked = replace(question, minimize=goal, max_slowdown=None, samples=None)
     if question.max_slowdown is not None:
-        slowest_s = (1 + question.max_slowdown) * fastest(options).train_time_s.mean
+        slowest_s = (1 + question.max_slowdown) * fastest(options).job_time_s.mean
         asked = replace(asked, slowest_s=slowest_s)
     if question.energy_budget_j is not None and not by_energy:
         reason = "No energy is known, so the energy budget cannot be checked."
@@ -190,11 +190,11 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     def order(option: Option) -> tuple[float, float, int]:
         name, factor = goal, 1.0
         if goal == "edp":
-            name, factor = "energy" if by_energy else "gpu_hours", option.train_time_s.mean
-        names = {"energy": "train_energy_j", "time": "train_time_s", "carbon": "co2_kg"}
+            name, factor = "energy" if by_energy else "gpu_hours", option.job_time_s.mean
+        names = {"energy": "job_energy_j", "time": "job_time_s", "carbon": "co2_kg"}
         quantity: Quantity | None = getattr(option, names.get(name, name))
         cost = float("inf") if quantity is None else quantity.mean * factor
-        return cost, option.train_time_s.mean, option.gpus
+        return cost, option.job_time_s.mean, option.gpus
 
     group = min(groups)
     best = min(groups[group], key=order)
@@ -214,15 +214,15 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
 def fastest(options: Sequence[Option]) -> Option:
     """Return the fastest option of runs; a predicted one only where there is no other."""
     of_runs = [option for option in options if not option.is_predicted]
-    return min(of_runs or options, key=lambda option: option.train_time_s.mean)
+    return min(of_runs or options, key=lambda option: option.job_time_s.mean)
 
 
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:
     bounds = [
         (option.job_time_s, question.deadline_s),
-        (option.train_time_s, question.slowest_s),
+        (option.job_time_s, question.slowest_s),
         (option.job_energy_j, question.energy_budget_j),
-        (option.job_gpu_hours, question.max_gpu_hours),
+        (option.gpu_hours, question.max_gpu_hours),
     ]
     return [(quantity, most) for quantity, most in bounds if quantity and most is not None]
 
@@ -259,13 +259,13 @@ def pareto(options: Sequence[Option]) -> tuple[Option, ...]:
     by_energy = any(option.energy_j for option in options)
     points = []
     for option in options:
-        spent = option.train_energy_j if by_energy else option.gpu_hours
+        spent = option.job_energy_j if by_energy else option.gpu_hours
         if spent is not None:
-            points.append((upper(option.train_time_s, option), upper(spent, option), option))
+            points.append((upper(option.job_time_s, option), upper(spent, option), option))
     front: list[Option] = []
     least = float("inf")
     for _, amount, option in sorted(points, key=lambda point: point[:2]):
         if amount < least:
             front.append(option)
             least = amount
-    return tuple(sorted(front, key=lambda option: option.train_time_s.mean))
+    return tuple(sorted(front, key=lambda option: option.job_time_s.mean))

@@ -1,8 +1,8 @@
 """Two sets of runs at the same settings: machines, code versions, before and after a change.
 
 Of each setting with runs on both sides, the ratio of the geometric means over repeats, B / A, with
-the 95 % t interval for unequal variances on logarithms (B. L. Welch 1947, Biometrika 34, 28-35).
-What other days and nodes add (``metrics.variation``) is in it, where the sides did not share them.
+the 95 % interval of ``metrics.variation``: the noise of runs is pooled over the settings of a
+workload. What other days and nodes add is in it, where the sides did not share them.
 """
 
 import re
@@ -20,7 +20,7 @@ from wattlaw.analysis.metrics.comparable_runs import (
     release_cautions,
     scope_cautions,
 )
-from wattlaw.analysis.metrics.estimates import ROUNDING, Floats, Interval, Mean
+from wattlaw.analysis.metrics.estimates import ROUNDING, Interval, Mean
 from wattlaw.analysis.metrics.groups import (
     JSON_COLUMNS,
     Group,
@@ -30,7 +30,7 @@ from wattlaw.analysis.metrics.groups import (
 )
 from wattlaw.analysis.metrics.metrics import HOUR_S, SETTINGS
 from wattlaw.analysis.metrics.result import Caution, Result, plain
-from wattlaw.analysis.metrics.variation import Variation, variation
+from wattlaw.analysis.metrics.variation import ENOUGH_REPEATS, Variation, variation
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import change, names_text, plural
 from wattlaw.study.sources import MEASURED, ORIGINS, origin_of, source_of
@@ -46,6 +46,8 @@ _IN_UNIT = {
     "run": ("time_s", "energy_j"),
 }
 _OF_MACHINE = ("hardware", "threads_per_worker")
+#: Rows that are alike in these are of one run.
+_SAME_RUN = ("run_id", "hardware", "launcher", "software", "hosts", "session", "time_s", "energy_j")
 _LIMIT = re.compile(rf"\s*({'|'.join(QUANTITIES)})\s*([<>])\s*([+-]?\d{{1,9}}(?:\.\d+)?)\s*%\s*")
 
 
@@ -67,8 +69,7 @@ class Change(Result):
     ``setting`` is None over all settings; the ratio is then the geometric mean of their ratios.
     ``a`` and ``b`` are geometric means over ``n_a`` and ``n_b`` runs. ``ratio_ci`` covers other
     days and nodes, unless both sides ran there alike, and the scatter that ``interval`` names: of
-    ``repeats`` at these settings, or, where a setting has no repeats, of the ratios between
-    ``settings``.
+    ``repeats`` of the workload, or, where it has none, of the ratios between ``settings``.
     """
 
     properties = ("percent", "percent_ci")
@@ -173,7 +174,9 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     without = ("launcher", "unit", *(_OF_MACHINE if of_machines else ()))
     by = [name for name in SETTINGS if name not in without]
     both = pd.concat([rows.assign(side=i) for i, rows in enumerate(sides)], ignore_index=True)
-    table = _values(both).assign(slow_log=0.0).reset_index(drop=True)
+    table = _values(both).assign(slow_log=0.0)
+    # A run that both sides have is one row of their noise, and differs in nothing from itself.
+    table = table.set_index(group_numbers(table, [*_SAME_RUN]))
     cells = list(groups(table, by))
     matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
     left_out = _left_out(cells, table, sides, names, by)
@@ -181,28 +184,26 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         raise Refused(
             f"{names[0]} and {names[1]} have no done runs at the same setting: {left_out}"
         )
-    number = group_numbers(table, [*by, "side"])
-    varied = {name: variation(table[name], number, table) for name in QUANTITIES[:4]}
+    noise = _Noise.of(table, [*by, "side"], ["workload", *({*_OF_MACHINE} & {*by})])
     labels = _labels([setting for setting, _ in matched])
     changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
-               for item in _changes(label, rows, varied)]  # fmt: skip
+               for item in _changes(label, rows, noise)]  # fmt: skip
     by_quantity = ([x for x in changes if x[0].quantity == name] for name in QUANTITIES)
-    pooled = [_pool(of_quantity, varied) for of_quantity in by_quantity if of_quantity]
+    pooled = [_pool(of_quantity, noise) for of_quantity in by_quantity if of_quantity]
     compared = pd.concat([rows for _, rows in matched])
     of_a, of_b = (
         Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
              tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
         for name, rows, of_side in zip(names, sides, hardware, strict=True)
     )  # fmt: skip
-    kept = [*pooled, *(item for item, _, _ in changes)]
+    kept = [*pooled, *(item for item, _ in changes)]
     if left_out:
         text = f"{plural(len(matched), 'setting')} compared. Left out: {left_out}."
         warnings.append(Caution("unmatched", text))
-    alike = ["run_id", "time_s", "train_time_s"]  # a run id is that of its request
-    if shared := len(sides[0][alike].merge(sides[1][alike])):
-        text = f"{plural(shared, 'run')} are on both sides, with equal times: no difference."
-        if shared == len(sides[0]) == len(sides[1]):
-            text = f"A and B are the same {plural(shared, 'run')}: there is nothing to compare."
+    if same := int(table.index.duplicated().sum()):
+        text = f"{plural(same, 'run')} are on both sides, with equal times: no difference."
+        if same == len(sides[0]) == len(sides[1]):
+            text = f"A and B are the same {plural(same, 'run')}: there is nothing to compare."
         warnings.append(Caution("same-runs", text))
     warnings += _cautions(of_a, of_b, compared, of_machines=of_machines)
     return Comparison(of_a, of_b, of_machines, len(matched), tuple(kept), tuple(warnings))
@@ -312,15 +313,50 @@ def _labels(settings: Sequence[Group]) -> list[Group]:
     ]
 
 
-#: The means of the logarithms of both sides; None without repeats that differ.
-_Parts = list[Mean | None]
+@dataclass(frozen=True)
+class _Noise:
+    """How runs vary, by quantity: those of each job, and all together by days and nodes."""
+
+    of_jobs: Mapping[str, Sequence[Variation]]
+    of_all: Mapping[str, Variation]
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, setting: Sequence[str], job: Sequence[str]) -> "_Noise":
+        runs = table[~table.index.duplicated()]
+        without_error = runs.drop(columns="time_error", errors="ignore")
+
+        def varied(name: str, rows: pd.DataFrame) -> Variation:
+            return variation(rows[name], group_numbers(rows, setting), rows)
+
+        of_jobs = {}
+        for name in QUANTITIES:
+            rows = without_error if name in ("power", "metric") else runs
+            of_jobs[name] = [varied(name, own) for _, own in rows.groupby([*job], dropna=False)]
+        return cls(of_jobs, {name: varied(name, without_error) for name in QUANTITIES[:4]})
+
+    def interval(
+        self, name: str, weights: pd.Series, scatter: Mean | None = None
+    ) -> Interval | None:
+        """Return that of a change by its weights of runs; None if a job has too few repeats.
+
+        ``scatter``, the mean of the logarithms of ratios, replaces the noise of runs.
+        """
+        weights, means = weights.groupby(level=0).sum(), [scatter] if scatter else []
+        if scatter is None:
+            jobs = [of for of in self.of_jobs[name] if of.runs.index.isin(weights.index).any()]
+            if any(of.repeated < ENOUGH_REPEATS for of in jobs):
+                return None
+            means = [of.among_repeats(weights) for of in jobs]
+        means += [self.of_all[name].beyond_repeats(weights)] if name in self.of_all else []
+        low, high = np.exp(Mean.combined(means, [1] * len(means)).interval).tolist()
+        return low, high
+
+
 #: With the weights of runs in the change.
-_OfSetting = tuple[Change, _Parts, pd.Series]
+_OfSetting = tuple[Change, pd.Series]
 
 
-def _changes(
-    setting: Group, rows: pd.DataFrame, varied: Mapping[str, Variation]
-) -> list[_OfSetting]:
+def _changes(setting: Group, rows: pd.DataFrame, noise: _Noise) -> list[_OfSetting]:
     changes, per = [], rows["compared_unit"].iloc[0]
     units = {"time": f"s per {per}", "energy": f"J per {per}", "power": "W",
              "gpu_hours": "GPU-hours", "metric": str(rows["metric_name"].iloc[0])}  # fmt: skip
@@ -328,53 +364,31 @@ def _changes(
     kinds = {"energy": scopes, "power": scopes, "metric": rows["metric_name"].nunique()}
     for name in QUANTITIES:
         known = [rows.loc[rows["side"] == i, name].dropna() for i in (0, 1)]
-        of_sides = [values.to_numpy(float) for values in known]
-        if kinds.get(name, 1) != 1 or any(len(of) == 0 or (of <= 0).any() for of in of_sides):
+        if kinds.get(name, 1) != 1 or any(of.empty or (of <= 0).any() for of in known):
             continue
-        a, b = logs = [np.log(values) for values in of_sides]
-        parts = [_mean(values) for values in logs]
+        a, b = (float(np.log(of).mean()) for of in known)
         shares = [pd.Series(sign / len(of), index=of.index)
                   for sign, of in zip((-1, 1), known, strict=True)]  # fmt: skip
         weights = pd.concat(shares)
+        ends = noise.interval(name, weights)
         change = Change(
-            setting, name, units[name], float(np.exp(a.mean())), float(np.exp(b.mean())), len(a),
-            len(b), float(np.exp(b.mean() - a.mean())),
-            _interval(parts, (-1, 1), varied.get(name), weights),
-            None if None in parts else REPEATS,
+            setting, name, units[name], float(np.exp(a)), float(np.exp(b)), len(known[0]),
+            len(known[1]), float(np.exp(b - a)), ends, REPEATS if ends else None,
         )  # fmt: skip
-        changes.append((change, parts, weights))
+        changes.append((change, weights))
     return changes
 
 
-def _mean(logs: Floats) -> Mean | None:
-    mean = Mean.of(logs)
-    # Identical repeats (a replay, a simulation) show no scatter.
-    return mean if mean.variance * len(logs) > ROUNDING**2 else None
-
-
-def _interval(
-    parts: _Parts, weights: Sequence[float], varied: Variation | None, of_runs: pd.Series
-) -> Interval | None:
-    known = [part for part in parts if part is not None]
-    if len(known) < len(parts):
-        return None
-    if varied is not None:
-        known, weights = [*known, varied.beyond_repeats(of_runs)], [*weights, 1]
-    low, high = np.exp(Mean.combined(known, weights).interval).tolist()
-    return low, high
-
-
-def _pool(changes: Sequence[_OfSetting], varied: Mapping[str, Variation]) -> Change:
-    logs, count = np.log([item.ratio for item, _, _ in changes]), len(changes)
-    parts = [part for _, of_setting, _ in changes for part in of_setting]
-    of_runs = pd.concat([weights for _, _, weights in changes]) / count
-    shared = varied.get(changes[0][0].quantity), of_runs
-    ends, kind = _interval(parts, [-1 / count, 1 / count] * count, *shared), REPEATS
-    if ends is None:
-        ends, kind = _interval([_mean(logs)], [1], *shared), OVER_SETTINGS
+def _pool(changes: Sequence[_OfSetting], noise: _Noise) -> Change:
+    logs, count = np.log([item.ratio for item, _ in changes]), len(changes)
+    name, weights = changes[0][0].quantity, pd.concat([own for _, own in changes]) / count
+    ends, kind = noise.interval(name, weights), REPEATS
+    scatter = Mean.of(logs)
+    if ends is None and scatter.variance * count > ROUNDING**2:
+        ends, kind = noise.interval(name, weights, scatter), OVER_SETTINGS
     pooled = replace(
-        changes[0][0], setting=None, n_a=sum(item.n_a for item, _, _ in changes),
-        n_b=sum(item.n_b for item, _, _ in changes), ratio=float(np.exp(logs.mean())),
+        changes[0][0], setting=None, n_a=sum(item.n_a for item, _ in changes),
+        n_b=sum(item.n_b for item, _ in changes), ratio=float(np.exp(logs.mean())),
         ratio_ci=ends, interval=kind if ends else None,
     )  # fmt: skip
     return pooled if count == 1 else replace(pooled, unit="", a=None, b=None)

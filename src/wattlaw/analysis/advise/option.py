@@ -5,6 +5,7 @@ from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from wattlaw.analysis.decide.needed_runs import shows
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.estimates import Floats
 from wattlaw.analysis.metrics.metrics import HOUR_S
@@ -110,6 +111,8 @@ class Option(Result):
     whole_job_without: tuple[str, ...] = BESIDE_TRAINING  # what of it was not measured
     overhead_from: str | None = None  # the measured setting of which a predicted one has these
     beside_j: float = field(default=0.0, repr=False)  # energy of evaluations, where it is known
+    #: How far runs leave its mean time beside training unknown, in logs.
+    beside_error: float = field(default=0.0, repr=False)
     #: The means of ``run_overhead.PARTS``.
     parts: Mapping[str, float] = field(default_factory=dict, repr=False, compare=False)
     metric: float | None = None
@@ -147,21 +150,29 @@ class Option(Result):
         return None if self.energy_j is None else self.energy_j.times(self.amount)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it, or a setting near it, ran for long enough to be certain of it."""
+        if self.is_short or not self.is_predicted:
+            return not self.is_short
+        seen = [] if self.model is None else self.model.settings
+        return any(shows(run, self.setting) for run in seen)
+
+    @property
     def is_training(self) -> bool:
         return self.unit in ("epoch", "run") or self.amount.mean != 1
 
     @property
     def job_time_s(self) -> Quantity:
-        """What a deadline is compared with: the whole job, where more than training is known."""
+        """The whole job, where more than training is known: what settings are compared by."""
         return (self.whole_job_s if self.has_overhead else None) or self.train_time_s
+
+    @property
+    def beside_s(self) -> float:
+        return self.job_time_s.mean - self.train_time_s.mean
 
     @property
     def has_overhead(self) -> bool:
         return not {*BESIDE_TRAINING} <= {*self.whole_job_without}
-
-    @property
-    def job_gpu_hours(self) -> Quantity:
-        return self.job_time_s.times(self.gpus / HOUR_S)
 
     @property
     def job_energy_j(self) -> Quantity | None:
@@ -174,7 +185,7 @@ class Option(Result):
 
     @property
     def gpu_hours(self) -> Quantity:
-        return self.train_time_s.times(self.gpus / HOUR_S)
+        return self.job_time_s.times(self.gpus / HOUR_S)
 
     @property
     def slurm_time(self) -> str | None:
@@ -193,7 +204,7 @@ class Option(Result):
 
     def _of_footprint(self, name: str) -> Quantity | None:
         """Return cost or carbon: both are linear in energy and GPU-hours, so bounds give bounds."""
-        energy, ends = self.train_energy_j, []
+        energy, ends = self.job_energy_j, []
         if self.footprint is None:
             return None
         for end in ("mean", "low", "high"):

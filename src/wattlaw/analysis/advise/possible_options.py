@@ -65,6 +65,8 @@ class Rule:
     max_gpus: float
     max_batch: float  # that is allowed at all
     decided: Setting | None = None  # of a decision: predicted if it did not run
+    #: GPUs and batches that were declared, where runs had another batch: the script ignores them.
+    ignored: frozenset[tuple[int, float]] = frozenset()
     far: bool = False  # whether ``max_gpus`` may be farther from the runs than ``reach.REFUSED``
 
     def judge(self, option: Option) -> Option:
@@ -140,7 +142,8 @@ class Options:
                 if batches and not min(batches) <= (batch or 0) <= max(batches):
                     beyond = (*beyond, "global_batch")
                 amount = first.amount if is_fixed else amounts.get((setting.precision, batch))
-                if amount is None or model.shares_cores(setting):
+                is_ignored = (setting.gpus, batch) in self.rule.ignored
+                if amount is None or is_ignored or model.shares_cores(setting):
                     continue
                 if beyond and not outside and setting != self.rule.decided:
                     continue
@@ -191,6 +194,8 @@ def read_options(
     the smallest batch of the runs. Epochs to a target are known where quality is.
     """
     ran = options_of_runs(job, amounts, question.footprint)
+    if any(item.has_overhead for item in ran):  # whole jobs are compared with whole jobs
+        ran = [item if item.has_overhead else with_whole_job(item, ran) for item in ran]
     if not ran:
         workload = job.rows["workload"].iloc[0]
         raise NothingToRecommend(f"no setting of {workload!r} has a time and the epochs to train")
@@ -222,7 +227,9 @@ def read_options(
             decided, power_profile=own.power_profile, dataset_fraction=own.dataset_fraction
         )
     gpus = question.max_gpus or np.inf
-    rule = Rule(quality_by_batch(job.rows), np.inf, gpus, most, decided, far)
+    other = job.rows.dropna(subset="global_batch_declared")
+    ignored = frozenset(zip(other["gpus"], other["global_batch_declared"], strict=True))
+    rule = Rule(quality_by_batch(job.rows), np.inf, gpus, most, decided, ignored, far)
     named = None if baseline is None else _index_of(ran, baseline)
     if baseline is None and question.in_use:
         named = next(iter(_matching(ran, question.in_use)), None)

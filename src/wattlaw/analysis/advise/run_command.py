@@ -18,6 +18,8 @@ _LIMITS = {
     "power_profile": "--power-profile",
 }
 _PYTHON = re.compile(r"python[0-9.]*")
+#: What wattlaw starts a single worker with, as torchrun would: its process group needs them.
+_ALONE = ("RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=localhost", "MASTER_PORT=29500")
 
 
 def run_command(option: Option, runs: pd.DataFrame) -> str | None:
@@ -44,9 +46,7 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
     if count and (said := epochs_argument(words)) is not None:
         words[said.index] = f"{said.prefix}{count}"
     has_group = bool(runs["backend"].notna().any())
-    launched = _launched(
-        words, option, json.loads(job).get("launch_with", "auto"), has_group=has_group
-    )
+    launched = _launched(words, option, json.loads(job).get("launch_with", "auto"))
     if launched is None or not all(map(str.isprintable, launched)):
         return None
     limits = [
@@ -56,20 +56,19 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
     ]
     line = shlex.join([*(["wattlaw", "measure", *limits, "--"] if limits else []), *launched])
     threads = option.threads_per_worker
-    return line if threads is None else f"OMP_NUM_THREADS={threads} {line}"
+    shown = [] if threads is None else [f"OMP_NUM_THREADS={threads}"]
+    shown += _ALONE if launched == words and has_group else []
+    return " ".join([*shown, line])
 
 
-def _launched(
-    words: Sequence[str], option: Option, program: str, *, has_group: bool
-) -> list[str] | None:
-    """Return the command of all workers. wattlaw starts them as torchrun does, also a single one
-    whose script makes a process group."""
+def _launched(words: Sequence[str], option: Option, program: str) -> list[str] | None:
+    """Return the command of all workers; several start as torchrun starts them."""
     nodes, workers = option.setting.nodes or 1, option.gpus
     if program == "srun":
         return ["srun", "--nodes", str(nodes), "--ntasks", str(workers), *words]
     if program == "mpirun":
         return ["mpirun", "-n", str(workers), *words]
-    if workers == 1 and not has_group:
+    if workers == 1:
         return [*words]
     if program == "none" or len(set(option.setting.gpus_per_node or (workers,))) > 1:
         return None

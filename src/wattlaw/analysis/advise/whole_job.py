@@ -11,7 +11,7 @@ from scipy import special
 from wattlaw.analysis.advise.amounts import Amounts
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.metrics.comparable_runs import TIME, ComparableRuns
-from wattlaw.analysis.metrics.estimates import LEVEL
+from wattlaw.analysis.metrics.estimates import LEVEL, pooled_variance
 from wattlaw.analysis.metrics.result import plain
 from wattlaw.analysis.metrics.run_overhead import PARTS, beside_training, nearest, parts_of_runs
 from wattlaw.analysis.metrics.variation import variation
@@ -35,7 +35,13 @@ def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Itera
     ends = {end: [getattr(of, end, None) for of in needed] for end in ("mean", "low", "high")}
     amount = pd.DataFrame(ends, index=rows.index).astype(float)
     whole_s = amount.apply(lambda epochs: rows[TIME] * epochs + beside_training(parts, epochs)[0])
-    varied = variation(whole_s["mean"], group, rows)
+    beside_s = pd.Series(beside_training(parts, amount["mean"])[0], rows.index)
+    logs = (np.log(own.to_numpy(float)) for _, own in beside_s[beside_s > 0].groupby(group))
+    variance, freedom = pooled_variance(logs)
+    errors = np.sqrt(variance if freedom else 0.0) / np.sqrt(group.value_counts())
+    # What its steps leave unknown of a run is of its training alone.
+    error = rows["time_error"] * rows[TIME] * amount["mean"] / whole_s["mean"]
+    varied = variation(whole_s["mean"], group, rows.assign(time_error=error))
     own_s = special.ndtri((1 + LEVEL) / 2) * np.sqrt(varied.variances.sum())
     factors = np.exp(np.hypot(varied.half, own_s))
     energy_j = pd.Series(beside_training(parts, amount["mean"])[1], rows.index)
@@ -49,12 +55,13 @@ def whole_jobs(job: ComparableRuns, group: pd.Series, amounts: Amounts) -> Itera
             "whole_job_s": Quantity.of(mean, low / factor, high * factor),
             "whole_job_without": tuple(_missing(own, most[at])),
             "beside_j": float(beside_j[at]),
+            "beside_error": float(errors[at]),
             "parts": own,
         }
 
 
 def with_whole_job(option: Option, measured: Sequence[Option]) -> Option:
-    """Return a predicted option with the whole job: beside training, that of the nearest setting.
+    """Return an option with the whole job: beside training, that of the nearest measured setting.
 
     What is beside training is as uncertain as the whole job that was measured there.
     """
@@ -70,7 +77,8 @@ def with_whole_job(option: Option, measured: Sequence[Option]) -> Option:
     ends = near.job_time_s.times(beside_s / near.job_time_s.mean)
     return replace(
         option, whole_job_s=training.plus(ends), whole_job_without=near.whole_job_without,
-        beside_j=beside_j, parts=near.parts, overhead_from=near.label,
+        beside_j=beside_j, beside_error=near.beside_error, parts=near.parts,
+        overhead_from=near.label,
     )  # fmt: skip
 
 

@@ -62,7 +62,7 @@ class Decision(Result):
     runs: int  # that ended
     stopped_because: str | None  # why no run is needed any more; None while runs are
     worker: str = "GPU"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
-    #: Of a sample on the setting, relative to what the study says is run today.
+    #: Of the whole job on the setting, relative to what the study says is run today.
     time_change: float | None = None
     time_change_from: str | None = None  # the runs, where they show both settings, or the model
     warnings: tuple[Caution, ...] = ()
@@ -174,8 +174,8 @@ class Decision(Result):
 def _time_change(
     setting: Setting | None, evidence: Evidence, decide: Decide
 ) -> tuple[float, str] | None:
-    """Return the change, and what it is known by; None unless the study says what is run today, and
-    has that setting. Where both settings ran, it is that of their means, as in advice."""
+    """Return the change of the whole job, and what it is known by; None unless the study says what
+    is run today, and has that setting. Where both ran, it is that of their means, as in advice."""
     present = [
         item.decided
         for item in evidence.candidates.values()
@@ -184,18 +184,22 @@ def _time_change(
     if not decide.in_use or not present or setting is None or evidence.job is None:
         return None
     base = min(present, key=lambda item: sum(getattr(item, name) is not None for name in LIMITS))
-    observations = evidence.job.observations
+    observations, question = evidence.job.observations, evidence.question
+    usual, by_batch = question.samples or 1.0, question.samples_by_batch
+    samples = [by_batch.get(item.global_batch or 0.0, usual) for item in (setting, base)]
+    beside_s = evidence.beside_training([setting, base])[0]
     means = [
         fmean(times)
         for wanted in (setting, base)
         if (times := [it.step_time_s / it.setting.samples
                       for it in observations if it.setting == wanted])
     ]  # fmt: skip
-    if len(means) == 2:
-        return means[0] / means[1] - 1, "runs"
-    posterior = fit_with_repeats(observations, decide.seed)
-    drawn = posterior.means([setting, base])[0] / [setting.samples, base.samples]
-    return float(np.median(drawn[:, 0] / drawn[:, 1])) - 1, "model"
+    drawn, known_by = np.array([means]), "runs"
+    if len(means) < 2:
+        posterior, known_by = fit_with_repeats(observations, decide.seed), "model"
+        drawn = posterior.means([setting, base])[0] / [setting.samples, base.samples]
+    jobs_s = drawn * samples + beside_s
+    return float(np.median(jobs_s[:, 0] / jobs_s[:, 1])) - 1, known_by
 
 
 def decide_of(study: Study) -> Decide:

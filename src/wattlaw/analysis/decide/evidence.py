@@ -62,16 +62,20 @@ class Evidence:
     overheads: Overheads | None  # beside training, of jobs; None before the first run
     memory: Memory | None  # that layouts need; None if nothing says it
 
-    def beside_training(self, settings: Sequence[Setting], draws: int) -> tuple[Floats, Floats]:
-        """Return draws of the time and energy of jobs of settings beside their training."""
+    def beside_training(self, settings: Sequence[Setting], draws: int = 0) -> tuple[Floats, Floats]:
+        """Return draws of the time and energy of jobs of settings beside their training.
+
+        Without ``draws``, there is a row of means.
+        """
         length, by_batch = self.question.samples, self.question.samples_by_batch
         if self.overheads is None or not (length or by_batch):
             return np.zeros((1, len(settings))), np.zeros((1, len(settings)))
         samples = [by_batch.get(item.global_batch or 0.0, length or 0.0) for item in settings]
         epochs = [count / self.samples_per_epoch for count in samples]
         time_s, energy_j = self.overheads.beside(settings, epochs)
-        normals = np.random.default_rng([0, 9]).standard_normal((draws, 1))
-        return time_s * np.exp(self.overheads.spread * normals), np.atleast_2d(energy_j)
+        normals = np.random.default_rng([0, 9]).standard_normal((draws, 1)) if draws else 0.0
+        noise = np.exp(self.overheads.spread * normals)
+        return np.atleast_2d(time_s * noise), np.atleast_2d(energy_j)
 
     @property
     def excluded(self) -> frozenset[Setting]:

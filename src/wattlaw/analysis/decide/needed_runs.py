@@ -153,9 +153,9 @@ class Checks:
         cheap = [item for item in own if self.hours[item] <= _CHEAP * self.total]
         if cheap or not self.is_modelled:
             return cheap or own
-        if any(_shows(run, setting) for run in self.seen):
+        if any(shows(run, setting) for run in self.seen):
             return None
-        runs = [item for item in self.hours if _shows(item.setting, setting)]
+        runs = [item for item in self.hours if shows(item.setting, setting)]
         return sorted(runs, key=lambda item: self.hours[item])
 
     def before(
@@ -195,7 +195,8 @@ class Checks:
         ]
 
 
-def _shows(run: Setting, setting: Setting) -> bool:
+def shows(run: Setting, setting: Setting) -> bool:
+    """Whether a run at one setting is near enough to be certain of the other."""
     is_near = 1 / _GPU_FACTOR <= run.gpus / setting.gpus <= _GPU_FACTOR
     both_communicate = (run.gpus > 1) == (setting.gpus > 1)
     return is_near and both_communicate and _load(run) == _load(setting)

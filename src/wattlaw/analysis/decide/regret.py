@@ -45,11 +45,12 @@ def regrets(
     is missed, or if its time is infinite: it does not fit into memory. GPU-hours replace an energy
     that is not known; an energy budget is then not checked.
     ``time_s`` and ``energy_j`` are of one sample, shape (draws, settings). ``beside`` is what a job
-    takes beside its training, which its bounds include.
+    takes beside its training, which its goal and bounds include.
     """
     gpus = np.array([item.gpus for item in settings], dtype=float)
     times, energies = _of_training(question, settings, time_s, energy_j)
-    goal = _goal(question, times, energies, gpus)
+    jobs_j = None if energies is None else energies + beside[1]
+    goal = _goal(question, times + beside[0], jobs_j, gpus)
     missing = missed(question, settings, time_s, energy_j, beside)
     meets = missing <= 0
     best = np.where(meets, goal, np.inf).min(1)
@@ -73,13 +74,13 @@ def missed(
     hours = job_s * np.array([item.gpus for item in settings]) / 3600
     slowest = question.slowest_s
     if question.max_slowdown is not None:
-        slowest = times.min(1)[:, None] * (1 + question.max_slowdown)
+        slowest = job_s.min(1)[:, None] * (1 + question.max_slowdown)
     result: Floats = np.zeros_like(times)
     for values, bound in (
         (job_s, question.deadline_s),
         (None if energies is None else energies + beside[1], question.energy_budget_j),
         (hours, question.max_gpu_hours),
-        (times, slowest),
+        (job_s, slowest),
     ):
         if values is not None and bound is not None:
             result = np.maximum(result, values / bound - 1)

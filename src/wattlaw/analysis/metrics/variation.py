@@ -24,8 +24,12 @@ from wattlaw.study.sources import origin_of
 #: of which a tenth differ by more than 4 % (docs/prediction.md, Noise). Runs: between the 1 % of
 #: most GPUs and the 2.8 % of these T4 jobs.
 PRIOR = {"run": (0.02, 2.0), "session": (0.01, 4.0), "nodes": (0.03, 4.0)}
-#: With fewer repeats beyond the first, runs of a setting are taken to vary as those of all do.
+#: With more repeats beyond the first, runs of a setting vary as they show; with fewer, as those of
+#: all settings do, and no less than they show.
 _ENOUGH_FREEDOM = 3
+#: With as many repeats of all settings beyond the first, ``PRIOR`` of a run does not count: a wrong
+#: one would make intervals of few repeats too narrow (`test_intervals_of_few_repeats`).
+ENOUGH_REPEATS = 2
 #: The probability that a node is named although none is slower by more than ``PRIOR`` of nodes.
 _FALSE_NAMES = 0.01
 #: A node of which a smaller share is left beside the settings cannot be told from these.
@@ -67,17 +71,21 @@ class Variation:
         What runs on the same nodes and in the same session share counts once: it cancels in the
         difference of settings that ran there.
         """
+        parts = self.among_repeats(weights), self.beyond_repeats(weights)
+        mean = Mean.combined(parts, (1, 1))
+        return mean if np.isfinite(self.half).any() else Mean(mean.value, np.nan, 0)
+
+    def among_repeats(self, weights: pd.Series) -> Mean:
+        """Return the weighted sum with the variance of runs alone; see ``contrast``."""
         runs = self.runs
         weight = weights.reindex(runs.index, fill_value=0.0).to_numpy(float)
         by_setting = np.bincount(runs["setting"], weight**2, minlength=self.of_run.shape[1])
         is_own = self.of_run[1] != self.freedoms[0]
-        parts, freedoms = by_setting * self.of_run[0], self.of_run[1]
-        parts = np.array([*parts[is_own], parts[~is_own].sum(), *self._shared(weight)])
-        freedoms = np.array([*freedoms[is_own], *self.freedoms])
-        value, variance = float(weight @ runs["log"]), float(parts.sum())
-        if not np.isfinite(self.half).any():
-            return Mean(value, np.nan, 0)
-        return Mean(value, variance, float(variance**2 / (parts**2 / freedoms).sum()))
+        parts = by_setting * self.of_run[0]
+        parts = np.array([*parts[is_own], parts[~is_own].sum()])
+        squares = (parts**2 / [*self.of_run[1][is_own], self.freedoms[0]]).sum()
+        variance = float(parts.sum())
+        return Mean(float(weight @ runs["log"]), variance, variance**2 / squares if squares else 1)
 
     def beyond_repeats(self, weights: pd.Series) -> Mean:
         """Return the part of ``contrast`` that repeats in one place cannot show; its value is 0."""
@@ -119,9 +127,9 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes, and may have
     ``time_error``, of the quantity.
     """
-    absent = _absent(rows)
-    by, of_runs = ["_setting", "hosts", "session"], rows.assign(_setting=setting)
-    placed, cell = (group_numbers(of_runs, by[:count]) for count in (2, 3))
+    of_runs, absent = rows.assign(_setting=setting), _absent(rows)
+    of_places = (["_setting", "hosts"], ["_setting", "hosts", "session"])
+    placed, cell = (group_numbers(of_runs, by) for by in of_places)
     known = quantity > 0
     logs = np.log(quantity[known].to_numpy(float)) - rows.loc[known, "slow_log"].to_numpy(float)
     levels = [level[known] for level in (cell, placed, setting)]
@@ -129,11 +137,11 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     runs_of = np.bincount(levels[-1], minlength=size).astype(float)
     values, below, units, repeated = logs, np.zeros(len(logs)), np.arange(len(logs)), 0
     variances, freedoms, shares, origins = [], [], [], []
-    for (name, (sd, weight)), level in zip(PRIOR.items(), levels, strict=True):
+    for (name, (sd, counts_for)), level in zip(PRIOR.items(), levels, strict=True):
         # The units of this component, each of one group: runs, cells, sets of nodes.
         first = np.unique(units, return_index=True)[1]
-        group, counts = level.to_numpy()[first], np.bincount(units)
-        owner = levels[-1].to_numpy()[first]
+        group, owner = (own.to_numpy()[first] for own in (level, levels[-1]))
+        counts = np.bincount(units)
         groups, number, sizes = np.unique(group, return_inverse=True, return_counts=True)
         means = np.bincount(number, values) / sizes
         deviations = (values - means[number]) ** 2
@@ -145,8 +153,12 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
         if squares <= len(values) * ROUNDING**2:
             freedom = 0  # identical repeats show nothing
         squares -= float((below * (1 - 1 / sizes[number])).sum())
+        weight = 0.0 if name == "run" and freedom >= ENOUGH_REPEATS else counts_for
         prior = 0.0 if name in absent else weight * sd**2
-        variance = (prior + max(0.0, squares)) / (weight + freedom)
+        variance = max(
+            squares / freedom if name == "run" and freedom else 0.0,
+            (prior + max(0.0, squares)) / (weight + freedom),
+        )
         variances.append(variance)
         freedoms.append(weight + freedom)
         origins.append("repeats" if freedom else "public data" if prior else None)
@@ -158,9 +170,11 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     of_settings, freedom_of = (
         np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
     )
-    # A setting with enough repeats shows its own variance of a run, unless they are identical.
+    # A setting whose repeats differ by more than those of others is one whose runs vary more. With
+    # enough repeats, it shows its own variance of a run, unless they are identical.
+    own_variance = own_squares / np.maximum(own_freedom, 1)
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
-    of_settings[0, has_enough] = (own_squares / np.maximum(own_freedom, 1))[has_enough]
+    of_settings[0] = np.where(has_enough, 0.0, of_settings[0]).clip(min=own_variance)
     freedom_of[0, has_enough] = own_freedom[has_enough]
     # A run varies no less than its own steps leave its mean unknown.
     own = rows.get("time_error", 0.0 * quantity)[known].fillna(0.0).pow(2).groupby(levels[-1])
@@ -168,19 +182,23 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     parts = np.array(shares) * of_settings
     total = parts.sum(0)
     of_mean = total**2 / (parts**2 / freedom_of).sum(0)
-    half = special.stdtrit(of_mean, (1 + LEVEL) / 2) * np.sqrt(total)
+    half = np.sqrt(total) * special.stdtrit(of_mean, (1 + LEVEL) / 2)
     if not repeated and "imported" in set(rows["launcher"]):
         half = half * np.nan  # nothing says in what these runs differ
-    # Unknown nodes are shared with no other setting.
-    hosts = rows["hosts"].astype(object).where(rows["hosts"].notna(), "of " + setting.astype(str))
-    places = rows.assign(hosts=hosts)[known]
-    runs = places[["slow_log"]].assign(
-        log=np.log(quantity[known].to_numpy(float)), setting=setting[known],
-        session=group_numbers(places, ["hosts", "session"]), nodes=group_numbers(places, ["hosts"]),
-    )  # fmt: skip
+    runs = _placed_runs(quantity[known], setting[known], rows[known])
     return Variation(
         np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs,
         of_run=np.array([of_settings[0], freedom_of[0]]),
+    )  # fmt: skip
+
+
+def _placed_runs(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> pd.DataFrame:
+    # Unknown nodes are shared with no other setting.
+    hosts = rows["hosts"].astype(object).where(rows["hosts"].notna(), "of " + setting.astype(str))
+    places = rows.assign(hosts=hosts)
+    return places[["slow_log"]].assign(
+        log=np.log(quantity.to_numpy(float)), setting=setting,
+        session=group_numbers(places, ["hosts", "session"]), nodes=group_numbers(places, ["hosts"]),
     )  # fmt: skip
 
 

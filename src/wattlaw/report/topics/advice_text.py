@@ -12,6 +12,7 @@ from wattlaw.analysis.decide.next_runs import CERTAIN
 from wattlaw.analysis.decide.next_step import run_command, sweep_text
 from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.analysis.metrics.metrics import HOUR_S
+from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
@@ -21,7 +22,8 @@ from wattlaw.study.sources import MEASURED
 
 _MAX_CANDIDATES = 3
 _MAX_REASON = 60
-_IN_FULL = {
+#: Warnings that the line of several workloads has, too.
+_IN_BRIEF = {
     OTHER_BATCH: "the batch that ran differs from the declared one",
     NO_SCOPE: "energies of the requested scope are missing",
     "layouts-unsure": "the time of some layouts is too uncertain to offer them",
@@ -40,6 +42,14 @@ _CAVEATS = {
 }
 #: Warnings that say for how many epochs totals are.
 _EPOCHS = ("epochs-differ", "epochs-unknown")
+#: Warnings that other lines of the first screen say.
+_SAID = (*_CAVEATS, *_EPOCHS, "energy-suspect", "energy-reason", "predicted", "extrapolated")
+#: Warnings that the other one makes superfluous.
+IMPLIED = {
+    "energy-simulated": "simulated",
+    "energy-replayed": "replayed",
+    "quality-not-measured": "batch-quality-unknown",
+}
 #: Launchers of runs on clusters, where jobs have a time limit.
 _OF_CLUSTERS = ("slurm", "simulated", "replay")
 #: Programs of the printed command that start before the script, which no run has measured.
@@ -64,7 +74,17 @@ def summary(advice: Advice) -> tuple[str, ...]:
         *filter(None, [shown.reference]),
         *(["What changes the answer:", *changing] if changing else []),
         *basis(advice),
+        *(f"Warning: {item}" for item in advice.warnings if item not in _said(advice)),
     )  # fmt: skip
+
+
+def _said(advice: Advice) -> list[Caution]:
+    """Return the warnings that other lines of the first screen say."""
+    codes = {item.code for item in advice.warnings}
+    return [
+        item for item in advice.warnings
+        if item.code in _SAID or IMPLIED.get(item.code) in codes
+    ]  # fmt: skip
 
 
 def _with_note(figure: KeyFigure) -> str:
@@ -107,13 +127,13 @@ def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
     changes = dict(_changes(advice, option))
     count = option.amount.mean
     amount = f"{count:.4g} {option.unit}{'s' * (count != 1)}"
-    time = fmt.duration_text(option.train_time_s)
+    time = fmt.duration_text(option.job_time_s)
     yield KeyFigure(f"time of {amount}", time, changes.get("time", ""))
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     hours = option.gpu_hours
     spent = {
         "cost": fmt.estimate_text(option.cost, currency),
-        "energy": fmt.energy_text(option.train_energy_j),
+        "energy": fmt.energy_text(option.job_energy_j),
         "gpu_hours": fmt.work_text(hours.mean, advice.worker),
         "carbon": fmt.estimate_text(option.co2_kg and option.co2_kg.mean, "kg CO2e"),
     }
@@ -141,7 +161,7 @@ def _sure(advice: Advice) -> tuple[str, str]:
         why = "there are too few repeats for a probability"
         return "unknown", f"lowest of {compared}; {why}"
     sure = percent(advice.probability)
-    if advice.recommended is not None and advice.recommended.is_short:
+    if advice.recommended is not None and not advice.recommended.is_measured:
         sure = f"at most {sure}"
     note = f"to be within {fmt.percent(advice.tolerance)} of the best"
     if advice.spread_from == "decision" and advice.decision is not None:
@@ -214,9 +234,11 @@ def _whole_job(advice: Advice) -> str:
     known = [part for part in BESIDE_TRAINING if part not in missing]
     near = option.overhead_from
     of_one = "epochs-unknown" in {warning.code for warning in advice.warnings}
-    what = "A job of 1 epoch" if of_one else "The whole job"
-    text = f"{what} takes about {fmt.duration_text(option.whole_job_s)}"
-    text += f", with {fmt.names_text(known)}" if known else ""
+    what = "a job of 1 epoch" if of_one else "the whole job"
+    text = f"{what.capitalize()} takes about {fmt.duration_text(option.whole_job_s)}"
+    if known:  # the first figure is of the whole job, too
+        training = fmt.duration_text(option.train_time_s.mean)
+        text = f"This is {what}, {training} of it training, with {fmt.names_text(known)}"
     text += f" carried over from {near}" if known and near else ""
     if missing:
         verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
@@ -262,7 +284,6 @@ def what_changes(advice: Advice) -> Iterator[str]:
         yield f"Faster, but left out: {'; '.join(faster)}."
     if _is_only(advice) and (left := len(advice.batches_left_out)):
         yield f"Other global batches are left out ({left}): --any-batch includes them."
-    yield from (f"Warning: {item}" for item in advice.warnings if item.code in _IN_FULL)
     if advice.recommended is not None:
         yield f"Measure next: {next_run(advice, advice.recommended)}."
 
@@ -276,7 +297,7 @@ def brief(advice: Advice) -> str:
     if changed and advice.baseline_is == "in use":
         changed += f" against {_named(advice)}"
     figures = [f"{item.name} {item.value}" for item in shown.figures]
-    caveats = [*_caveats(advice), *(text for code, text in _IN_FULL.items() if code in codes)]
+    caveats = [*_caveats(advice), *(text for code, text in _IN_BRIEF.items() if code in codes)]
     left = sum(advice.left_out.values())
     left_out = f"{fmt.plural(left, 'run')} left out" if left else ""
     parts = [shown.headline, reason, changed, *figures, *caveats, left_out]
@@ -287,7 +308,7 @@ def details(advice: Advice) -> tuple[str, ...]:
     lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
     if (energy := advice.rests_on.energy_is) is not None:
         lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
-    return (*lines, *(f"Warning: {warning}" for warning in advice.warnings))
+    return (*lines, *(f"Warning: {item}" for item in _said(advice)))
 
 
 def _is_only(advice: Advice) -> bool:

@@ -32,12 +32,6 @@ _MAX_ANSWERS = 4
 #: Caveats beside the answer; others are in the section on data.
 MAX_CAVEATS = 5
 MAX_ROWS = 8
-#: Warnings that the other one makes superfluous.
-_IMPLIED = {
-    "energy-simulated": "simulated",
-    "energy-replayed": "replayed",
-    "quality-not-measured": "batch-quality-unknown",
-}
 #: Warnings that a caveat on the data says, with the number of runs.
 _IN_DATA = ("energy-suspect", "energy-reason", NO_SCOPE)
 #: The role of a setting that is recommended only if the quality at its batch is acceptable.
@@ -181,9 +175,9 @@ def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
 
         return tables.Column(heading, shown)
 
-    columns = [amount("time", fmt.TIME_UNITS, "train_time_s")]
+    columns = [amount("time", fmt.TIME_UNITS, "job_time_s")]
     if any(option.energy_j for _, option in rows):
-        columns.append(amount("energy", fmt.ENERGY_UNITS, "train_energy_j"))
+        columns.append(amount("energy", fmt.ENERGY_UNITS, "job_energy_j"))
     size, unit = fmt.choose_unit([option.gpu_hours.mean for _, option in rows], fmt.WORK_UNITS)
     worker = rows[0][0].worker if rows else ""
     hours = tables.scaled(f"{worker}-{unit}{of}", lambda row: row[1].gpu_hours.mean, size)
@@ -337,7 +331,7 @@ def merge_warnings(advices: Sequence[Advice]) -> list[str]:
     for advice in advices:
         codes = {warning.code for warning in advice.warnings}
         for warning in advice.warnings:
-            if warning.code not in _IN_DATA and _IMPLIED.get(warning.code) not in codes:
+            if warning.code not in _IN_DATA and advice_text.IMPLIED.get(warning.code) not in codes:
                 of_code = texts.setdefault(warning.code, {})
                 of_code.setdefault(advice.workload, []).append(str(warning))
     lines: list[str] = []

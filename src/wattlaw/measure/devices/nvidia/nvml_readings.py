@@ -106,6 +106,7 @@ class SampleBuffer:
         self._seen_us = 0
         self._seen, self._type, self._count = ctypes.c_ulonglong(), ctypes.c_uint(), ctypes.c_uint()
         self._memory = ctypes.create_string_buffer(_MAX_SAMPLES * _SAMPLE_BYTES)
+        self.spacing_s: float | None = None
         self.span_s = 0.0
 
     @classmethod
@@ -115,10 +116,10 @@ class SampleBuffer:
         if len(times_us) < 3 or (kind == pynvml.NVML_TOTAL_POWER_SAMPLES and not any(values)):
             return None  # no GPU that is on draws nothing
         steps_us = sorted(later - t_us for t_us, later in pairwise(times_us))
-        spacing_s = steps_us[len(steps_us) // 2] * 1e-6
+        buffer.spacing_s = steps_us[len(steps_us) // 2] * 1e-6
         buffer.span_s = (times_us[-1] - times_us[0]) * 1e-6
         is_current = abs(time.time_ns() // 1000 - times_us[-1]) < _MAX_BUFFER_OFFSET_US
-        is_fine = 0 < spacing_s <= max_spacing_s
+        is_fine = 0 < buffer.spacing_s <= max_spacing_s
         return buffer if is_current and is_fine and buffer.span_s >= _MIN_SPAN_S else None
 
     def new(self) -> Series:
