@@ -322,9 +322,7 @@ def _text(
     ]
     if seen.launch_with != "auto":
         lines.append(f"    launch_with: {seen.launch_with}")
-    if seen.dataset_samples is None:
-        lines.append("    # dataset_samples: 50000  # of your training data; gives times of epochs")
-    else:
+    if seen.dataset_samples is not None:
         lines.append(f"    dataset_samples: {seen.dataset_samples}")
     if layouts and seen.layout.network is not None:
         lines.append(f"    model: {_flow(dict(seen.layout.network))}")
@@ -371,9 +369,10 @@ def _text(
 
 def _epochs(seen: Seen) -> Iterator[str]:
     """Yield the length of a training, which the command says; it needs the samples of an epoch."""
-    if (found := epochs_argument(seen.command)) is not None:
-        mark = "" if seen.dataset_samples else "# "
-        yield f"  {mark}epochs: {found.value}  # of a training, as {found.name} of the command says"
+    if not seen.dataset_samples:
+        yield "  # total_samples: 1000000  # of a training; may be changed at any time: runs stay"
+    elif (found := epochs_argument(seen.command)) is not None:
+        yield f"  epochs: {found.value}  # of a training, as {found.name} of the command says"
 
 
 def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:
