@@ -141,7 +141,11 @@ class Decision(Result):
             worker=evidence.worker,
             time_change=change,
             time_change_from=known_by,
-            warnings=(*cautions, *evidence.warnings, *unanswered(job.warnings if job else (), question.samples)),
+            warnings=(
+                *cautions,
+                *evidence.warnings,
+                *unanswered(job.warnings if job else (), question.samples),
+            ),
         )
 
     def after(self, previous: "Decision | None") -> Self:
