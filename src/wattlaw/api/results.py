@@ -104,7 +104,8 @@ class Results(StoreReports):
             seconds, joules and GPU-hours, or texts such as ``6h`` and ``50kWh``; ``max_slowdown``
             relative to the fastest setting, ``0.05`` or ``5%``; ``max_gpus``. The length:
             ``epochs``, by default those of the runs, or ``target``, the value of the metric until
-            which to train; both need runs of which the time of an epoch is known. Prices: ``pue``,
+            which to train; both need runs of which the time of an epoch is known; else
+            ``total_samples``, epochs times the samples of one. Prices: ``pue``,
             the power usage effectiveness of the data centre; ``grid``, g CO2e per kWh or a region
             such as ``DE``; ``price`` of a kWh and ``price_per_gpu_hour``, such as ``0.21 EUR``.
 
