@@ -48,10 +48,12 @@ def earlier_text(store: Store, earlier: Mapping[str, list[str]]) -> list[str]:
     if not earlier:
         return []
     runs = plural(sum(map(len, earlier.values())), "done run")
+    remedy = "undo the change"
+    if any("dataset_samples" in changes for changes in earlier):
+        remedy += ", and state the length of a training as decide.total_samples"
     return [
         f"{runs} of {store.path}: of an earlier version of this study, which does not use them "
-        f"({'; '.join(earlier)}). To use them, undo the change. The length of a training is better "
-        "stated as decide.total_samples, which changes no run"
+        f"({'; '.join(earlier)}); to use them, {remedy}"
     ]
 
 
