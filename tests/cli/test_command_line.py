@@ -10,7 +10,7 @@ import typer
 
 from conftest import wattlaw
 from made_stores import write_store
-from made_tables import frames, run_row, study
+from made_tables import frames, run_row, study, window_row
 from wattlaw.cli.app import COMMANDS, app
 from wattlaw.cli.main import main
 from wattlaw.workloads import catalogue
@@ -64,6 +64,31 @@ def test_a_usage_error_is_one_line_with_exit_code_two(arguments, capsys):
     shown = capsys.readouterr()
     assert len(shown.err.splitlines()) == 1
     assert shown.err.startswith("wattlaw: ")
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("advise --obective time x", "(did you mean --minimize?)"),
+        ("advise --dedline 5h x", "(did you mean --deadline?)"),
+        ("init --out x y", "--output"),
+        ("advise --zzz x", "no such option --zzz; see wattlaw advise --help"),
+        ("run --launch slrum study.yaml", "'slurm'"),
+        ("advise --minimize enrgy store", "'energy'"),
+        ("next empty", "wattlaw run STUDY.yaml --store empty"),
+    ],
+)
+def test_a_mistake_is_answered_with_the_nearest_name_or_the_next_command(
+    line, said, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "empty").mkdir()
+    write_store(tmp_path / "store", *frames([run_row("a")], [window_row("a", 0)]))
+    (tmp_path / "study.yaml").write_text(
+        "{name: a, workloads: [{name: digits-cnn}], sweeps: [{gpus: [1], local_batch: [8]}]}"
+    )
+    assert main(line.split()) == 2
+    assert said in capsys.readouterr().err
 
 
 def test_status_has_counts_and_reasons(tmp_path, capsys):

@@ -19,15 +19,10 @@ from conftest import environment, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.cli.commands.init import _batch
 from wattlaw.common.errors import BadInput
+from wattlaw.running.first_batch import batch_candidates, fixed_batch_note, named_argument
 from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_machine import Machine, slurm_machine
-from wattlaw.running.first_study import (
-    Argument,
-    Seen,
-    batch_candidates,
-    first_study,
-    named_argument,
-)
+from wattlaw.running.first_study import Argument, Seen, first_study
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Partition, parse_partition
 from wattlaw.running.training.rank_starters import command_of_one_rank
@@ -70,6 +65,9 @@ def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
     assert study.decide.in_use == {"gpus": 2, "global_batch": 20}
     assert study.launch.threads_per_worker == 1  # OMP_NUM_THREADS of this process, as it ran
     assert "with 1 thread (OMP_NUM_THREADS=1)" in done.stdout
+    stages = [line for line in done.stderr.splitlines() if line.startswith("init: ")]
+    assert len(stages) == 3
+    assert "10 steps after 20" in stages[1]
     found = re.findall(r"^  wattlaw (.*)$", done.stdout, re.MULTILINE)
     assert found == ["check study.yaml", "run study.yaml", "advise wattlaw-store"]
     checked = wattlaw(*shlex.split(found[0]), cwd=tmp_path)
@@ -104,16 +102,38 @@ def test_an_ambiguous_batch_is_asked_for_on_a_terminal(monkeypatch, capsys, tmp_
             return True
 
     monkeypatch.setattr("sys.stdin", Terminal("nonsense\n--hidden\n"))
-    assert _batch(seen, None, asks=True).name == "--hidden"
+    assert _batch(seen.command, seen, None, asks=True).name == "--hidden"
     assert "nonsense" in capsys.readouterr().out  # refused, and asked again
-    with pytest.raises(BadInput, match="--batch-argument --batch-size"):
-        _batch(seen, None, asks=False)
+    with pytest.raises(BadInput, match="--batch-argument --batch-size -- python "):
+        _batch(seen.command, seen, None, asks=False)
     with pytest.raises(BadInput, match="--batch-size has the batch that ran"):
         named_argument(SEEN, "--bs")
-    with pytest.raises(BadInput, match="--batch-argument --NAME "):
-        _batch(replace(SEEN, command=("python", "t.py")), None, asks=False)
-    with pytest.raises(BadInput, match="--batch-argument --batch-size "):  # without a DataLoader
-        _batch(replace(SEEN, global_batch=None), None, asks=False)
+    unseen = replace(SEEN, global_batch=None)  # without a DataLoader
+    with pytest.raises(BadInput, match="--batch-argument --batch-size -- python "):
+        _batch(COMMAND, unseen, None, asks=False)
+    with pytest.raises(BadInput, match=r"add_argument.*-- python t\.py --batch-size 64"):
+        line = ("python", "t.py")
+        _batch(line, replace(unseen, command=line), None, asks=False)
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "no argument"), (("--batch-size", "16"), "--batch-size says 16")]
+)
+def test_a_batch_that_no_argument_sets_gives_a_study_of_one_batch(tmp_path, ranks, words, said):
+    command = ("python", "t.py", *words)
+    seen = replace(SEEN, command=command, ranks=ranks, global_batch=64 * ranks)
+    assert _batch(command, seen, None, asks=True) is None
+    found = first_study(seen, None, EIGHT)
+    note = fixed_batch_note(seen)
+    assert said in note
+    assert f"the batch that ran is {64 * ranks}" in note
+    (tmp_path / "s.yaml").write_text(found.text)
+    study = read_study(tmp_path / "s.yaml")
+    assert study.workloads[0].command == command
+    assert settings(study) == {(gpus, 64 * gpus, None) for gpus in (1, 2, 4, 8)}
+    assert study.decide.in_use == {"gpus": ranks, "global_batch": 64 * ranks}
+    assert study.decide.max_global_batch == 512
 
 
 @pytest.mark.parametrize(

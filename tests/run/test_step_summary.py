@@ -104,7 +104,10 @@ def test_too_few_steps_are_all_warm_up():
     summary = summarise([training([0.1] * 10)], MeasuredPart(steps=100))
     assert (summary.steps, summary.steps_measured, summary.step_time_mean_s) == (11, None, None)
     assert all(window["warmup"] for window in summary.windows)
-    assert summary.notes
+    assert "only 11 steps" in summary.notes[0]
+    assert "smaller batch" in summary.notes[0]
+    some = summarise([training([0.1] * 30)], MeasuredPart(steps=100))
+    assert "more epochs" in some.notes[0]
     nothing = summarise([])
     assert (nothing.instrumented, nothing.steps, nothing.world_size) == (False, None, None)
 

@@ -204,8 +204,8 @@ def test_runs_of_other_settings_are_not_repeats_of_each_other(tmp_path):
 @pytest.mark.parametrize(
     ("count", "status", "said"),
     [
-        (9, "done", "measure.steps"),  # enough steps, though an energy needs more
-        (3, "done", "ended after 2 warm-up and 1 measured steps"),
+        (9, "done", "more epochs"),  # enough steps, though an energy needs more, and there are none
+        (3, "done", "ended after 2 warm-up and 1 measured steps, before 5 steps: the training"),
         (0, "failed", "call step()"),
     ],
 )

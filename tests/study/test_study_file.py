@@ -50,7 +50,7 @@ CHANGES = {
     "no name": ("name: digits-scaling\n", "", "given nothing"),
     "a name that is a path": ("name: digits-scaling", "name: ../../etc", "name"),
     "a date among options": ("options: {}", "options: {lr: 2026-01-01}", "quote a date"),
-    "an unknown order": ("order: random", "order: sorted", "random or as_written"),
+    "an unknown order": ("order: random", "order: randon", "mean 'random'?); allowed: random or"),
     "only warm-up": ("warmup_epochs: 1", "warmup_epochs: 3", "fewer warm-up epochs"),
     "null for a section": ("launch: {kind: local", "launch: null #", "launch: given null"),
     "a number without end": ("repeats: 3", "repeats: 0x" + "f" * 5000, "is not a valid int"),

@@ -38,7 +38,8 @@ def question_of_study(study: Study) -> Question:
     needs_samples = bool(decide.lengths) and study.measure.is_by_steps == is_in_epochs
     if needs_samples and _epoch_samples(study) is None:
         raise BadInput(
-            "decide: the samples of an epoch are not known; set dataset_samples of the workload"
+            "decide: the samples of an epoch are not known; give total_samples instead, which "
+            "changes no run (with dataset_samples of the workload, all runs start anew)"
         )
     try:
         return question_of(decide.asked, price_name="price_per_kwh")

@@ -15,6 +15,8 @@ from wattlaw.study.setting import CHOICES
 
 #: The currency of a price without one.
 _UNNAMED_CURRENCY = "currency units"
+#: Lengths of a training that are no question of their own.
+_LENGTHS = {"epochs", "total_samples"}
 _PRICES = ("price_per_kwh", "price_per_gpu_hour")
 
 
@@ -40,7 +42,7 @@ def question_or_decided(
 ) -> tuple[Question, Decision | None]:
     """Return the question of a decision with what arguments replace, and the decision that answers.
 
-    Prices, the carbon of the grid and epochs leave the question as it is. With another goal or
+    Prices, the carbon of the grid and the length leave the question as it is. With another goal or
     bound, batches of any quality, or another length where that matters, it is another one, which
     the decision does not answer. Without a decision, it is that of the arguments.
     """
@@ -51,10 +53,10 @@ def question_or_decided(
     values = decide.asked
     studied = question_of(values, price_name="price_per_kwh")
     replaced = {name for name, value in given.items() if value != values[name]}
-    is_other = any_batch or bool(replaced - {*PRICES, "epochs"})
-    if "epochs" in given:
+    is_other = any_batch or bool(replaced - {*PRICES, *_LENGTHS})
+    if given.keys() & _LENGTHS:
         is_other |= studied.is_bounded or studied.is_by_batch
-    if given.keys() & {"epochs", "target"}:
+    if given.keys() & {*_LENGTHS, "target"}:
         values |= dict.fromkeys(("total_samples", "epochs", "target", "epochs_by_batch"))
     name = "price" if "minimize" in given else "price_per_kwh"
     question = replace(question_of(values | given, price_name=name), in_use=decide.in_use)

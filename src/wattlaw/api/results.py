@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, product
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,8 +20,10 @@ from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
-from wattlaw.study.plan import read_study
+from wattlaw.running.earlier_runs import earlier_runs
+from wattlaw.study.plan import expand, read_study
 from wattlaw.study.question import asks, check_names
+from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.reach import Ranges
@@ -102,7 +104,8 @@ class Results(StoreReports):
             seconds, joules and GPU-hours, or texts such as ``6h`` and ``50kWh``; ``max_slowdown``
             relative to the fastest setting, ``0.05`` or ``5%``; ``max_gpus``. The length:
             ``epochs``, by default those of the runs, or ``target``, the value of the metric until
-            which to train; both need runs of which the time of an epoch is known. Prices: ``pue``,
+            which to train; both need runs of which the time of an epoch is known; else
+            ``total_samples``, epochs times the samples of one. Prices: ``pue``,
             the power usage effectiveness of the data centre; ``grid``, g CO2e per kWh or a region
             such as ``DE``; ``price`` of a kWh and ``price_per_gpu_hour``, such as ``0.21 EUR``.
 
@@ -127,18 +130,45 @@ class Results(StoreReports):
         name = self._workload(workload)
         decided = self._decision_of(name)
         question, decision = question_or_decided(asked, decided, any_batch=any_batch)
-        return advise(
-            self._metrics_in(energy_scope),
+        earlier = self._earlier_runs(name)
+        left_out = [run_id for run_ids in earlier.values() for run_id in run_ids]
+        table, stored = (
+            frame[~frame["run_id"].isin(left_out)]
+            for frame in (self._metrics_in(energy_scope), self.runs)
+        )
+        advice = advise(
+            table,
             self.epochs,
             name,
             question,
             baseline=read_baseline(baseline),
             any_batch=any_batch,
             far=far,
-            stored=self.runs,
+            stored=stored,
             decision=decision,
             store=self._store_word,
         )
+        counts = {
+            f"of an earlier version of the study: {changes}": len(run_ids)
+            for changes, run_ids in earlier.items()
+        }
+        return replace(advice, left_out={**counts, **advice.left_out})
+
+    def _earlier_runs(self, workload: str) -> dict[str, list[str]]:
+        """Return the runs that the present version of their study, the store's copy, did not make.
+
+        None, where no run is of the present version.
+        """
+        rows = self.runs[(self.runs["workload"] == workload) & (self.runs["status"] == "done")]
+        earlier: dict[str, list[str]] = {}
+        for store, name in product(self._stores, rows["study"].dropna().unique()):
+            with suppress(BadInput, OSError):
+                study = read_study(store.path / "studies" / f"{name}.yaml")
+                specs = (run.spec for run in expand(catalogue.checked(study)))
+                found = earlier_runs(store, name, specs)
+                if not set(rows["run_id"]) <= {each for ids in found.values() for each in ids}:
+                    earlier |= found
+        return earlier
 
     def predict(
         self,

@@ -17,6 +17,7 @@ from wattlaw.common.text import quote, short_repr
 from wattlaw.report.tables import as_html
 from wattlaw.running import planning
 from wattlaw.running.campaign import CANCELLED, Campaign, Observer, Outcome
+from wattlaw.running.earlier_runs import earlier_runs, earlier_text
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.running.notify import Notifications, command_words
 from wattlaw.running.planning import GpuHours, gpu_hours
@@ -124,7 +125,7 @@ class Study:
         hours, job = gpu_hours(left, known), None
         if (queue := _launcher(self).queue) and runnable:
             job = queue.submission_command(self.plan.study.launch, runnable[0], results)
-        warnings = (*before.missing, *before.warnings)
+        warnings = (*before.missing, *before.warnings, *self.earlier_versions(store))
         return Preview(self, statuses, hours, job, before.skipped, warnings)
 
     def forecast(self, store: str | PathLike[str] | None = None) -> planning.Forecast:
@@ -143,6 +144,20 @@ class Study:
         states = {} if store is None else self._stored(store)[2]
         left = [run for run in self.plan.runs if states.get(run.run_id) not in _MEASURED]
         return planning.forecast(self.plan, left)
+
+    def earlier_versions(self, store: str | PathLike[str]) -> list[str]:
+        """Return a sentence on the runs of a store that an earlier version of the study made.
+
+        Parameters
+        ----------
+        store
+            The folder of results. It does not have to exist.
+        """
+        results = Store(Path(store))
+        if not (results.path / "runs").is_dir():
+            return []
+        specs = (run.spec for run in self.plan.runs)
+        return earlier_text(results, earlier_runs(results, self.name, specs))
 
     def next_measurements(
         self, store: str | PathLike[str], count: int = 10

@@ -16,6 +16,8 @@ from typing import Any
 #: The exit code of shells for a command that Ctrl-C ended.
 INTERRUPTED = 130
 _MAX_CHARACTERS = 2000  # of a message
+#: What users call an option.
+_SAME = {"objective": "--minimize", "goal": "--minimize"}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -170,6 +172,19 @@ def _print_error(text: str) -> None:
         print(f"wattlaw: {line}", file=sys.stderr, flush=True)
 
 
+def _nearest_option(given: str, context: Any) -> str:
+    """Return the option that is most like another; dashes, which all have, do not count."""
+    from wattlaw.common.text import nearest
+
+    names = (name for parameter in context.command.params for name in parameter.opts)
+    known = {name.strip("-"): name for name in names if name.startswith("--")}
+    known |= {name: option for name, option in _SAME.items() if option in known.values()}
+    near = nearest(given.strip("-").replace("_", "-")[:60], known)
+    for name, option in known.items():
+        near = near.replace(f"{name!r}", option)
+    return f"{near}; see {context.command_path} --help"
+
+
 def _describe(error: BaseException) -> tuple[int, str]:
     from wattlaw.common import crash
     from wattlaw.common.errors import WattlawError
@@ -196,6 +211,8 @@ def _describe(error: BaseException) -> tuple[int, str]:
             code, text = 1, "interrupted"
     elif usage is not None and isinstance(error, usage.TyperException):
         code, text = 2, getattr(error, "format_message", error.__str__)()
+        if (given := getattr(error, "option_name", None)) and hasattr(error, "possibilities"):
+            text = f"no such option {given}{_nearest_option(given, error.ctx)}"
         text = text.replace(": Value error, ", ": ")  # pydantic's, not the user's
     else:
         code, text = crash.EXIT_CODE, crash.report(error)

@@ -127,72 +127,37 @@ def names_parallel_training(command: Sequence[str]) -> bool:
         return True
 
 
-def batch_candidates(seen: Seen) -> list[Argument]:
-    """Return the arguments with the batch of a rank, or of all, those named after it first."""
-    batches = {str(seen.global_batch), str(seen.local_batch).removesuffix(".0")}
-    if seen.layout.model_gpus > 1 and seen.gradient_accumulation in (None, 1):
-        batches.add(str(seen.micro_batch).removesuffix(".0"))  # of a copy of the model
-    others = [each.index for name, each in seen.carriers.items() if name != "micro_batch"]
-    found = [argument for argument in arguments(seen.command)
-             if argument.value in batches and argument.index not in others]  # fmt: skip
-    return sorted(found, key=lambda argument: "batch" not in argument.name)
+def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstStudy:
+    """Propose a study file: which settings to choose from, and what measuring them costs.
 
-
-def named_argument(seen: Seen, name: str) -> Argument:
-    """Return the argument that a user has named; ``BadInput`` if its value is not the batch."""
-
-    def plain(text: str) -> str:
-        return text.strip("-=").replace("_", "-")
-
-    found = [each for each in arguments(seen.command) if plain(each.name) == plain(name)]
-    if not found:
-        if others := [each.name for each in batch_candidates(seen) if "batch" in each.name]:
-            raise BadInput(f"{name}: not in COMMAND; {others[0]} has the batch that ran")
-        raise BadInput(f"{name}: not in COMMAND; add it there with its value")
-    value = found[-1].value or ""
-    if seen.global_batch is None:
-        if not (value.isascii() and value.isdigit() and 0 < int(value) < 10**7):
-            raise BadInput(f"{name}: given {value!r:.60}; allowed: a batch, a whole number >= 1")
-    elif found[-1] not in batch_candidates(seen):
-        raise BadInput(f"{name}: given {value!r:.60}; {batch_text(seen)}")
-    return found[-1]
-
-
-def batch_text(seen: Seen) -> str:
-    if seen.global_batch is None:
-        return "the samples of a step were not seen, since no DataLoader gave them"
-    parts = seen.gradient_accumulation
-    of = "" if seen.ranks == 1 else f", {seen.local_batch:g} of each of {seen.ranks} workers"
-    text = f"the batch that ran is {seen.global_batch:,}{of}"
-    if parts is None or parts == 1:
-        return text
-    return f"{text}, in {parts} gradient-accumulation steps (try without)"
-
-
-def first_study(seen: Seen, batch: Argument, machine: Machine) -> FirstStudy:
-    """Propose a study file: which settings to choose from, and what measuring them costs."""
-    is_global = re.search("global|total", batch.name, re.IGNORECASE) is not None
-    value = int(batch.value or 1)
+    Without an argument for the batch, every worker of every setting has the batch that was seen.
+    """
+    is_global = batch is not None and bool(re.search("global|total", batch.name, re.IGNORECASE))
+    value = int((batch.value if batch else seen.local_batch) or 1)
     if seen.global_batch is None:
         seen = replace(seen, global_batch=value * (1 if is_global else seen.ranks))
     elif seen.ranks > 1:
         is_global = value not in (seen.local_batch, seen.micro_batch)
     base = seen.global_batch or 1
-    sweeps = _sweeps(seen, base, machine)
-    carried = {name: each for name, each in seen.carriers.items() if each.index != batch.index}
+    sweeps = _sweeps(seen, base, machine, is_fixed=batch is None)
+    largest = max(
+        size * (1 if batch else max(counts)) for counts, sizes in sweeps for size in sizes
+    )
+    carried = {name: each for name, each in seen.carriers.items()
+               if batch is not None and each.index != batch.index}  # fmt: skip
     if not (is_global or "gradient_accumulation" in carried):
         carried.pop("micro_batch", None)
     layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
-    steps, why, notes = _steps_of_runs(
-        seen, base, max(size for _, sizes in sweeps for size in sizes)
-    )
+    steps, why, notes = _steps_of_runs(seen, base, largest)
     warmup = Measure().warmup_steps
     of_one = "{micro_batch}" if seen.layout.model_gpus > 1 else "{local_batch}"
     words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
     measured = f"{{steps: {steps}}}  # of each run, after {warmup} of warm-up: {why}"
-    text = _text(seen, machine, words, sweeps, layouts, measured)
+    name = "local_batch" if batch is None else "global_batch"
+    settings = [{"gpus": [*counts], name: sizes} for counts, sizes in sweeps]
+    text = _text(seen, machine, words, settings, largest, layouts, measured)
     runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
     gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
     text += (
@@ -242,8 +207,13 @@ def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[
     return steps, why, notes
 
 
-def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ...], list[int]]]:
-    """Return worker counts, and the global batches that all of them divide and that fit on them."""
+def _sweeps(
+    seen: Seen, base: int, machine: Machine, *, is_fixed: bool
+) -> list[tuple[tuple[int, ...], list[int]]]:
+    """Return worker counts, and the global batches that all of them divide and that fit on them.
+
+    With ``is_fixed``, the batch is that of each worker.
+    """
     node, counts = machine.per_node, {machine.per_node}
     counts |= {2**power for power in range(node.bit_length()) if 2**power <= node}
     counts |= {seen.ranks} if seen.ranks <= node * machine.nodes else set()
@@ -255,6 +225,8 @@ def _sweeps(seen: Seen, base: int, machine: Machine) -> list[tuple[tuple[int, ..
         counts = {count for count in counts if count >= seen.ranks}
     if machine.nodes > 1:  # a run has the same number of workers on each of its nodes
         counts = {count for count in counts if count % math.ceil(count / node) == 0}
+    if is_fixed:
+        return [(tuple(sorted(counts)), [base // seen.ranks])]
     sweeps: dict[tuple[int, ...], list[int]] = {}
     for batch in (base * multiple for multiple in _BATCHES):
         fitting = tuple(
@@ -293,9 +265,10 @@ def _gpu_hours(seen: Seen, run: PlannedRun, base: int, steps: int, machine: Mach
     return workers * (seen.startup_s + steps * seen.step_s * most) / 3600
 
 
-def _with_batch(seen: Seen, batch: Argument, placeholder: str) -> list[str]:
+def _with_batch(seen: Seen, batch: Argument | None, placeholder: str) -> list[str]:
     words = [word.replace("{", "{{").replace("}", "}}") for word in seen.command]
-    words[batch.index] = f"{batch.prefix}{placeholder}"
+    if batch is not None:
+        words[batch.index] = f"{batch.prefix}{placeholder}"
     precisions = [each for each in arguments(seen.command) if each.value == seen.precision]
     if len(precisions) == 1:
         words[precisions[0].index] = f"{precisions[0].prefix}{{precision}}"
@@ -306,7 +279,8 @@ def _text(
     seen: Seen,
     machine: Machine,
     words: list[str],
-    sweeps: list[tuple[tuple[int, ...], list[int]]],
+    sweeps: list[dict[str, Any]],
+    largest: int,
     layouts: dict[str, list[Any]],
     measured: str,
 ) -> str:
@@ -322,25 +296,22 @@ def _text(
     ]
     if seen.launch_with != "auto":
         lines.append(f"    launch_with: {seen.launch_with}")
-    if seen.dataset_samples is None:
-        lines.append("    # dataset_samples: 50000  # of your training data; gives times of epochs")
-    else:
+    if seen.dataset_samples is not None:
         lines.append(f"    dataset_samples: {seen.dataset_samples}")
     if layouts and seen.layout.network is not None:
         lines.append(f"    model: {_flow(dict(seen.layout.network))}")
     lines.append("sweeps:  # the settings to choose from: add or remove values")
-    for counts, batches in sweeps:
-        sweep: dict[str, Any] = {"gpus": [*counts], "global_batch": batches}
-        sweep |= layouts
+    for sizes in sweeps:
+        sweep = sizes | layouts
         if machine.caps_w:
             sweep["power_limit_w"] = [None, *machine.caps_w]
         if precision not in (None, "fp32"):
             sweep["precision"] = [precision]
-        lines.append(f"  - {_flow(sweep)}")
+        note = "  # a batch that no argument of the command sets" if "local_batch" in sweep else ""
+        lines.append(f"  - {_flow(sweep)}{note}")
     if precision not in (None, "fp32") and "{precision}" not in "".join(words):
         lines.append(f"  # the script trains in {precision}; no argument of the command sets that")
     has_energy = seen.has_energy or machine.has_gpus
-    largest = max(batch for _, batches in sweeps for batch in batches)
     fixed = [
         f"{name} {values[0]}"
         for name, values in layouts.items()
@@ -371,9 +342,10 @@ def _text(
 
 def _epochs(seen: Seen) -> Iterator[str]:
     """Yield the length of a training, which the command says; it needs the samples of an epoch."""
-    if (found := epochs_argument(seen.command)) is not None:
-        mark = "" if seen.dataset_samples else "# "
-        yield f"  {mark}epochs: {found.value}  # of a training, as {found.name} of the command says"
+    if not seen.dataset_samples:
+        yield "  # total_samples: 1000000  # of a training; may be changed at any time: runs stay"
+    elif (found := epochs_argument(seen.command)) is not None:
+        yield f"  epochs: {found.value}  # of a training, as {found.name} of the command says"
 
 
 def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:

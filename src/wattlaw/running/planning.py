@@ -15,7 +15,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.files import read_bytes
 from wattlaw.common.formatting import plural
 from wattlaw.common.processes import run_captured
-from wattlaw.common.text import join_names
+from wattlaw.common.text import join_names, nearest
 from wattlaw.running.launcher import GROUP, Launcher
 from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.running.training.rank_starters import find_rank_starter
@@ -63,7 +63,8 @@ def plan_study(
     if kind not in registry.names(GROUP):
         where = "launch" if launch_kind else f"{path}: launch.kind"
         allowed = ", ".join(registry.names(GROUP))
-        raise BadInput(f"{where}: unknown launcher {kind!r}; allowed: {allowed}")
+        near = nearest(kind[:60], registry.names(GROUP))
+        raise BadInput(f"{where}: unknown launcher {kind!r}{near}; allowed: {allowed}")
     if hardware is not None and kind != "simulated":
         raise BadInput(f"run: --hardware requires the launcher simulated, not {kind}")
     if table is not None and kind != "replay":

@@ -30,6 +30,11 @@ _SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
 _BLOCKS = 10
 #: The steps or seconds of a run are at most this many times those that the study requests.
 MOST_FACTOR = 10
+#: What helps where a training ends before it has the steps that are to be measured.
+TOO_SHORT = (
+    "let it train for more epochs or with a smaller batch, or time whole runs, start-up included "
+    "(in a study measure: {epochs: 1, warmup_epochs: 0}; measure without --steps)"
+)
 #: A usual number of samples is that of at least this share of the steps, so that the last batches
 #: of epochs, which may be smaller, do not count, even where an epoch has two steps. If fewer than
 #: ``_MOST`` have it, it may be one of several sizes (buckets) whose mean is the batch.
@@ -201,15 +206,18 @@ class StepPlan:
             return "no step was marked; call step() after each optimizer step"
         wanted = f"{self._measure.steps} steps" if seconds is None else f"{seconds:g} s"
         warmup = min(self.steps, self._measure.warmup_steps)
-        return f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
+        text = f"ended after {warmup} warm-up and {self._measured} measured steps, before {wanted}"
+        return f"{text}: the training has no more; {TOO_SHORT}"
 
     def notes(self) -> list[str]:
         notes, problem = self._notes, self.problem()
         if problem is None and self._measured_s < self._needed_s:
             problem = (
                 f"too few steps: {self._measured:,} took {self._measured_s:.3g} s, and a reliable "
-                f"energy needs {self._needed_s:g} s; set measure.steps or measure.seconds to more"
+                f"energy needs {self._needed_s:g} s; "
             )
+            is_over = not self.is_complete
+            problem += TOO_SHORT if is_over else "set measure.steps or measure.seconds to more"
         return list(dict.fromkeys([*notes, problem] if problem else notes))
 
 
@@ -287,4 +295,5 @@ def other_batch(
     if ran is None:
         return None, ()
     text = f"trained with a global batch of {ran:,} instead of the declared {declared:,}"
-    return ran, (f"{text}; results use {ran:,}",)
+    remedy = "pass {local_batch} or {global_batch} to the script, and see that it trains with it"
+    return ran, (f"{text}; results use {ran:,}; {remedy}",)

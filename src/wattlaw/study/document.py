@@ -235,6 +235,9 @@ def _problem(details: ErrorDetails, location: Location, root: type[BaseModel]) -
     given = "nothing" if kind == "missing" else quote(details["input"])
     if details["loc"] != location:
         given = f"the key {quote(location[-1])}"
+    elif kind == "literal_error" and isinstance(details["input"], str):
+        values = re.findall("'([^']*)'", str(details.get("ctx", {}).get("expected", "")))
+        given += nearest(details["input"][:60], values)
     return f"given {given}; allowed: {description or details['msg']}"
 
 

@@ -27,6 +27,7 @@ _LEAST = {
     "energy_budget_j": (0, False),
     "max_gpu_hours": (0, False),
     "max_gpus": (1, True),
+    "samples": (0, False),
 }
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -60,7 +61,8 @@ class Question:
 
     def __post_init__(self) -> None:
         if self.minimize is not None and self.minimize not in GOALS:
-            raise BadInput(f"minimize: given {self.minimize!r}; allowed: {', '.join(GOALS)}")
+            given = f"{self.minimize!r}{nearest(str(self.minimize)[:60], GOALS)}"
+            raise BadInput(f"minimize: given {given}; allowed: {', '.join(GOALS)}")
         for name, (least, is_allowed) in _LEAST.items():
             value = getattr(self, name)
             if value is not None and not least <= value < float("inf"):
@@ -155,7 +157,8 @@ KEYS = (
     Key("max_gpus", Count | None, "a whole number >= 1, or null", None,
         int, "N", "Maximum number of GPUs."),
     Key("max_global_batch", Count | None, "a whole number >= 1, or null"),
-    Key("total_samples", Positive | None, "samples of a training (> 0), or null", field="samples"),
+    Key("total_samples", Positive | None, "samples of a training (> 0), or null", None,
+        float, "N", "Samples to train: epochs times the samples of one.", "samples"),
     Key("epochs", Count | None, "epochs of a training, a whole number >= 1, or null", None,
         int, "E", "Epochs to train. Default: those of the runs."),
     Key("epochs_by_batch", dict[str, Positive],

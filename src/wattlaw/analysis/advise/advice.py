@@ -29,7 +29,7 @@ from wattlaw.analysis.advise.possible_options import (
 )
 from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs
+from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs, unanswered
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
@@ -204,7 +204,7 @@ def advise(
         energy_reason=None if reasons.empty else str(reasons.mode()[0]),
     )
     cautions = (
-        *of_choice(choice, options, job), *job.warnings, *cautions,
+        *of_choice(choice, options, job), *unanswered(job.warnings, question.samples), *cautions,
         *of_data(options, job, rests_on.energy_reason),
     )  # fmt: skip
     command = None

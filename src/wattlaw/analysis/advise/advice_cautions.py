@@ -6,6 +6,7 @@ from wattlaw.analysis.advise.choice import Choice
 from wattlaw.analysis.advise.possible_options import LOWER_BATCH, UNKNOWN_BATCH, WIDEST, Options
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns
 from wattlaw.analysis.metrics.result import Caution
+from wattlaw.analysis.metrics.time_errors import MORE_STEPS
 from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.job_memory import SURE_FIT
 from wattlaw.analysis.predict.posterior import fit
@@ -80,9 +81,8 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
         )
         error = 1.96 * 100 * option.time_error
         how = f": each leaves its mean time unknown by ±{error:.0f} % (95 %)" if error else ""
-        text = f"{runs} have too few or too unsteady steps to be sure by{how}. "
-        text += "Measure more steps, of a training that is long enough."
-        yield Caution("short-run", text)
+        text = f"{runs} have too few or too unsteady steps to be sure by{how}."
+        yield Caution("short-run", f"{text} {MORE_STEPS}")
     if option.repeats == 1:
         known_by = option.interval_from
         text = ", so it has no interval: its uncertainty is unknown"

@@ -30,8 +30,8 @@ def needed_epochs(
     target, the direction of the metric is unknown, or the unit of the runs is not an epoch.
     """
     wanted, target = question.epochs, question.target
-    if wanted is not None and target is not None:
-        raise BadInput("given epochs and a target; allowed: one of them")
+    if sum(each is not None for each in (wanted, target, question.samples)) > 1:
+        raise BadInput("given several of epochs, total_samples and a target; allowed: one of them")
     if wanted is not None and wanted < 1:
         raise BadInput(f"epochs: given {wanted}; allowed: 1 or more")
     if job.unit != "epoch" and (wanted is not None or question.is_by_batch):

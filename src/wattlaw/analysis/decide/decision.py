@@ -13,7 +13,9 @@ from wattlaw.analysis.decide.evidence import Evidence
 from wattlaw.analysis.decide.next_runs import LIKELY, OtherSetting, Plan
 from wattlaw.analysis.decide.surprises import Surprise, fit_with_repeats
 from wattlaw.analysis.laws.limit_effects import LIMITS
+from wattlaw.analysis.metrics.comparable_runs import unanswered
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.analysis.metrics.time_errors import MORE_STEPS
 from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.common.errors import BadInput, Refused
@@ -120,8 +122,8 @@ class Decision(Result):
             cautions += reach.cautions(plan.setting, job.settings, job.board)
         own = [] if job is None else [o for o in job.observations if o.setting == plan.setting]
         if own and all(item.is_short for item in own):
-            text = "The leading setting has too few or too unsteady steps: measure more steps."
-            cautions.append(Caution("short-run", text))
+            text = "The leading setting has too few or too unsteady steps."
+            cautions.append(Caution("short-run", f"{text} {MORE_STEPS}"))
         if budget is not None and spent > budget:
             text = (
                 f"The runs used {number(spent)} {evidence.worker}-hours, more than "
@@ -141,7 +143,11 @@ class Decision(Result):
             worker=evidence.worker,
             time_change=change,
             time_change_from=known_by,
-            warnings=(*cautions, *evidence.warnings, *(job.warnings if job else ())),
+            warnings=(
+                *cautions,
+                *evidence.warnings,
+                *unanswered(job.warnings if job else (), question.samples),
+            ),
         )
 
     def after(self, previous: "Decision | None") -> Self:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import pandas as pd
@@ -41,12 +41,18 @@ RELEASES = (
 )  # fmt: skip
 #: Why an epoch is not known, by unit, and what to do.
 WHY_NO_EPOCH = {
-    "sample": "the size of the data set is unknown; set dataset_samples of the workload",
-    "step": "the batch and the size of the data set are unknown; set the batch in the sweep and "
-    "dataset_samples of the workload",
+    "sample": "the size of the data set is unknown; state the samples of a training as "
+    "--total-samples or decide.total_samples, which changes no run",
+    "step": "the batch and the size of the data set are unknown; set the batch in the sweep, and "
+    "state the samples of a training as --total-samples or decide.total_samples",
     "run": "processes were measured from start to end, and how many epochs one trains is unknown; "
     "use {epochs} in the command's arguments, or mark its epochs",
 }
+
+
+def unanswered(warnings: Iterable[Caution], samples: float | None) -> tuple[Caution, ...]:
+    """Return warnings without that of times of samples, where the samples to train are stated."""
+    return tuple(item for item in warnings if samples is None or item.code != "per-sample")
 
 
 def uncooperative(table: pd.DataFrame) -> pd.Series:

@@ -13,6 +13,10 @@ from wattlaw.study.sources import MEASURED, source_of
 #: A run that knows its mean no better (its 95 % interval is +-10 %, the tolerance of a study on
 #: cores in running/first_study.py), or that has fewer steps, is too little to be sure by.
 SHORT, _FEW_STEPS = 0.05, 10
+MORE_STEPS = (
+    "Measure more steps (measure.steps). Where the training has no more, let it train for more "
+    "epochs or with a smaller batch."
+)
 #: Blocks of a window that ``step_time_error`` is from, and windows that show their own scatter.
 _BLOCKS, _LEAST_WINDOWS = 10, 4
 #: An active run is measured for this time, without warm-up, before it may be stopped early, and

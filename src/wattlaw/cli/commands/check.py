@@ -1,6 +1,10 @@
 """``wattlaw check``."""
 
 import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
@@ -13,7 +17,12 @@ from wattlaw.workloads import catalogue
 _MOST = 8
 
 
-def check(study: StudyArgument) -> int:
+def check(
+    study: StudyArgument,
+    store: Annotated[
+        Path, typer.Option(help="Results folder, which may have runs of an earlier version.")
+    ] = Path("wattlaw-store"),
+) -> int:
     """Validate a study file and count its runs."""
     loaded = studies.load_study(study)
     forecast = loaded.forecast()
@@ -39,6 +48,11 @@ def check(study: StudyArgument) -> int:
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
     files = catalogue.missing_files(loaded.plan.study)
-    for sentence in [*forecast.missing, *files, *forecast.warnings]:
+    for sentence in [
+        *forecast.missing,
+        *files,
+        *forecast.warnings,
+        *loaded.earlier_versions(store),
+    ]:
         print(f"warning: {sentence}", file=sys.stderr)
     return 0

@@ -17,7 +17,7 @@ from wattlaw.common.files import naming
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import first_machine, first_study, measured_command
+from wattlaw.running import first_batch, first_machine, first_study, measured_command
 from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_study import Seen
 from wattlaw.running.instrumentation.observer import RUN
@@ -28,6 +28,7 @@ from wattlaw.running.steps import batch_that_ran
 from wattlaw.running.summary import phase_summaries
 from wattlaw.running.training.rank_starters import command_of_one_rank
 from wattlaw.study.command import Argument, arguments
+from wattlaw.study.model import Measure
 
 
 def init(
@@ -50,12 +51,14 @@ def init(
 ) -> int:
     """Run a training command briefly; write a study file for it."""
     _refuse_output(output)
+    _show("looking at the machine")
     one_rank, launch_with = command_of_one_rank(command)
     is_parallel = launch_with != "auto" or first_study.names_parallel_training(one_rank)
     if partition is None:
         machine = first_machine.this_machine(is_parallel=is_parallel)
     else:
         machine = first_machine.slurm_machine(partition, is_parallel=is_parallel)
+    _show(f"running the command for {steps:,} steps after {Measure().warmup_steps} of warm-up")
     with tempfile.TemporaryDirectory(prefix="wattlaw-init-") as folder:
         done = measured_command.measure(
             command, Path(folder, "store"), limits=Limits(), prior_clocks_are_default=False,
@@ -65,20 +68,27 @@ def init(
         if done.record is not None and done.record.interrupted:
             return done.exit_code
         seen = _seen(done, one_rank, launch_with, steps, is_parallel=is_parallel)
-    study = first_study.first_study(seen, _batch(seen, batch_argument, asks=not yes), machine)
+    batch = _batch(command, seen, batch_argument, asks=not yes)
+    _show("writing the study")
+    study = first_study.first_study(seen, batch, machine)
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
     unit = "GPU-hours" if machine.has_gpus else "worker-hours"
     print(first_study.seen_text(seen))
     print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes at most "
           f"{number(study.gpu_hours, 2)} {unit} (an estimate from the step time)")  # fmt: skip
-    for note in study.notes:
+    fixed = () if batch is not None else (first_batch.fixed_batch_note(seen),)
+    for note in (*fixed, *study.notes):
         print(f"note: {note}")
     name = shlex.quote(str(output))
     print("Next:")
     for line in (f"check {name}", f"run {name}", "advise wattlaw-store"):
         print(f"  wattlaw {line}")
     return 0
+
+
+def _show(stage: str) -> None:
+    print(f"init: {stage} ...", file=sys.stderr, flush=True)
 
 
 def _refuse_output(path: Path) -> None:
@@ -133,14 +143,17 @@ def _seen(
     )  # fmt: skip
 
 
-def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
-    """Return the argument that carries the batch: the named one, the only one, or ask."""
+def _batch(command: Sequence[str], seen: Seen, name: str | None, *, asks: bool) -> Argument | None:
+    """Return the argument that carries the batch: the named one, the only one, or ask.
+
+    None where the batch was seen and no argument has it.
+    """
     if name is not None:
-        return first_study.named_argument(seen, name)
-    found = first_study.batch_candidates(seen)
-    if len(found) == 1:
-        return found[0]
-    text = first_study.batch_text(seen)
+        return first_batch.named_argument(seen, name)
+    found = first_batch.batch_candidates(seen)
+    if len(found) == 1 or first_batch.fixed_batch(seen) is not None:
+        return next(iter(found), None)
+    text = first_batch.batch_text(seen)
     if found:
         text += f", and {join_names([argument.name for argument in found])} have this value"
     elif seen.global_batch is not None:
@@ -148,15 +161,18 @@ def _batch(seen: Seen, name: str | None, *, asks: bool) -> Argument:
     named = (each for each in arguments(seen.command) if "batch" in each.name)
     likely = next((each.name for each in (*found, *named)), None)
     if not (asks and sys.stdin.isatty()):
+        line = f"wattlaw init --batch-argument {likely or '--batch-size'} -- {shlex.join(command)}"
+        if likely:
+            raise BadInput(f"init: {text}; name the one that sets the batch: {line}")
         raise BadInput(
-            f"init: {text}; name the one that sets the batch: "
-            f"wattlaw init --batch-argument {likely or '--NAME'} -- COMMAND"
-            f"{'' if likely else '; a script that has none needs one first, such as --batch-size'}"
+            f"init: {text}, and no argument is named after the batch; let the script take one, "
+            "such as parser.add_argument('--batch-size', type=int), and train with it; then: "
+            f"{line} --batch-size 64"
         )
     print(f"wattlaw: {text}")
     while True:
         try:
             given = typer.prompt("Argument that sets the batch", likely)
-            return first_study.named_argument(seen, given)
+            return first_batch.named_argument(seen, given)
         except BadInput as error:
             print(f"wattlaw: {error}")

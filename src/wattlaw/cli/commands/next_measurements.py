@@ -60,5 +60,8 @@ def _copy_in(store: Path) -> Path:
     found = sorted((store / "studies").glob("*.yaml"))
     if len(found) != 1:
         kept = f"has several studies: {join_names([*map(str, found)])}" if found else "has no study"
-        raise BadInput(f"{store}: {kept}; name one: wattlaw next {store} STUDY.yaml")
+        how = "" if found else " ('wattlaw init -- COMMAND' writes one), or run it first"
+        text = f"name one: wattlaw next {store} STUDY.yaml{how}"
+        text += "" if found else f": wattlaw run STUDY.yaml --store {store}"
+        raise BadInput(f"{store}: {kept}; {text}")
     return found[0]

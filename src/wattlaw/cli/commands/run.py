@@ -63,7 +63,7 @@ def run(
     forecast = loaded.forecast(store)
     for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
         console.print(sentence, soft_wrap=True)
-    for sentence in forecast.warnings:
+    for sentence in (*forecast.warnings, *loaded.earlier_versions(store)):
         print(f"warning: {sentence}", file=sys.stderr)
     with observer_for(console, len(loaded), decides=decides) as observer:
         outcome = studies.run(

@@ -126,7 +126,8 @@ def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
         return
     changes = dict(_changes(advice, option))
     count = option.amount.mean
-    amount = f"{count:.4g} {option.unit}{'s' * (count != 1)}"
+    amount = f"{count:,.0f}" if count >= 1e4 else f"{count:.4g}"
+    amount += f" {option.unit}{'s' * (count != 1)}"
     time = fmt.duration_text(option.job_time_s)
     yield KeyFigure(f"time of {amount}", time, changes.get("time", ""))
     currency = (advice.footprint.currency if advice.footprint else None) or ""

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from wattlaw.common.formatting import plural
 from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
-from wattlaw.running.steps import Floats, Mask, drift, drift_note, step_time_columns
+from wattlaw.running.steps import TOO_SHORT, Floats, Mask, drift, drift_note, step_time_columns
 from wattlaw.store.record import Facts
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
@@ -229,10 +230,12 @@ def _measured(
     is_warmup, is_steady = np.zeros((2, len(end_s)), dtype=bool)
     is_warmup[:warmup], is_steady[warmup:end] = is_known[:warmup], is_known[warmup:end]
     if not is_steady.any():
-        notes.append(f"all of {len(end_s)} steps are warm-up; a run of more steps is needed")
+        had = f"the training has only {plural(len(end_s), 'step')}, all of them warm-up"
+        notes.append(f"{had}; {TOO_SHORT}")
         return {"windows": tuple(_windows(is_warmup, end_s, samples, parts_s, warmup=True))}
     if part.steps is not None and end - warmup < part.steps:
-        notes.append(f"the training ended after {end - warmup} of {part.steps} measured steps")
+        had = f"the training ended after {end - warmup} of {part.steps} measured steps"
+        notes.append(f"{had}; {TOO_SHORT}")
     is_pause = is_steady & _contains_pause(steps_s, is_steady, process.evaluated)
     pauses, pause_s = int(is_pause.sum()), float(steps_s[is_pause].sum())
     if pauses:

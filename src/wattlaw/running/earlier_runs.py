@@ -1,0 +1,71 @@
+"""Runs of a study as it was before its file was changed, which its present version does not use."""
+
+import contextlib
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from wattlaw.common.errors import WattlawError
+from wattlaw.common.formatting import plural
+from wattlaw.common.text import quote
+from wattlaw.store.store import Store
+from wattlaw.study.model import RunSpec
+
+#: Columns that differ where another version of a study has defined runs; the records say how.
+_DEFINITION = (
+    "workload", "options", "train", "network", "dataset_samples", "epochs", "warmup_epochs",
+    "measure_steps", "measure_seconds", "warmup_steps", "sample_hz", "assume_cpu_w",
+)  # fmt: skip
+
+
+def earlier_runs(store: Store, study: str, present: Iterable[RunSpec]) -> dict[str, list[str]]:
+    """Return the done runs of earlier versions of a study by what has changed since.
+
+    Settings, repeats and where runs are made do not count: runs that differ in them are of one job.
+    """
+    groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+    columns = ["run_id", "study", "status", *_DEFINITION]
+    for row in store.snapshot().runs.select(columns).to_pylist():
+        if row["study"] == study and row["status"] == "done":
+            groups[tuple(row[name] for name in _DEFINITION)].append(row["run_id"])
+    # Runs of a plan share these objects.
+    known = {tuple(map(id, _parts(spec))): spec for spec in present} if groups else {}
+    earlier: dict[str, list[str]] = defaultdict(list)
+    for run_ids in groups.values():
+        record = None
+        with contextlib.suppress(WattlawError):
+            record = store.folder(run_ids[0]).read()
+        if record is not None:
+            of_run = record.spec
+            changes = min((_changes(of_run, spec) for spec in known.values()), key=len, default=[])
+            if changes:
+                earlier[", ".join(changes)] += run_ids
+    return dict(earlier)
+
+
+def earlier_text(store: Store, earlier: Mapping[str, list[str]]) -> list[str]:
+    """Return one sentence on runs of earlier versions; nothing without any."""
+    if not earlier:
+        return []
+    runs = plural(sum(map(len, earlier.values())), "done run")
+    remedy = "undo the change"
+    if any("dataset_samples" in changes for changes in earlier):
+        remedy += ", and state the length of a training as decide.total_samples"
+    return [
+        f"{runs} of {store.path}: of an earlier version of this study, which does not use them "
+        f"({'; '.join(earlier)}); to use them, {remedy}"
+    ]
+
+
+def _parts(spec: RunSpec) -> tuple[Any, ...]:
+    return spec.workload, spec.measure, spec.train
+
+
+def _changes(old: RunSpec, new: RunSpec) -> list[str]:
+    return [
+        f"{part}.{name} {quote(before)}, now {quote(after)}"
+        for part in ("workload", "measure", "train")
+        for name in type(getattr(new, part)).model_fields
+        if (before := getattr(getattr(old, part), name))
+        != (after := getattr(getattr(new, part), name))
+    ]
