@@ -5,7 +5,7 @@ study file, and the arguments of the Python API are made from it.
 """
 
 import inspect
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
@@ -13,6 +13,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.quantities import duration_s, energy_j, finite, share
 from wattlaw.common.text import nearest
 from wattlaw.study.base_model import Count, Positive
+from wattlaw.study.command import epochs_argument
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.setting import Setting
 
@@ -94,6 +95,15 @@ class Question:
     def is_bounded(self) -> bool:
         bounds = self.deadline_s, self.energy_budget_j, self.max_gpu_hours
         return any(bound is not None for bound in bounds)
+
+    def is_of_jobs(self, command: Sequence[str]) -> bool:
+        """Whether settings are compared by whole jobs, with start-up, instead of by training alone.
+
+        They are where the length of the training is stated, here or in its command, or bounded.
+        Runs of another length, as studies measure, would have their own share of start-up.
+        """
+        stated = self.is_by_batch or self.epochs is not None or self.samples is not None
+        return stated or self.is_bounded or epochs_argument(command) is not None
 
     @property
     def is_by_batch(self) -> bool:

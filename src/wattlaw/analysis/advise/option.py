@@ -111,6 +111,7 @@ class Option(Result):
     whole_job_without: tuple[str, ...] = BESIDE_TRAINING  # what of it was not measured
     overhead_from: str | None = None  # the measured setting of which a predicted one has these
     beside_j: float = field(default=0.0, repr=False)  # energy of evaluations, where it is known
+    counts_job: bool = True  # whether it is compared by the whole job; see Question.is_of_jobs
     #: How far runs leave its mean time beside training unknown, in logs.
     beside_error: float = field(default=0.0, repr=False)
     #: The means of ``run_overhead.PARTS``.
@@ -163,8 +164,9 @@ class Option(Result):
 
     @property
     def job_time_s(self) -> Quantity:
-        """The whole job, where more than training is known: what settings are compared by."""
-        return (self.whole_job_s if self.has_overhead else None) or self.train_time_s
+        """What settings are compared by: the whole job, as far as it is known and counts."""
+        whole_s = self.whole_job_s if self.has_overhead and self.counts_job else None
+        return whole_s or self.train_time_s
 
     @property
     def beside_s(self) -> float:

@@ -39,6 +39,7 @@ from wattlaw.analysis.predict.job_memory import LEAST_FIT
 from wattlaw.analysis.predict.predictions import MeasuredRange
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import BadInput, NothingToRecommend
+from wattlaw.study.command import command_of
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.plan import unfit
 from wattlaw.study.question import Question
@@ -193,7 +194,8 @@ def read_options(
     which is in use, and smaller ones, and those up to the largest of known quality; without both,
     the smallest batch of the runs. Epochs to a target are known where quality is.
     """
-    ran = options_of_runs(job, amounts, question.footprint)
+    counts_job = question.is_of_jobs(command_of(job.rows["options"].iloc[0]))
+    ran = options_of_runs(job, amounts, question.footprint, counts_job=counts_job)
     if any(item.has_overhead for item in ran):  # whole jobs are compared with whole jobs
         ran = [item if item.has_overhead else with_whole_job(item, ran) for item in ran]
     if not ran:
@@ -251,7 +253,11 @@ def read_options(
 
 
 def options_of_runs(
-    job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None
+    job: ComparableRuns,
+    amounts: Amounts,
+    footprint: Footprint | None = None,
+    *,
+    counts_job: bool = True,
 ) -> list[Option]:
     group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
     by_group = job.rows.groupby(group)
@@ -263,7 +269,10 @@ def options_of_runs(
         is_short=by_group["is_short"].all(),
     )
     runs = [own.to_numpy(float) for _, own in by_group[quantities]]
-    whole = list(whole_jobs(job, group, amounts))
+    whole = [
+        of | {"beside_j": counts_job * of.get("beside_j", 0.0), "counts_job": counts_job}
+        for of in whole_jobs(job, group, amounts)
+    ]
     varied = [variation(job.rows[name], group, job.rows) for name in quantities]
     shared = [shared_deviations(own, varied) for _, own in job.rows.groupby(group)]
     shown, options = tuple(varying_columns(job.rows)), []

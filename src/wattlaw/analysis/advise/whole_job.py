@@ -74,11 +74,12 @@ def with_whole_job(option: Option, measured: Sequence[Option]) -> Option:
         return replace(option, whole_job_s=training, whole_job_without=without)
     near = known[nearest(option.setting, [item.setting for item in known])]
     beside_s, beside_j = map(float, beside_training(near.parts, option.amount.mean))
-    ends = near.job_time_s.times(beside_s / near.job_time_s.mean)
+    whole_s = near.whole_job_s or near.train_time_s
+    ends = whole_s.times(beside_s / whole_s.mean)
     return replace(
         option, whole_job_s=training.plus(ends), whole_job_without=near.whole_job_without,
-        beside_j=beside_j, beside_error=near.beside_error, parts=near.parts,
-        overhead_from=near.label,
+        beside_j=near.counts_job * beside_j, beside_error=near.beside_error, parts=near.parts,
+        counts_job=near.counts_job, overhead_from=near.label,
     )  # fmt: skip
 
 

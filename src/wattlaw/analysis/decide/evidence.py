@@ -59,7 +59,7 @@ class Evidence:
     warnings: tuple[Caution, ...]
     worker: str  # what a "gpu" of the runs is called
     samples_per_epoch: float
-    overheads: Overheads | None  # beside training, of jobs; None before the first run
+    overheads: Overheads | None  # beside training, of jobs; None if these are not compared
     memory: Memory | None  # that layouts need; None if nothing says it
 
     def beside_training(self, settings: Sequence[Setting], draws: int = 0) -> tuple[Floats, Floats]:
@@ -144,7 +144,9 @@ def read_evidence(
     beside, known_memory = None, memory_of(own) if len(own) else None
     if job is not None:
         of_runs = [setting_of_row(row, job.unit) for row in rows.to_dict("records")]
-        beside, known_memory = Overheads.of(rows, of_runs), job.memory
+        known_memory = job.memory
+        if question.is_of_jobs(study.workloads[0].command or ()):
+            beside = Overheads.of(rows, of_runs)
     elif known_memory is None and (model := study.workloads[0].model) is not None:
         known_memory = Memory(model, usable_gib(study.launch.hardware or ""))
     question, untried, warnings = _answered(

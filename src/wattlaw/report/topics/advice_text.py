@@ -237,9 +237,10 @@ def _whole_job(advice: Advice) -> str:
     of_one = "epochs-unknown" in {warning.code for warning in advice.warnings}
     what = "a job of 1 epoch" if of_one else "the whole job"
     text = f"{what.capitalize()} takes about {fmt.duration_text(option.whole_job_s)}"
-    if known:  # the first figure is of the whole job, too
+    if known and option.counts_job:  # the first figure is of the whole job, too
         training = fmt.duration_text(option.train_time_s.mean)
-        text = f"This is {what}, {training} of it training, with {fmt.names_text(known)}"
+        text = f"This is {what}, {training} of it training"
+    text += f", with {fmt.names_text(known)}" if known else ""
     text += f" carried over from {near}" if known and near else ""
     if missing:
         verb = "was" if len(missing) == 1 and missing[0] != "checkpoints" else "were"
