@@ -151,7 +151,7 @@ def test_limits_of_a_killed_prolog_are_restored(start):
     node = start(1)
     node.boards.fault(SET, hang=True)
     process = node.start("prolog", JOB, ASKS)
-    wait_for(lambda: node.boards.calls(SET) == 1, "the driver to be asked", 20)
+    wait_for(lambda: node.boards.calls(SET) == 1, "the driver to be asked")
     (saved,) = node.state.glob("*.json")
     assert json.loads(saved.read_text())["power_limit_w"] == 287.5
     node.kill_slurmd()
@@ -159,7 +159,7 @@ def test_limits_of_a_killed_prolog_are_restored(start):
     process.communicate()
     node.boards[0].limit_mw = 250_000  # the driver has done it all the same
     node.boards.clear_faults()
-    wait_for(node.is_clean, "the watchdog to give back", 20)
+    wait_for(node.is_clean, "the watchdog to give back")
     assert node.limits_w == [287.5]
 
 
@@ -174,7 +174,7 @@ def test_without_slurmd_the_watchdog_restores_after_the_job(start):
         assert stays(lambda: node.limits_w == [250], 1.5 * GRACE_S)
         step.kill()
         step.wait()
-        wait_for(node.is_clean, "the watchdog to give back", 20)
+        wait_for(node.is_clean, "the watchdog to give back")
     assert node.limits_w == [287.5]
 
 
