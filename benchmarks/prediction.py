@@ -45,6 +45,7 @@ CHOSE = (
     "slow ranks",
     "small batches",
     "cliff",
+    "storage, seen beyond",
 )
 #: Columns of scores, each a row of these for one prediction.
 SCORES = ("error", "covered", "high_over_low", "log_score", "crps")

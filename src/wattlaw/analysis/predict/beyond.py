@@ -28,8 +28,9 @@ _SLOPE, _SLOPE_SPREAD, _SLOWER = 0.007, 1.0, 0.8
 #: which factors, uniform in logs.
 NARROWED = ("between_volume", "unplaced_volume")
 _NARROW_HAZARD, _NARROW = 0.08, (1.6, 4.0)
-#: Probability in each doubling of the highest throughput measured that it is the last.
-_SATURATION_HAZARD = 0.015
+#: Probability in each doubling of the highest throughput measured that it is the last; where steps
+#: have grown already, of saturation as the cause.
+_SATURATION_HAZARD, _BEGUN_HAZARD = 0.015, 0.04
 #: Mean growth of a step, in logs, in a doubling of GPUs without a change of regime (.02 to .10 in
 #: the zoo's kinds without one that choose sizes, .04 in InternEvo), and where the network narrows.
 _ORDINARY, _NARROWED = 0.05, 0.4
@@ -84,7 +85,7 @@ def _begun(grown: float, doublings: float) -> float:
         return 0.0
     usual = _ORDINARY * doublings
     unchanged = np.exp(-_NARROW_HAZARD * doublings)
-    saturates = _SATURATION_HAZARD / np.log(2)
+    saturates = _BEGUN_HAZARD / np.log(2)
     narrows = (1 - unchanged) * np.exp(-grown / _NARROWED) / _NARROWED
     return float(saturates / (saturates + narrows + unchanged * np.exp(-grown / usual) / usual))
 
