@@ -1,5 +1,6 @@
 """The next measurements of a decision, and whether it is certain enough."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -45,6 +46,9 @@ _EFFORT = 0.001
 #: were 2.9 times theirs (2.1 to 4.1, 90 %; benchmarks/decision_odds.py). The lower end counts, from
 #: as many measured settings on as those decisions had.
 _ODDS, _MEASURED = 2.0, 6
+#: As many layouts run on the number of GPUs that is decided for, if there are as many: how they
+#: compare on other numbers says less. Decisions without other runs need five or six.
+_LAYOUTS = 4
 #: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
@@ -52,8 +56,9 @@ CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget sp
 NOT_MET = "no setting meets the bounds"
 #: What a decision lacks beside a high probability, about its leading setting.
 FIRST_RUNS = "the ends of the sweeps are not measured yet"
-LONGER_RUN = "its runs have too few or too unsteady steps"
+LONGER_RUN = "its runs have too few or too unsteady steps, or vary too much"
 TOO_FAR = "its expected regret is above the tolerance"
+FEW_LAYOUTS = f"fewer than {_LAYOUTS} layouts on its number of GPUs are measured"
 OWN_RUN = "this setting is not measured yet"
 LIKE_RUN = "a setting that it is judged by is not measured yet"
 NEIGHBOUR = "a setting next to it is not measured yet"
@@ -147,9 +152,8 @@ def plan(
     1
     """
     seen = [item.setting for item in observations]
-    if settings is None:
-        settings = [*(item.decided for item in candidates), *seen]
-    asked = [setting for setting in dict.fromkeys(settings) if question.allows(setting)]
+    possible = [*(item.decided for item in candidates), *seen] if settings is None else settings
+    asked = [setting for setting in dict.fromkeys(possible) if question.allows(setting)]
     every = list(dict.fromkeys([*asked, *(item.setting for item in candidates)]))
     fits = _fits(memory, every, seed)
     chances = dict(zip(every, fits.mean(0).tolist(), strict=True))
@@ -161,27 +165,26 @@ def plan(
     if not (observations and choices):
         proposals = () if observations else tuple(map(Proposal, first[:at_once]))
         return Plan(proposals=proposals, stopped_because=None if proposals else NOTHING_LEFT)
-    belief = Belief.of(fit_with_repeats(observations, seed), every, host, beside, fits)
+    posterior = fit_with_repeats(observations, seed)
+    belief = Belief.of(posterior, every, host, beside, fits)
     regret, missing = belief.regrets(question, choices), belief.missed(question, choices)
     means, meets = regret.mean(0), (missing <= 0).mean(0)
     odds = 1.0 if has_layouts or len(set(seen)) < _MEASURED else _ODDS
     probabilities = _likelier((regret <= question.tolerance).mean(0), odds)
-    hours = belief.gpu_hours(candidates, chances)
+    hours, spent = belief.gpu_hours(candidates, chances), _spent(candidates, observations)
     able = {item for item in candidates if hours_left is None or hours[item] <= hours_left}
-    spent = _spent(candidates, observations)
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
-    short = _short(observations)
-    is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
-    is_right &= (meets >= LIKELY) & (not first) & [item not in short for item in choices]
+    short = _short(observations, noise_of_repeats(posterior), question.tolerance)
+    lacks = [FIRST_RUNS] * len(choices) if first else _lacking(choices, seen, short)
+    is_likely = (probabilities >= question.confidence) & (meets >= LIKELY)
+    is_right = is_likely & (means <= question.tolerance) & [item is None for item in lacks]
     if is_right.any():
         right = [at for at in np.argsort(means, kind="stable") if is_right[at]][:_LEADERS]
         best = int(min(right, key=lambda at: checks.cost(choices[at])))
     state = Plan(
-        missing=None
-        if is_right[best] or probabilities[best] < question.confidence or meets[best] < LIKELY
-        else (FIRST_RUNS if first else LONGER_RUN if choices[best] in short else TOO_FAR),
+        missing=(lacks[best] or TOO_FAR) if is_likely[best] and not is_right[best] else None,
         setting=choices[best],
         expected_regret=float(means[best]),
         probability=min(float(probabilities[best]), MOST_SHORT if choices[best] in short else 1.0),
@@ -238,6 +241,20 @@ def _unchecked(
     if not set(runs) <= {*(needed or ())}:
         return NEIGHBOUR
     return OWN_RUN if any(item.setting == leading for item in runs) else LIKE_RUN
+
+
+def _lacking(
+    choices: Sequence[Setting], seen: Iterable[Setting], short: Collection[Setting]
+) -> list[str | None]:
+    """Return what each setting lacks to be decided for, beside a probability; None if nothing."""
+    possible, ran = (Counter(item.gpus for item in set(of)) for of in (choices, seen))
+    least = {gpus: min(_LAYOUTS, count) for gpus, count in possible.items()}
+    if not _have_layouts(choices):
+        least = dict.fromkeys(possible, 0)
+    return [
+        LONGER_RUN if item in short else FEW_LAYOUTS if ran[item.gpus] < least[item.gpus] else None
+        for item in choices
+    ]
 
 
 def _have_layouts(settings: Iterable[Setting]) -> bool:
@@ -360,10 +377,14 @@ class Belief:
         return parts
 
 
-def _short(observations: Sequence[Observation]) -> set[Setting]:
-    """Return the settings of which no run shows enough steps to be certain by."""
+def _short(observations: Sequence[Observation], noise: float, tolerance: float) -> set[Setting]:
+    """Return the settings whose runs have too few steps, or vary too much, to be certain by.
+
+    ``noise`` is that of a run, in logs: the mean of few runs may miss by more than the tolerance.
+    """
+    ran = Counter(item.setting for item in observations)
     long = {item.setting for item in observations if not item.is_short}
-    return {item.setting for item in observations} - long
+    return {item for item in ran if item not in long or noise > tolerance * np.sqrt(ran[item])}
 
 
 def _ranked(
