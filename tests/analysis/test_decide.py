@@ -121,9 +121,9 @@ def test_an_interrupted_decision_continues_to_the_same_one(write_decide, tmp_pat
 @pytest.mark.parametrize(("budget", "done"), [({"runs": 2}, 2), ({"gpu_hours": 0.0001}, 1)])
 def test_measuring_ends_with_the_budget(write_decide, tmp_path, budget, done):
     outcome = run(write_decide(QUESTION | {"budget": budget}), tmp_path / "store")
-    assert (outcome.done, outcome.stopped_because) == (done, "budget spent")
+    assert (outcome.done, outcome.stopped_because) == (done, "no run fits the budget")
     decision = outcome.results.decision
-    assert decision["stopped_because"] == "budget spent"
+    assert decision["stopped_because"] == "no run fits the budget"
     assert decision["setting"] is not None
     # what the first run takes is not known before it
     is_exceeded = decision["gpu_hours_spent"] > budget.get("gpu_hours", float("inf"))
@@ -168,7 +168,7 @@ def test_failed_runs_are_a_warning_where_the_decision_is_certain(write_study, tm
     assert "Warning: " in capsys.readouterr().out
     assert exit_code("uncertain", [1, 2, 4], tolerance=1e-9, budget={"runs": 4}) == (
         1,
-        "budget spent",
+        "no run fits the budget",
     )
     # 2 and 4 GPUs failed, so that 1 GPU is the best of those that ran
     reason = "more than half of the settings cannot run"

@@ -105,7 +105,7 @@ def test_a_real_study_of_layouts_decides_and_ends(write_decide, tmp_path):
         launch={"kind": "local", "gpus_per_node": 2, "threads_per_worker": 1}, repeats=1,
     )  # fmt: skip
     outcome = run(study, tmp_path / "store")
-    assert outcome.stopped_because in ("certain", "budget spent")
+    assert outcome.stopped_because in ("certain", "no run fits the budget")
     assert (outcome.failed, outcome.done + outcome.not_needed + outcome.left) == (0, 4)
     done = [item.spec.setting for item in records(tmp_path / "store").values()
             if item.status == "done"]  # fmt: skip

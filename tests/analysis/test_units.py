@@ -171,9 +171,9 @@ def test_a_deadline_needs_the_length_of_a_training(samples):
     assert best["unit"] == unit
     assert (best["train_time_s"], best["gpu_hours"], best["epochs"]) == (None, None, None)
     assert best["step_time_s"] == pytest.approx(0.06)
-    with pytest.raises(Refused, match="dataset_samples"):
+    with pytest.raises(Refused, match="total_samples"):
         advice_of(tables, deadline_s=3600.0)
-    with pytest.raises(Refused, match="dataset_samples"):
+    with pytest.raises(Refused, match="total_samples"):
         advice_of(tables, epochs=90)
 
 

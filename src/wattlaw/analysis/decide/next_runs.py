@@ -52,7 +52,7 @@ _LAYOUTS = 4
 #: The number of other settings that are listed after the leading one.
 _OTHERS = 3
 #: Why measuring ends.
-CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "budget spent"
+CERTAIN, NOTHING_LEFT, BUDGET = "certain", "nothing left to measure", "no run fits the budget"
 NOT_MET = "no setting meets the bounds"
 #: What a decision lacks beside a high probability, about its leading setting.
 FIRST_RUNS = "the ends of the sweeps are not measured yet"
@@ -187,7 +187,10 @@ def plan(
         missing=(lacks[best] or TOO_FAR) if is_likely[best] and not is_right[best] else None,
         setting=choices[best],
         expected_regret=float(means[best]),
-        probability=min(float(probabilities[best]), MOST_SHORT if choices[best] in short else 1.0),
+        probability=min(
+            float(probabilities[best]),
+            1.0 if choices[best] not in short and checks.of(choices[best]) is None else MOST_SHORT,
+        ),
         meets=float(meets[best]),
         others=_likeliest(choices, probabilities, best),
         surprises=surprises(tuple(observations), seed),
