@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,10 +20,8 @@ from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
-from wattlaw.running.earlier_runs import earlier_runs
-from wattlaw.study.plan import expand, read_study
+from wattlaw.study.plan import read_study
 from wattlaw.study.question import asks, check_names
-from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.reach import Ranges
@@ -130,45 +128,18 @@ class Results(StoreReports):
         name = self._workload(workload)
         decided = self._decision_of(name)
         question, decision = question_or_decided(asked, decided, any_batch=any_batch)
-        earlier = self._earlier_runs(name)
-        left_out = [run_id for run_ids in earlier.values() for run_id in run_ids]
-        table, stored = (
-            frame[~frame["run_id"].isin(left_out)]
-            for frame in (self._metrics_in(energy_scope), self.runs)
-        )
-        advice = advise(
-            table,
+        return advise(
+            self._present_metrics(energy_scope),
             self.epochs,
             name,
             question,
             baseline=read_baseline(baseline),
             any_batch=any_batch,
             far=far,
-            stored=stored,
+            stored=self._present_tables[0],
             decision=decision,
             store=self._store_word,
         )
-        counts = {
-            f"of an earlier version of the study: {changes}": len(run_ids)
-            for changes, run_ids in earlier.items()
-        }
-        return replace(advice, left_out={**counts, **advice.left_out})
-
-    def _earlier_runs(self, workload: str) -> dict[str, list[str]]:
-        """Return the runs that the present version of their study, the store's copy, did not make.
-
-        None, where no run is of the present version.
-        """
-        rows = self.runs[(self.runs["workload"] == workload) & (self.runs["status"] == "done")]
-        earlier: dict[str, list[str]] = {}
-        for store, name in product(self._stores, rows["study"].dropna().unique()):
-            with suppress(BadInput, OSError):
-                study = read_study(store.path / "studies" / f"{name}.yaml")
-                specs = (run.spec for run in expand(catalogue.checked(study)))
-                found = earlier_runs(store, name, specs)
-                if not set(rows["run_id"]) <= {each for ids in found.values() for each in ids}:
-                    earlier |= found
-        return earlier
 
     def predict(
         self,
@@ -277,8 +248,9 @@ class Results(StoreReports):
         boards = self._boards(name, cluster) if has_limits else {}
         node_gpus = max((each.gpus_per_node or 0 for each in launches), default=0)
         return predict_workload(
-            self.metrics, name, baseline=compared, in_use=in_use, epochs=epochs, cluster=cluster,
-            seed=seed, far=far, boards=boards, recommended=recommended, stored=self.runs,
+            self._present_metrics(), name, baseline=compared, in_use=in_use, epochs=epochs, cluster=cluster,
+            seed=seed, far=far, boards=boards, recommended=recommended,
+            stored=self._present_tables[0],
             is_one_machine=cluster is None and {each.kind for each in launches} == {"local"},
             gpus_per_node=gpus_per_node or (None if cluster else node_gpus or None),
             **values, **limits,

@@ -20,7 +20,9 @@ from wattlaw.analysis.predict.job_memory import Memory, memory_of, usable_gib
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
+from wattlaw.common.formatting import plural
 from wattlaw.study.model import Study
+from wattlaw.study.not_as_declared import TOO_SHORT, TRAINING_ENDED
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
@@ -162,12 +164,21 @@ def read_evidence(
         to_retry=frozenset(set(tries) - infeasible - was_done - memory),
         hours={name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried=untried,
-        warnings=warnings,
+        warnings=(*warnings, *_ended(own)),
         worker=worker_noun(rows) if len(rows) else "GPU",
         samples_per_epoch=per_epoch,
         overheads=beside,
         memory=known_memory,
     )
+
+
+def _ended(own: pd.DataFrame) -> list[Caution]:
+    has_note = own["notes"].explode().astype(str).str.contains(TOO_SHORT, regex=False)
+    if not has_note.any():
+        return []
+    runs = plural(has_note[has_note].index.nunique(), "run")
+    text = f"In {runs} the training ended before the steps to measure: {TOO_SHORT}."
+    return [Caution(TRAINING_ENDED, text)]
 
 
 def _candidate(

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import studies
+from wattlaw.api.store_tables import stored_decision
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
@@ -18,6 +20,7 @@ from wattlaw.common.text import join_names
 from wattlaw.report import tables
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.report.topics.prediction import label
+from wattlaw.study.sources import launcher_of
 
 
 def next_measurements(
@@ -32,6 +35,10 @@ def next_measurements(
     as_json: opts.JsonOption = False,
 ) -> int:
     """Show the measurements that would help a decision most."""
+    if study is None and launch is None:  # which the study's runs may have from the command line
+        with suppress(BadInput):
+            decision = stored_decision(store)
+            launch = None if decision is None else launcher_of(decision.origin)
     loaded = studies.load_study(study or _copy_in(store), launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
     if not (store / "runs").exists():
