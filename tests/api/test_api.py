@@ -221,11 +221,12 @@ def test_the_workload_of_the_study_is_answered_for_where_others_were_measured(
         told = capsys.readouterr()
         assert all(word in told.err for word in ("digits-cnn", "command", "--workload")), command
         assert told.err.count("\n") == 1
+        assert ("(-w)" in told.err) == (command != "report")  # which has no such option
         if command != "report":
             assert main([command, str(with_a_command), *files, "-w", "command"]) == 0, command
             assert "--workload" not in capsys.readouterr().err
     text = page.read_text(encoding="utf-8")
-    assert "advise STORE --workload NAME" in text
+    assert f"wattlaw advise {with_a_command} --workload NAME" in text
 
 
 def test_a_study_whose_runs_all_failed_is_not_answered_by_another_workload(

@@ -7,6 +7,7 @@ from conftest import decide_table
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
+from wattlaw.running.earlier_runs import _changes
 
 UNKNOWN = {"workloads": [{"name": "bert"}], "repeats": 1}
 TIME = {"minimize": "time"}
@@ -90,7 +91,10 @@ def test_runs_of_settings_that_a_study_has_no_more_still_count(write_decide, tmp
 
 
 def test_the_answer_is_of_the_workload_that_the_study_has_now(write_decide, tmp_path):
-    store, one = tmp_path / "store", {"repeats": 1, "sweeps": [{"gpus": [1, 2], "local_batch": [8]}]}
+    store, one = (
+        tmp_path / "store",
+        {"repeats": 1, "sweeps": [{"gpus": [1, 2], "local_batch": [8]}]},
+    )
     for name in ("resnet50", "bert"):
         table = decide_table().replace("bert", name)
         run(write_decide(None, table, workloads=[{"name": name}], **one), store)
@@ -99,3 +103,15 @@ def test_the_answer_is_of_the_workload_that_the_study_has_now(write_decide, tmp_
     assert opened.advise().workload == "bert"
     for name in opened.workloads:  # runs of the other one are not left out, they are not asked for
         assert not [text for text in opened.advise(name).left_out if "earlier" in text]
+
+
+def test_of_a_long_command_only_the_words_that_differ_are_named(write_decide, tmp_path):
+    words = [f"--option-{number}={number}" for number in range(40)]
+    old, new = ["python", "t.py", *words, "--epochs", "1"], ["python", "t.py", "-v", *words]
+    spec = load_study(write_decide(None, **UNKNOWN)).plan.runs[0].spec
+    before, after = (
+        spec.model_copy(update={"workload": spec.workload.model_copy(update={"command": tuple(c)})})
+        for c in (old, new)
+    )
+    expected = 'workload.command ["--epochs", "1"], now ["-v"]'
+    assert _changes(before, after) == [expected]

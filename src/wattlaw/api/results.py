@@ -248,8 +248,8 @@ class Results(StoreReports):
         boards = self._boards(name, cluster) if has_limits else {}
         node_gpus = max((each.gpus_per_node or 0 for each in launches), default=0)
         return predict_workload(
-            self._present_metrics(), name, baseline=compared, in_use=in_use, epochs=epochs, cluster=cluster,
-            seed=seed, far=far, boards=boards, recommended=recommended,
+            self._present_metrics(), name, baseline=compared, in_use=in_use, epochs=epochs,
+            cluster=cluster, seed=seed, far=far, boards=boards, recommended=recommended,
             stored=self._present_tables[0],
             is_one_machine=cluster is None and {each.kind for each in launches} == {"local"},
             gpus_per_node=gpus_per_node or (None if cluster else node_gpus or None),

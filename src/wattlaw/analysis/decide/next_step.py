@@ -39,7 +39,9 @@ def with_next_step(decision: Decision, store: Path, study: Study | None = None) 
         text = f"{run_command(name, copy)}{launch} (makes the runs that the study still needs)"
     else:
         is_spent = decision.stopped_because == BUDGET
-        why = "the budget is spent" if is_spent else "no run of the present study is left that helps"
+        why = (
+            "the budget is spent" if is_spent else "no run of the present study is left that helps"
+        )
         text = f"{helps}; then {run_command(name)}{launch} ({why})"
     return replace(decision, would_help=helps, next_step=text)
 

@@ -90,12 +90,14 @@ def asks(names: Collection[str] = ()) -> Callable[[Function], Function]:
     )
 
 
-def note_other_workloads(results: "StoreTables", workload: str | None = None) -> None:
+def note_other_workloads(
+    results: "StoreTables", workload: str | None = None, how: str = "--workload NAME (-w)"
+) -> None:
     """Say for which workload of several the answer is, where the study determines it."""
     if workload is None and (others := results.other_workloads):
         asked = join_names(results.asked_workloads)
         text = f"the answer is for {asked}, of the study; also in the store: {join_names(others)}"
-        print_note(f"{text}; --workload NAME (-w) answers for it")
+        print_note(f"{text}; {how} answers for it")
 
 
 def _list(name: str, text: str | None, expected: str, convert: Callable[[str], Item]) -> list[Item]:

@@ -286,8 +286,11 @@ def what_changes(advice: Advice) -> Iterator[str]:
         yield f"Faster, but left out: {'; '.join(faster)}."
     if _is_only(advice) and (left := len(advice.batches_left_out)):
         yield f"Other global batches are left out ({left}): --any-batch includes them."
-    if (option := advice.recommended or advice.nearest) is not None:
-        yield f"Measure next: {next_run(advice, option)}."
+    best, decision = advice.recommended, advice.decision
+    if best is None and decision is not None and decision.stopped_because != CERTAIN:
+        best = advice.nearest
+    if best is not None:
+        yield f"Measure next: {next_run(advice, best)}."
 
 
 def brief(advice: Advice) -> str:
@@ -428,7 +431,7 @@ def next_run(advice: Advice, option: Option) -> str:
     text, sweep = f"{what}{again} ({cost})", sweep_text(run.option.setting)
     if run.option.launcher == "measure":
         return f"{text}: wattlaw measure -o {advice.store} -- COMMAND"
-    kind = "local" if (run.option.nodes or 1) == 1 else "slurm"
+    kind = "slurm" if (run.option.setting.nodes or 1) > 1 else "local"
     launch = f" --launch {kind}" if advice.simulated else ""
     text += f": {run_command(advice.store)}{launch}"
     lines = [sweep] if sweep else []
