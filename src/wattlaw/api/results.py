@@ -20,14 +20,12 @@ from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
-from wattlaw.study.plan import read_study
 from wattlaw.study.question import asks, check_names
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.reach import Ranges
     from wattlaw.analysis.predict.workload_predictions import Predictions
     from wattlaw.hardware.cluster import Cluster
-    from wattlaw.study.launching import Launch
 
 
 @dataclass(frozen=True, repr=False)
@@ -242,7 +240,9 @@ class Results(StoreReports):
             with suppress(Refused):
                 if (option := self.advise(name).recommended) is not None:
                     recommended = option.hardware, option.setting
-        decision, launches = self._decision_of(name), self._launches(name)
+        decision = self._decision_of(name)
+        studies = {*self.runs.loc[self.runs["workload"] == name, "study"]}
+        launches = [study.launch for _, study in self._studies if study.name in studies]
         in_use = {} if decision is None else decision.decide.in_use
         has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or in_use)
         boards = self._boards(name, cluster) if has_limits else {}
@@ -256,15 +256,6 @@ class Results(StoreReports):
             **values, **limits,
             layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip
-
-    def _launches(self, workload: str) -> "list[Launch]":
-        """Return how the studies of a workload start their runs."""
-        names = self.runs.loc[self.runs["workload"] == workload, "study"].dropna().unique()
-        found = []
-        for store, study in ((store, study) for store in self._stores for study in names):
-            with suppress(BadInput, OSError):
-                found.append(read_study(store.path / "studies" / f"{study}.yaml").launch)
-        return found
 
     def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
         """Return the limits that boards accept, by the hardware of a workload's runs.

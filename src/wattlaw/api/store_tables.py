@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,9 @@ from wattlaw.report.tables import as_html
 from wattlaw.running.earlier_runs import earlier_runs
 from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores
+from wattlaw.study.model import Study
 from wattlaw.study.plan import expand, read_study
-from wattlaw.study.sources import EARLIER, OF_EARLIER, origins_label
+from wattlaw.study.sources import EARLIER, origins_label
 from wattlaw.workloads import catalogue
 
 #: The tables of ``table``.
@@ -197,11 +197,7 @@ class StoreTables:
 
         They are those of the studies in the stores; without a study, all that have done runs.
         """
-        studied: set[str] = set()
-        for store in self._stores:
-            for path in (store.path / "studies").glob("*.yaml"):
-                with suppress(BadInput, OSError):
-                    studied |= {workload.name for workload in read_study(path).workloads}
+        studied = {workload.name for _, study in self._studies for workload in study.workloads}
         # A study without a done run has no answer: another workload's would not be its own.
         done = {*self.workloads}
         return tuple(sorted((studied & done or studied or done) if done else ()))
@@ -286,26 +282,30 @@ class StoreTables:
     def _present_tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The tables, where done runs of earlier versions of their study have the status EARLIER.
 
-        The present version is the store's copy. A workload without a run of it keeps all runs.
+        A workload without a run of the present version keeps all runs.
         """
-        runs, epochs = self._tables
-        earlier: dict[str, str] = {}
-        is_done = runs["status"] == "done"
-        for store, name in product(self._stores, runs.loc[is_done, "study"].dropna().unique()):
-            with suppress(BadInput, OSError):
-                study = read_study(store.path / "studies" / f"{name}.yaml")
+        earlier, of = dict[str, str](), "of an earlier version of the study:"
+        for store, study in self._studies:
+            with suppress(BadInput):
                 specs = (run.spec for run in expand(catalogue.checked(study)))
-                for changes, run_ids in earlier_runs(store, name, specs).items():
-                    earlier |= dict.fromkeys(run_ids, f"{OF_EARLIER}: {changes}")
-        reasons = runs["run_id"].map(earlier).where(is_done)
-        is_present = is_done & reasons.isna()
-        has_present = is_present.groupby(runs["workload"], dropna=False).transform("any")
-        is_earlier = reasons.notna() & has_present
-        changed = {
-            "status": runs["status"].mask(is_earlier, EARLIER),
-            "reason": runs["reason"].mask(is_earlier, reasons),
-        }
-        return runs.assign(**changed), epochs
+                for changes, run_ids in earlier_runs(store, study.name, specs).items():
+                    earlier |= dict.fromkeys(run_ids, f"{of} {changes}")
+        runs, epochs = self._tables
+        reasons, is_done = runs["run_id"].map(earlier), runs["status"] == "done"
+        is_present = (is_done & reasons.isna()).groupby(runs["workload"], dropna=False)
+        is_earlier = is_done & reasons.notna() & is_present.transform("any")
+        runs = runs.assign(reason=runs["reason"].mask(is_earlier, reasons))
+        return runs.assign(status=runs["status"].mask(is_earlier, EARLIER)), epochs
+
+    @cached_property
+    def _studies(self) -> list[tuple[Store, Study]]:
+        """The present versions of the stores' studies, which are copies in the stores."""
+        found = []
+        for store in self._stores:
+            for path in (store.path / "studies").glob("*.yaml"):
+                with suppress(BadInput, OSError):
+                    found.append((store, read_study(path)))
+        return found
 
 
 def _refuse_missing(wanted: set[str], known: Iterable[str]) -> None:

@@ -70,9 +70,7 @@ def _changes(old: RunSpec, new: RunSpec) -> list[str]:
             if isinstance(before, tuple) and isinstance(after, tuple):  # a command may be long
                 parts = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
                 ends = [part[1:] for part in parts if part[0] != "equal"]
-                before, after = (
-                    [item for start, end, _, _ in ends for item in before[start:end]],
-                    [item for _, _, start, end in ends for item in after[start:end]],
-                )
+                before = [word for start, end, _, _ in ends for word in before[start:end]]
+                after = [word for _, _, start, end in ends for word in after[start:end]]
             changes.append(f"{part}.{name} {quote(before)}, now {quote(after)}")
     return changes

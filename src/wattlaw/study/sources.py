@@ -10,18 +10,12 @@ MEASURED = "measured"
 _NOT_MEASURED = {"replay": "replayed", "simulated": "simulated"}
 #: The status, in analyses, of done runs that the present version of their study did not make.
 EARLIER = "earlier version"
-OF_EARLIER = "of an earlier version of the study"
 ORIGINS = (MEASURED, *_NOT_MEASURED.values())
 
 
 def origin_of(launcher: Any) -> str:
     """Return what a launcher's runs are: ``measured``, ``replayed`` or ``simulated``."""
     return _NOT_MEASURED.get(launcher, MEASURED)
-
-
-def launcher_of(origin: str) -> str | None:
-    """Return the launcher of replayed or simulated runs; measured ones may have several."""
-    return {name: launcher for launcher, name in _NOT_MEASURED.items()}.get(origin)
 
 
 def source_of(launcher: Any) -> str:

@@ -154,6 +154,10 @@ def read_evidence(
     question, untried, warnings = _answered(
         question, study, rows, epochs, candidates.values(), per_epoch, known=bool(len(own))
     )
+    ended = own["notes"].explode().astype(str).str.contains(TOO_SHORT, regex=False)
+    if ended.any():
+        text = f"In {plural(ended[ended].index.nunique(), 'run')} the training ended too soon"
+        warnings = (*warnings, Caution(TRAINING_ENDED, f"{text}: {TOO_SHORT}."))
     return Evidence(
         question=question,
         job=job,
@@ -164,21 +168,12 @@ def read_evidence(
         to_retry=frozenset(set(tries) - infeasible - was_done - memory),
         hours={name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried=untried,
-        warnings=(*warnings, *_ended(own)),
+        warnings=warnings,
         worker=worker_noun(rows) if len(rows) else "GPU",
         samples_per_epoch=per_epoch,
         overheads=beside,
         memory=known_memory,
     )
-
-
-def _ended(own: pd.DataFrame) -> list[Caution]:
-    has_note = own["notes"].explode().astype(str).str.contains(TOO_SHORT, regex=False)
-    if not has_note.any():
-        return []
-    runs = plural(has_note[has_note].index.nunique(), "run")
-    text = f"In {runs} the training ended before the steps to measure: {TOO_SHORT}."
-    return [Caution(TRAINING_ENDED, text)]
 
 
 def _candidate(

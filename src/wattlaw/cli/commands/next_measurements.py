@@ -20,7 +20,6 @@ from wattlaw.common.text import join_names
 from wattlaw.report import tables
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.report.topics.prediction import label
-from wattlaw.study.sources import launcher_of
 
 
 def next_measurements(
@@ -35,10 +34,10 @@ def next_measurements(
     as_json: opts.JsonOption = False,
 ) -> int:
     """Show the measurements that would help a decision most."""
-    if study is None and launch is None:  # which the study's runs may have from the command line
-        with suppress(BadInput):
-            decision = stored_decision(store)
-            launch = None if decision is None else launcher_of(decision.origin)
+    with suppress(BadInput):
+        if study is None and launch is None and (decided := stored_decision(store)):
+            # The study's runs may have their launcher from the command line.
+            launch = {"simulated": "simulated", "replayed": "replay"}.get(decided.origin)
     loaded = studies.load_study(study or _copy_in(store), launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
     if not (store / "runs").exists():

@@ -1,6 +1,5 @@
 """``wattlaw report``."""
 
-import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -42,8 +41,7 @@ def report(
         output, figures=figures, template=template, sections=section or (),
         interactive=interactive, target=target, energy_scope=energy_scope, **asked,
     )  # fmt: skip
-    advise = f"wattlaw advise {shlex.join(map(str, stores))} --workload NAME"
-    opts.note_other_workloads(opened, how=advise)
+    opts.note_other_workloads(opened)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
     if figures is not None:
         print(f"{figures}: {len(written.figures)} files")

@@ -149,6 +149,5 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
         console.print(f"Warning: {warning}", soft_wrap=True)
     from wattlaw.analysis.decide.next_runs import CERTAIN
 
-    # Where a decision is not certain, its last line says what to measure next.
     if outcome.done and outcome.is_success and outcome.stopped_because in (None, CERTAIN):
         console.print(f"Next: wattlaw advise {shlex.quote(str(store))}", soft_wrap=True)

@@ -286,10 +286,7 @@ def what_changes(advice: Advice) -> Iterator[str]:
         yield f"Faster, but left out: {'; '.join(faster)}."
     if _is_only(advice) and (left := len(advice.batches_left_out)):
         yield f"Other global batches are left out ({left}): --any-batch includes them."
-    best, decision = advice.recommended, advice.decision
-    if best is None and decision is not None and decision.stopped_because != CERTAIN:
-        best = advice.nearest
-    if best is not None:
+    if (best := advice.recommended or (advice.nearest if advice.decision else None)) is not None:
         yield f"Measure next: {next_run(advice, best)}."
 
 
