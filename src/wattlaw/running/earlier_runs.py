@@ -49,8 +49,7 @@ def earlier_text(store: Store, earlier: Mapping[str, list[str]]) -> list[str]:
     if not earlier:
         return []
     runs = plural(sum(map(len, earlier.values())), "done run")
-    text = f"{runs} of {store.path}: of an earlier version of this study, which does not use them "
-    text += f"({'; '.join(earlier)})"
+    text = f"{runs} of {store.path}: of an earlier version, not used ({'; '.join(earlier)})"
     if any("dataset_samples" in changes for changes in earlier):
         text += "; decide.total_samples states the length of a training and keeps all runs"
     return [text]

@@ -35,8 +35,7 @@ def next_measurements(
 ) -> int:
     """Show the measurements that would help a decision most."""
     with suppress(BadInput):
-        if study is None and launch is None and (decided := stored_decision(store)):
-            # The study's runs may have their launcher from the command line.
+        if study is None and launch is None and (decided := stored_decision(store)):  # as it ran
             launch = {"simulated": "simulated", "replayed": "replay"}.get(decided.origin)
     loaded = studies.load_study(study or _copy_in(store), launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
