@@ -313,6 +313,8 @@ def test_runs_that_are_too_short_or_unsteady_to_be_sure_by(steps, error, is_shor
     assert ("too few or too unsteady steps" in " ".join(summary(found))) == is_short
     if is_short:
         assert found.next_measurement.option.global_batch == best
+        (line,) = (line for line in summary(found) if line.startswith("- Measure next"))
+        assert "more steps under measure" in line and "repeats:" not in line
 
 
 def test_the_error_of_a_mean_by_its_own_steps_widens_the_interval():

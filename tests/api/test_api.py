@@ -19,7 +19,7 @@ import pytest
 
 import wattlaw
 import wattlaw.api
-from conftest import environment
+from conftest import environment, study_of
 from made_stores import write_store
 from made_studies import MIT, mit
 from made_tables import study
@@ -201,7 +201,7 @@ def with_a_command(tmp_path_factory):
     tables = pd.concat([runs, others]), pd.concat([epochs, epochs.replace({"run_id": ids})])
     store = write_store(path, *tables)
     for name in runs["study"].unique():
-        store.keep_study(name, "name: x")
+        store.keep_study(name, json.dumps(study_of()))
     return path
 
 
@@ -221,11 +221,12 @@ def test_the_workload_of_the_study_is_answered_for_where_others_were_measured(
         told = capsys.readouterr()
         assert all(word in told.err for word in ("digits-cnn", "command", "--workload")), command
         assert told.err.count("\n") == 1
+        assert f"; wattlaw advise {with_a_command} --workload NAME answers" in told.err
         if command != "report":
             assert main([command, str(with_a_command), *files, "-w", "command"]) == 0, command
             assert "--workload" not in capsys.readouterr().err
     text = page.read_text(encoding="utf-8")
-    assert "advise STORE --workload NAME" in text
+    assert f"wattlaw advise {with_a_command} --workload NAME" in text
 
 
 def test_a_study_whose_runs_all_failed_is_not_answered_by_another_workload(
@@ -236,7 +237,7 @@ def test_a_study_whose_runs_all_failed_is_not_answered_by_another_workload(
     store = write_store(
         tmp_path, runs.assign(status=runs["status"].mask(is_studied, "failed")), epochs
     )
-    store.keep_study(runs["study"][is_studied].iloc[0], "name: x")
+    store.keep_study(runs["study"][is_studied].iloc[0], json.dumps(study_of()))
     for ask in (wattlaw.open(tmp_path).advise, wattlaw.open(tmp_path).predict):
         with pytest.raises(Refused, match=r"'digits-cnn'.*runs of: command; .*--workload"):
             ask()

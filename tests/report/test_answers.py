@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from asking import advise
+from conftest import study_of
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
@@ -303,7 +304,7 @@ def test_the_dashboard_shows_a_workload_that_is_in_no_study_where_it_is_chosen(t
     others = runs.replace({"run_id": ids}).assign(workload="command", study="command")
     tables = pd.concat([runs, others]), pd.concat([epochs, epochs.replace({"run_id": ids})])
     store = write_store(tmp_path / "store", *tables)
-    store.keep_study(runs["study"].iloc[0], "name: x")
+    store.keep_study(runs["study"].iloc[0], json.dumps(study_of()))
     pages = Pages((store.path,))
     pages._reading._value = read_results([store.path])
     default, chosen = (

@@ -13,11 +13,13 @@ from made_tables import study as made_study
 from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.decide.candidates import setting_of
 from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.decide.evidence import read_evidence
 from wattlaw.analysis.decide.next_runs import BUDGET, NOT_MET, NOTHING_LEFT
 from wattlaw.analysis.decide.next_step import sweep_text, with_next_step
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.api import results
+from wattlaw.api.deciding import question_of_study
 from wattlaw.api.store_tables import stored_decision
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
@@ -27,7 +29,8 @@ from wattlaw.report.topics.advice_text import what_changes
 from wattlaw.report.topics.decision_course import choice_text, decision_text, expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
-from wattlaw.store.store import Store
+from wattlaw.store.store import Store, read_stores
+from wattlaw.study.not_as_declared import TOO_SHORT, TRAINING_ENDED
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 
@@ -192,19 +195,32 @@ def test_the_lines_of_a_choice_say_what_is_missing(probability, meets, leads, wh
     assert why in second
 
 
-@pytest.mark.parametrize("budget", [{"runs": 1}, {"runs": 3}])
-def test_all_surfaces_say_the_same_to_do_next(budget, write_decide, tmp_path, capsys):
-    study, store = write_decide(QUESTION | {"budget": budget}), tmp_path / "store"
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"budget": {"runs": 1}}, "set budget: {runs: 2} under decide"),
+        ({"budget": {"runs": 3}}, "set budget: {runs: 6} under decide"),
+        ({"deadline": 1, "epochs": 100}, "or loosen deadline under decide"),
+    ],
+)
+def test_all_surfaces_say_the_same_to_do_next(asked, said, write_decide, tmp_path, capsys):
+    study, store = write_decide(QUESTION | asked), tmp_path / "store"
     assert main(["run", str(study), "--store", str(store)]) == 0
     shown = capsys.readouterr()
     opened = results.open(store)
-    step = opened.advise().decision.next_step
-    assert f"budget: {{runs: {2 * budget['runs']}}}" in step
+    found = opened.advise()
+    step = found.decision.next_step
+    assert (found.recommended is None) == ("deadline" in asked)
+    assert said in step
     assert f"wattlaw run STUDY.yaml --store {store}" in step
+    assert ("(the budget is spent)" in step) == ("budget" in asked)
     assert f"measure next: {step}" in shown.out + shown.err
-    assert main(["next", str(store), str(study)]) == 0
-    assert f"measure next: {step}" in capsys.readouterr().out
-    assert main(["advise", str(store)]) == 0
+    assert "Next: wattlaw advise" not in shown.out
+    table = ["--table", str(study.with_name("table.csv"))]
+    for line in ([str(store), str(study)], [str(store), *table]):
+        assert main(["next", *line]) == 0
+        assert f"measure next: {step}" in capsys.readouterr().out
+    assert main(["advise", str(store)]) == int(found.recommended is None)
     assert f"- Measure next: {step}" in capsys.readouterr().out
     (sentence,) = decision_sentences(opened._findings())
     assert f"measure next: {step}" in sentence
@@ -221,8 +237,10 @@ def test_all_surfaces_say_the_same_to_do_next(budget, write_decide, tmp_path, ca
     ("reason", "codes", "lines"),
     [
         (BUDGET, (), ["budget: {gpu_hours: 4.0}"]),
-        (NOTHING_LEFT, (), ["repeats: 4", "steps: 200 under measure"]),
-        (NOTHING_LEFT, ("short-run",), ["steps: 200 under measure"]),
+        (NOTHING_LEFT, (), ["set repeats: 4", "or set steps: 200 under measure", "start anew"]),
+        (NOTHING_LEFT, ("short-run",), ["steps: 200 under measure", "all start anew"]),
+        (NOTHING_LEFT, (TRAINING_ENDED,), ["set repeats: 4", "let the script train longer"]),
+        (NOTHING_LEFT, ("short-run", TRAINING_ENDED), ["let the script train longer"]),
         (NOT_MET, (), ["gpus: [1, 2, 4, 8, 16]", "loosen max_slowdown"]),
     ],
 )
@@ -235,7 +253,10 @@ def test_where_no_run_is_left_the_lines_to_change_are_named(reason, codes, lines
     )  # fmt: skip
     step = with_next_step(decision, Path("store"), study).next_step
     assert all(line in step for line in lines)
-    assert ("repeats" in step) == ("repeats: 4" in lines)
+    assert ("repeats" in step) == ("set repeats: 4" in lines)
+    assert ("steps: 200" in step) == (reason == NOTHING_LEFT and TRAINING_ENDED not in codes)
+    simulated = with_next_step(replace(decision, origin="simulated"), Path("store"), study)
+    assert "wattlaw run STUDY.yaml --store store --launch simulated (" in simulated.next_step
 
 
 @pytest.mark.parametrize(
@@ -267,3 +288,40 @@ def test_without_a_decision_the_next_run_has_its_line(write_decide, tmp_path):
     option = advice.next_measurement.option
     assert f"wattlaw run STUDY.yaml --store {tmp_path / 'store'}" in line
     assert f"{sweep_text(option.setting)} and repeats: {option.repeats + 1}" in line
+
+
+def test_runs_whose_training_ended_are_named_and_more_of_its_steps_are_not_asked_for(
+    write_decide, tmp_path
+):
+    study, store = load_study(write_decide(QUESTION)), tmp_path / "store"
+    run(write_decide(QUESTION), store)
+    planned, question = study.plan.runs, question_of_study(study.plan.study)
+    runs, epochs = read_stores([Store(store)])
+
+    def codes(note):
+        noted = runs.assign(notes=[[note]] * len(runs))
+        found = read_evidence(
+            question, study.plan.study, planned, noted, epochs, epoch_samples=1000
+        )
+        return {warning.code: str(warning) for warning in found.warnings}
+
+    assert TRAINING_ENDED not in codes("another note")
+    assert f"In {len(runs)} runs" in codes(f"it ended; {TOO_SHORT}")[TRAINING_ENDED]
+
+
+def test_a_study_that_is_simulated_by_the_command_line_stays_so(write_decide, tmp_path, capsys):
+    sweeps, store = [{"gpus": [1, 2], "local_batch": [4, 8]}], tmp_path / "store"
+    launch = {"kind": "local", "gpus_per_node": 2, "simulation": {"hardware": "mit-v100"}}
+    asked = QUESTION | {"budget": {"runs": 1}}
+    job = {"workloads": [{"name": "digits-cnn"}], "sweeps": sweeps, "launch": launch}
+    study = write_decide(asked, **job)
+    assert main(["run", str(study), "--store", str(store), "--launch", "simulated"]) == 0
+    capsys.readouterr()
+    step = stored_decision(store).next_step
+    assert f"wattlaw run STUDY.yaml --store {store} --launch simulated" in step
+    assert main(["next", str(store)]) == 0
+    assert f"measure next: {step}" in capsys.readouterr().out
+    (line,) = (line for line in what_changes(results.open(store).advise())
+               if line.startswith("Measure next"))  # fmt: skip
+    assert "on the hardware itself" in line
+    assert f"wattlaw run STUDY.yaml --store {store} --launch local, where" in line

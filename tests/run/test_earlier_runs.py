@@ -3,9 +3,11 @@
 import pytest
 
 import wattlaw
+from conftest import decide_table
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
+from wattlaw.running.earlier_runs import _changes
 
 UNKNOWN = {"workloads": [{"name": "bert"}], "repeats": 1}
 TIME = {"minimize": "time"}
@@ -69,6 +71,14 @@ def test_runs_of_an_earlier_version_are_named_and_the_answer_is_of_the_present_o
     assert {reason: count for reason, count in advice.left_out.items() if said in reason} == {
         f"of an earlier version of the study: {said}": old
     }
+    # The report, the proposal, the dashboard and predictions use the same runs.
+    opened = wattlaw.open(store)
+    findings = opened._findings()
+    assert len(findings.runs) == 2
+    for (found,) in (findings.advice, opened.advice_on_each()[0]):
+        assert found.left_out == opened.advise().left_out
+    assert [*opened.predict(gpus=4)]
+    assert len(opened.metrics) == old + 2  # tables have all runs
 
 
 def test_runs_of_settings_that_a_study_has_no_more_still_count(write_decide, tmp_path):
@@ -78,3 +88,30 @@ def test_runs_of_settings_that_a_study_has_no_more_still_count(write_decide, tmp
     assert load_study(few).earlier_versions(store) == []
     run(few, store)
     assert wattlaw.open(store).advise(any_batch=True).rests_on.runs == {"replayed": 8}
+
+
+def test_the_answer_is_of_the_workload_that_the_study_has_now(write_decide, tmp_path):
+    store, one = (
+        tmp_path / "store",
+        {"repeats": 1, "sweeps": [{"gpus": [1, 2], "local_batch": [8]}]},
+    )
+    for name in ("resnet50", "bert"):
+        table = decide_table().replace("bert", name)
+        run(write_decide(None, table, workloads=[{"name": name}], **one), store)
+    opened = wattlaw.open(store)
+    assert (opened.workloads, opened.asked_workloads) == (("bert", "resnet50"), ("bert",))
+    assert opened.advise().workload == "bert"
+    for name in opened.workloads:  # runs of the other one are not left out, they are not asked for
+        assert not [text for text in opened.advise(name).left_out if "earlier" in text]
+
+
+def test_of_a_long_command_only_the_words_that_differ_are_named(write_decide, tmp_path):
+    words = [f"--option-{number}={number}" for number in range(40)]
+    old, new = ["python", "t.py", *words, "--epochs", "1"], ["python", "t.py", "-v", *words]
+    spec = load_study(write_decide(None, **UNKNOWN)).plan.runs[0].spec
+    before, after = (
+        spec.model_copy(update={"workload": spec.workload.model_copy(update={"command": tuple(c)})})
+        for c in (old, new)
+    )
+    expected = 'workload.command ["--epochs", "1"], now ["-v"]'
+    assert _changes(before, after) == [expected]

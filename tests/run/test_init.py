@@ -182,7 +182,7 @@ def test_the_epochs_of_the_command_are_those_of_the_question(tmp_path, words, sa
         (100, 500, False, "about 0.5 s"),
         (4, 80, False, "all of a training with a batch of 256"),
         (1, 20, True, "all of a training with a batch of 256"),
-        (None, 500, False, "the training needs 520 steps, also with a batch of 256"),
+        (None, 500, False, "how long it trains is unknown: a batch of 256 needs 520 steps"),
     ],
 )
 def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(

@@ -171,7 +171,8 @@ def advise_each(
         except Refused as refusal:
             refused.append((str(workload), str(refusal)))
     if others := [name for name in done if name not in asked]:
-        text = "it is of no study in the store; wattlaw advise STORE --workload NAME answers for it"
+        text = f"it is of no study in the store; wattlaw advise {store} --workload NAME answers"
+        text += " for it"
         refused.append((join_names(others), text))
     return tuple(advice), tuple(refused)
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import chain
 from os import PathLike
 from typing import TYPE_CHECKING, Any, overload
 
@@ -20,16 +20,12 @@ from wattlaw.api.questions import question_or_decided, read_baseline
 from wattlaw.api.store_reports import StoreReports
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.text import quote
-from wattlaw.running.earlier_runs import earlier_runs
-from wattlaw.study.plan import expand, read_study
 from wattlaw.study.question import asks, check_names
-from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     from wattlaw.analysis.predict.reach import Ranges
     from wattlaw.analysis.predict.workload_predictions import Predictions
     from wattlaw.hardware.cluster import Cluster
-    from wattlaw.study.launching import Launch
 
 
 @dataclass(frozen=True, repr=False)
@@ -130,45 +126,18 @@ class Results(StoreReports):
         name = self._workload(workload)
         decided = self._decision_of(name)
         question, decision = question_or_decided(asked, decided, any_batch=any_batch)
-        earlier = self._earlier_runs(name)
-        left_out = [run_id for run_ids in earlier.values() for run_id in run_ids]
-        table, stored = (
-            frame[~frame["run_id"].isin(left_out)]
-            for frame in (self._metrics_in(energy_scope), self.runs)
-        )
-        advice = advise(
-            table,
+        return advise(
+            self._present_metrics(energy_scope),
             self.epochs,
             name,
             question,
             baseline=read_baseline(baseline),
             any_batch=any_batch,
             far=far,
-            stored=stored,
+            stored=self._present_tables[0],
             decision=decision,
             store=self._store_word,
         )
-        counts = {
-            f"of an earlier version of the study: {changes}": len(run_ids)
-            for changes, run_ids in earlier.items()
-        }
-        return replace(advice, left_out={**counts, **advice.left_out})
-
-    def _earlier_runs(self, workload: str) -> dict[str, list[str]]:
-        """Return the runs that the present version of their study, the store's copy, did not make.
-
-        None, where no run is of the present version.
-        """
-        rows = self.runs[(self.runs["workload"] == workload) & (self.runs["status"] == "done")]
-        earlier: dict[str, list[str]] = {}
-        for store, name in product(self._stores, rows["study"].dropna().unique()):
-            with suppress(BadInput, OSError):
-                study = read_study(store.path / "studies" / f"{name}.yaml")
-                specs = (run.spec for run in expand(catalogue.checked(study)))
-                found = earlier_runs(store, name, specs)
-                if not set(rows["run_id"]) <= {each for ids in found.values() for each in ids}:
-                    earlier |= found
-        return earlier
 
     def predict(
         self,
@@ -271,28 +240,22 @@ class Results(StoreReports):
             with suppress(Refused):
                 if (option := self.advise(name).recommended) is not None:
                     recommended = option.hardware, option.setting
-        decision, launches = self._decision_of(name), self._launches(name)
+        decision = self._decision_of(name)
+        studies = {*self.runs.loc[self.runs["workload"] == name, "study"]}
+        launches = [study.launch for _, study in self._studies if study.name in studies]
         in_use = {} if decision is None else decision.decide.in_use
         has_limits = any(limits.values()) or not {*LIMITS}.isdisjoint(compared or in_use)
         boards = self._boards(name, cluster) if has_limits else {}
         node_gpus = max((each.gpus_per_node or 0 for each in launches), default=0)
         return predict_workload(
-            self.metrics, name, baseline=compared, in_use=in_use, epochs=epochs, cluster=cluster,
-            seed=seed, far=far, boards=boards, recommended=recommended, stored=self.runs,
+            self._present_metrics(), name, baseline=compared, in_use=in_use, epochs=epochs,
+            cluster=cluster, seed=seed, far=far, boards=boards, recommended=recommended,
+            stored=self._present_tables[0],
             is_one_machine=cluster is None and {each.kind for each in launches} == {"local"},
             gpus_per_node=gpus_per_node or (None if cluster else node_gpus or None),
             **values, **limits,
             layout={name: listed(given) for name, given in (layout or {}).items()},
         )  # fmt: skip
-
-    def _launches(self, workload: str) -> "list[Launch]":
-        """Return how the studies of a workload start their runs."""
-        names = self.runs.loc[self.runs["workload"] == workload, "study"].dropna().unique()
-        found = []
-        for store, study in ((store, study) for store in self._stores for study in names):
-            with suppress(BadInput, OSError):
-                found.append(read_study(store.path / "studies" / f"{study}.yaml").launch)
-        return found
 
     def _boards(self, workload: str, cluster: "Cluster | None") -> "dict[str, Ranges]":
         """Return the limits that boards accept, by the hardware of a workload's runs.

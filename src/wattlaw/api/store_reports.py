@@ -291,7 +291,7 @@ class StoreReports(StoreTables):
         """Return the advice on each workload, and those that have none with the reason."""
         from wattlaw.analysis.findings import advise_each
 
-        tables = self.metrics, self.epochs, self.runs
+        tables = self._present_metrics(), self.epochs, self._present_tables[0]
         return advise_each(*tables, self._questions(None), store=self._store_word)
 
     def _questions(
@@ -308,6 +308,6 @@ class StoreReports(StoreTables):
         options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
         options |= {"footprint": read_question(prices or {}).footprint, "store": self._store_word}
         options.setdefault("asked_workloads", self.asked_workloads)
-        runs, epochs = self._tables
+        runs, epochs = self._present_tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

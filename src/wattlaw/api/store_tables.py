@@ -3,6 +3,7 @@
 import shlex
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,9 +22,13 @@ from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecomme
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
 from wattlaw.report.tables import as_html
+from wattlaw.running.earlier_runs import earlier_runs
 from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores
-from wattlaw.study.sources import origins_label
+from wattlaw.study.model import Study
+from wattlaw.study.plan import expand, read_study
+from wattlaw.study.sources import EARLIER, origins_label
+from wattlaw.workloads import catalogue
 
 #: The tables of ``table``.
 FRAMES = ("runs", "epochs", "telemetry", "statistics", "metrics", "settings")
@@ -77,6 +82,11 @@ class StoreTables:
         """Return ``metrics`` with energies of a scope; None is the outermost that was measured."""
         scope = checked_scope(energy_scope) or OUTERMOST
         return self.metrics if scope == OUTERMOST else run_metrics(*self._tables, scope)
+
+    def _present_metrics(self, energy_scope: str | None = None) -> pd.DataFrame:
+        """Return ``_metrics_in`` without the runs of earlier versions of studies."""
+        frame, runs = self._metrics_in(energy_scope), self._present_tables[0]
+        return frame[~frame["run_id"].isin(runs.loc[runs["status"] == EARLIER, "run_id"])]
 
     @property
     def settings(self) -> pd.DataFrame:
@@ -187,10 +197,7 @@ class StoreTables:
 
         They are those of the studies in the stores; without a study, all that have done runs.
         """
-        studies = {
-            path.stem for store in self._stores for path in (store.path / "studies").glob("*.yaml")
-        }
-        studied = {*self.runs.loc[self.runs["study"].isin(studies), "workload"].dropna()}
+        studied = {workload.name for _, study in self._studies for workload in study.workloads}
         # A study without a done run has no answer: another workload's would not be its own.
         done = {*self.workloads}
         return tuple(sorted((studied & done or studied or done) if done else ()))
@@ -270,6 +277,35 @@ class StoreTables:
     @cached_property
     def _tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return read_stores(self._stores)
+
+    @cached_property
+    def _present_tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The tables, where done runs of earlier versions of their study have the status EARLIER.
+
+        A workload without a run of the present version keeps all runs.
+        """
+        earlier, of = dict[str, str](), "of an earlier version of the study:"
+        for store, study in self._studies:
+            with suppress(BadInput):
+                specs = (run.spec for run in expand(catalogue.checked(study)))
+                for changes, run_ids in earlier_runs(store, study.name, specs).items():
+                    earlier |= dict.fromkeys(run_ids, f"{of} {changes}")
+        runs, epochs = self._tables
+        reasons, is_done = runs["run_id"].map(earlier), runs["status"] == "done"
+        is_present = (is_done & reasons.isna()).groupby(runs["workload"], dropna=False)
+        is_earlier = is_done & reasons.notna() & is_present.transform("any")
+        runs = runs.assign(reason=runs["reason"].mask(is_earlier, reasons))
+        return runs.assign(status=runs["status"].mask(is_earlier, EARLIER)), epochs
+
+    @cached_property
+    def _studies(self) -> list[tuple[Store, Study]]:
+        """The present versions of the stores' studies, which are copies in the stores."""
+        found = []
+        for store in self._stores:
+            for path in (store.path / "studies").glob("*.yaml"):
+                with suppress(BadInput, OSError):
+                    found.append((store, read_study(path)))
+        return found
 
 
 def _refuse_missing(wanted: set[str], known: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from difflib import SequenceMatcher
 from typing import Any
 
 from wattlaw.common.errors import WattlawError
@@ -48,13 +49,10 @@ def earlier_text(store: Store, earlier: Mapping[str, list[str]]) -> list[str]:
     if not earlier:
         return []
     runs = plural(sum(map(len, earlier.values())), "done run")
-    remedy = "undo the change"
+    text = f"{runs} of {store.path}: of an earlier version, not used ({'; '.join(earlier)})"
     if any("dataset_samples" in changes for changes in earlier):
-        remedy += ", and state the length of a training as decide.total_samples"
-    return [
-        f"{runs} of {store.path}: of an earlier version of this study, which does not use them "
-        f"({'; '.join(earlier)}); to use them, {remedy}"
-    ]
+        text += "; decide.total_samples states the length of a training and keeps all runs"
+    return [text]
 
 
 def _parts(spec: RunSpec) -> tuple[Any, ...]:
@@ -62,10 +60,16 @@ def _parts(spec: RunSpec) -> tuple[Any, ...]:
 
 
 def _changes(old: RunSpec, new: RunSpec) -> list[str]:
-    return [
-        f"{part}.{name} {quote(before)}, now {quote(after)}"
-        for part in ("workload", "measure", "train")
-        for name in type(getattr(new, part)).model_fields
-        if (before := getattr(getattr(old, part), name))
-        != (after := getattr(getattr(new, part), name))
-    ]
+    changes = []
+    for part in ("workload", "measure", "train"):
+        for name in type(getattr(new, part)).model_fields:
+            before, after = (getattr(getattr(spec, part), name) for spec in (old, new))
+            if before == after:
+                continue
+            if isinstance(before, tuple) and isinstance(after, tuple):  # a command may be long
+                parts = SequenceMatcher(None, before, after, autojunk=False).get_opcodes()
+                ends = [part[1:] for part in parts if part[0] != "equal"]
+                before = [word for start, end, _, _ in ends for word in before[start:end]]
+                after = [word for _, _, start, end in ends for word in after[start:end]]
+            changes.append(f"{part}.{name} {quote(before)}, now {quote(after)}")
+    return changes

@@ -187,7 +187,9 @@ def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[
     warmup, notes = Measure().warmup_steps, []
     why = f"about {number(steps * seen.step_s, 2)} s"
     if seen.training_steps is None:
-        why += f"; the training needs {steps + warmup} steps, also with a batch of {largest:,}"
+        why += (
+            f"; how long it trains is unknown: a batch of {largest:,} needs {steps + warmup} steps"
+        )
     else:
         fewest = seen.training_steps * base // largest
         steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))

@@ -15,6 +15,7 @@ import numpy.typing as npt
 
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.study.model import Measure
+from wattlaw.study.not_as_declared import TOO_SHORT
 
 Floats = npt.NDArray[np.float64]
 Mask = npt.NDArray[np.bool_]
@@ -30,11 +31,6 @@ _SIGMA_PER_MAD, _MEDIAN_ERROR = 1.4826, 1.2533
 _BLOCKS = 10
 #: The steps or seconds of a run are at most this many times those that the study requests.
 MOST_FACTOR = 10
-#: What helps where a training ends before it has the steps that are to be measured.
-TOO_SHORT = (
-    "let it train for more epochs or with a smaller batch, or time whole runs, start-up included "
-    "(in a study measure: {epochs: 1, warmup_epochs: 0}; measure without --steps)"
-)
 #: A usual number of samples is that of at least this share of the steps, so that the last batches
 #: of epochs, which may be smaller, do not count, even where an epoch has two steps. If fewer than
 #: ``_MOST`` have it, it may be one of several sizes (buckets) whose mean is the batch.

@@ -63,12 +63,13 @@ def read_telemetry(
 
     The first table has the ``statistics`` of all stores, the second the ``joint_utilisation`` of
     each workload's runs with the fewest and with the most GPUs. ``runs`` are the runs of the
-    stores. Damaged runs are left out.
+    stores; those that are done count.
     """
     table = pd.concat([statistics(store) for store in stores], ignore_index=True)
+    table = table[table["run_id"].isin(runs.loc[runs["status"] == "done", "run_id"])]
     if table.empty:
         return None, None
-    sampled = runs[(runs["status"] == "done") & runs["run_id"].isin(table["run_id"])]
+    sampled = runs[runs["run_id"].isin(table["run_id"])]
     gpus, by_workload = sampled["gpus"], sampled.groupby("workload")["gpus"]
     is_extreme = (gpus == by_workload.transform("min")) | (gpus == by_workload.transform("max"))
     extremes = set(sampled.loc[is_extreme, "run_id"])

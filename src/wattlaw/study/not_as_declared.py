@@ -8,6 +8,12 @@ from wattlaw.common.formatting import known, plural
 
 #: The code of the warning ``uncooperative_text``.
 UNCOOPERATIVE = "workers-do-not-cooperate"
+#: The warning on runs whose training ends before the steps to measure, and what their notes have.
+TRAINING_ENDED = "training-ended"
+TOO_SHORT = (
+    "let it train for more epochs or with a smaller batch, or time whole runs, start-up included "
+    "(in a study measure: {epochs: 1, warmup_epochs: 0}; measure without --steps)"
+)
 
 
 def uncooperative_text(runs: int, workloads: Iterable[str]) -> str:

@@ -8,6 +8,8 @@ TRAINING = {"train": "epochs", "steps": "steps", "run": "run"}
 MEASURED = "measured"
 #: What runs of a launcher that does not measure are called, from the most to the least real.
 _NOT_MEASURED = {"replay": "replayed", "simulated": "simulated"}
+#: The status, in analyses, of done runs that the present version of their study did not make.
+EARLIER = "earlier version"
 ORIGINS = (MEASURED, *_NOT_MEASURED.values())
 
 

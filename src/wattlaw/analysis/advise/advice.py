@@ -34,7 +34,7 @@ from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
-from wattlaw.study.sources import source_of
+from wattlaw.study.sources import EARLIER, source_of
 
 #: A setting that is best with a lower probability is a candidate, and not clearly best.
 CLEAR = 0.5
@@ -252,6 +252,7 @@ def _left_out(
     reasons = pd.Series(dtype=object)
     if stored is not None:
         own = stored[stored["workload"] == job.rows["workload"].iloc[0]]
+        counts.update(own.loc[own["status"] == EARLIER, "reason"])
         counts.update({name: int((own["status"] == name).sum()) for name in _WITHOUT_RESULT})
         reasons = own.loc[own["status"] == "failed", "reason"].dropna().mode()
         untimed = (own["status"] == "done") & ~own["run_id"].isin(table["run_id"])

@@ -20,7 +20,9 @@ from wattlaw.analysis.predict.job_memory import Memory, memory_of, usable_gib
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import Refused
+from wattlaw.common.formatting import plural
 from wattlaw.study.model import Study
+from wattlaw.study.not_as_declared import TOO_SHORT, TRAINING_ENDED
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import PlannedRun
 from wattlaw.study.question import Question
@@ -152,6 +154,10 @@ def read_evidence(
     question, untried, warnings = _answered(
         question, study, rows, epochs, candidates.values(), per_epoch, known=bool(len(own))
     )
+    ended = own["notes"].explode().astype(str).str.contains(TOO_SHORT, regex=False)
+    if ended.any():
+        text = f"In {plural(ended[ended].index.nunique(), 'run')} the training ended too soon"
+        warnings = (*warnings, Caution(TRAINING_ENDED, f"{text}: {TOO_SHORT}."))
     return Evidence(
         question=question,
         job=job,

@@ -12,6 +12,7 @@ from typing import Any
 from wattlaw.analysis.decide.decision import Decision, decide_of
 from wattlaw.analysis.decide.next_runs import BUDGET, CERTAIN, NOT_MET, NOTHING_LEFT
 from wattlaw.study.model import Study
+from wattlaw.study.not_as_declared import TRAINING_ENDED
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
@@ -30,12 +31,18 @@ def with_next_step(decision: Decision, store: Path, study: Study | None = None) 
     # The copy of a replayed study lacks the table beside the study file.
     copy = shlex.quote(str(store / "studies" / f"{decision.study}.yaml"))
     copy = copy if decision.origin == MEASURED else "STUDY.yaml"
+    # The launcher may be of the command line only.
+    launch = " --launch simulated" if decision.origin == "simulated" else ""
     if decision.stopped_because == CERTAIN:
         text = "nothing, the decision is certain enough"
     elif helps is None:
-        text = f"{run_command(name, copy)} (makes the runs that the study still needs)"
+        text = f"{run_command(name, copy)}{launch} (makes the runs that the study still needs)"
     else:
-        text = f"{helps}; then {run_command(name)} (no run of the present study is left that helps)"
+        is_spent = decision.stopped_because == BUDGET
+        why = (
+            "the budget is spent" if is_spent else "no run of the present study is left that helps"
+        )
+        text = f"{helps}; then {run_command(name)}{launch} ({why})"
     return replace(decision, would_help=helps, next_step=text)
 
 
@@ -45,19 +52,20 @@ def _would_help(study: Study, decision: Decision) -> str | None:
     if reason in (None, CERTAIN):
         return None
     length = next(key for key in ("epochs", "steps", "seconds") if getattr(measure, key))
-    longer = f"{length}: {2 * getattr(measure, length)} under measure"
+    codes = {item.code for item in decision.warnings}
+    longer, anew = f"set {length}: {2 * getattr(measure, length)} under measure", "all start anew"
+    if TRAINING_ENDED in codes:  # it has no more steps to measure
+        longer = "let the script train longer, by an argument such as its epochs"
     text = "correct what wattlaw status shows of the failed runs, or remove them from the sweeps"
     if reason == BUDGET:
         budget = decide.budget.model_dump(exclude_none=True)
         larger = ", ".join(f"{key}: {2 * value}" for key, value in budget.items())
         text = f"set budget: {{{larger}}} under decide in the study file, for more runs"
-    elif reason == NOTHING_LEFT and "short-run" in {item.code for item in decision.warnings}:
-        text = f"set {longer} in the study file (its runs are too short to be sure by)"
+    elif reason == NOTHING_LEFT and "short-run" in codes:
+        text = f"{longer} in the study file (its runs are too short to be sure by; {anew})"
     elif reason == NOTHING_LEFT:
-        text = (
-            f"set repeats: {2 * study.repeats} (more runs of each setting), or {longer} (longer "
-            "runs, if the training is that long), in the study file"
-        )
+        text = f"set repeats: {2 * study.repeats} in the study file (done runs count), or {longer}"
+        text += f" (longer runs, which {anew})"
     elif reason == NOT_MET:
         counts = sorted({count for sweep in study.sweeps for count in sweep.gpus})
         listed = ", ".join(map(str, [*counts, 2 * counts[-1]]))
@@ -65,7 +73,7 @@ def _would_help(study: Study, decision: Decision) -> str | None:
         bounds = [key for key in _BOUNDS if decision.question.get(key) is not None]
         text += f", or loosen {' or '.join(bounds)} under decide" if bounds else ""
     elif decision.question.get("target") is not None:
-        text = f"set {longer}, or a target that runs reach under decide, in the study file"
+        text = f"set a target that runs reach under decide, or {longer} ({anew}), in the study file"
     return text
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from contextlib import suppress
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from wattlaw.api import studies
+from wattlaw.api.store_tables import stored_decision
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
@@ -32,6 +34,9 @@ def next_measurements(
     as_json: opts.JsonOption = False,
 ) -> int:
     """Show the measurements that would help a decision most."""
+    with suppress(BadInput):
+        if study is None and launch is None and (decided := stored_decision(store)):  # as it ran
+            launch = {"simulated": "simulated", "replayed": "replay"}.get(decided.origin)
     loaded = studies.load_study(study or _copy_in(store), launch=launch, table=table)
     decision, measurements = loaded.next_measurements(store, count)
     if not (store / "runs").exists():

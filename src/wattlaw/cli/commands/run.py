@@ -147,5 +147,7 @@ def _print_outcome(outcome: RunOutcome, console: Console) -> None:
     console.print(f"{text}. Results are in {store}", soft_wrap=True)
     for warning in outcome.warnings:
         console.print(f"Warning: {warning}", soft_wrap=True)
-    if outcome.done and outcome.is_success:
+    from wattlaw.analysis.decide.next_runs import CERTAIN
+
+    if outcome.done and outcome.is_success and outcome.stopped_because in (None, CERTAIN):
         console.print(f"Next: wattlaw advise {shlex.quote(str(store))}", soft_wrap=True)

@@ -1,6 +1,7 @@
 """How options are declared, options that several commands share, and their values."""
 
 import math
+import shlex
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
@@ -95,7 +96,8 @@ def note_other_workloads(results: "StoreTables", workload: str | None = None) ->
     if workload is None and (others := results.other_workloads):
         asked = join_names(results.asked_workloads)
         text = f"the answer is for {asked}, of the study; also in the store: {join_names(others)}"
-        print_note(f"{text}; --workload NAME (-w) answers for it")
+        advise = f"wattlaw advise {shlex.join(map(str, results.paths))} --workload NAME"
+        print_note(f"{text}; {advise} answers for it")
 
 
 def _list(name: str, text: str | None, expected: str, convert: Callable[[str], Item]) -> list[Item]:

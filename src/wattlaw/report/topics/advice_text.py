@@ -32,7 +32,7 @@ _IN_BRIEF = {
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
     "batch-quality-unknown": "the quality of larger batches is unknown, see --any-batch",
-    "short-run": "the runs have too few or too unsteady steps; measure more",
+    "short-run": "the runs have too few or too unsteady steps; measure more steps",
     "work-unknown": "the runs may have done different work",
     "decision-differs": "the study's decision leads with another setting",
     "only-the-mean-meets": "only the mean meets the constraints",
@@ -286,8 +286,8 @@ def what_changes(advice: Advice) -> Iterator[str]:
         yield f"Faster, but left out: {'; '.join(faster)}."
     if _is_only(advice) and (left := len(advice.batches_left_out)):
         yield f"Other global batches are left out ({left}): --any-batch includes them."
-    if advice.recommended is not None:
-        yield f"Measure next: {next_run(advice, advice.recommended)}."
+    if (best := advice.recommended or (advice.nearest if advice.decision else None)) is not None:
+        yield f"Measure next: {next_run(advice, best)}."
 
 
 def brief(advice: Advice) -> str:
@@ -413,7 +413,8 @@ def next_run(advice: Advice, option: Option) -> str:
     """What to measure next, with the command or the lines of a study for it."""
     run, decision = advice.next_measurement, advice.decision
     is_made = decision is not None and decision.stopped_because == CERTAIN
-    if decision is not None and decision.next_step and not is_made:
+    is_of_hardware = advice.simulated and run is not None
+    if decision is not None and decision.next_step and not (is_made or is_of_hardware):
         return decision.next_step
     if run is None:
         lacks = f"this is {_ONLY}; a study with others gives a choice"
@@ -427,10 +428,13 @@ def next_run(advice: Advice, option: Option) -> str:
     text, sweep = f"{what}{again} ({cost})", sweep_text(run.option.setting)
     if run.option.launcher == "measure":
         return f"{text}: wattlaw measure -o {advice.store} -- COMMAND"
-    launch = " --launch local (or slurm)" if advice.simulated else ""
+    kind = "slurm" if (run.option.setting.nodes or 1) > 1 else "local"
+    launch = f" --launch {kind}" if advice.simulated else ""
     text += f": {run_command(advice.store)}{launch}"
     lines = [sweep] if sweep else []
-    lines += [f"repeats: {run.option.repeats + 1}"] if run.is_repeat else []
+    is_short = "short-run" in {warning.code for warning in advice.warnings}
+    more = "more steps under measure" if is_short else f"repeats: {run.option.repeats + 1}"
+    lines += [more] if run.is_repeat else []
     return f"{text}, where the study file has {' and '.join(lines)}" if lines else text
 
 

@@ -9,8 +9,9 @@ import numpy as np
 
 from wattlaw.common.formatting import plural
 from wattlaw.running.instrumentation.records import ProcessSteps, TrainingFacts
-from wattlaw.running.steps import TOO_SHORT, Floats, Mask, drift, drift_note, step_time_columns
+from wattlaw.running.steps import Floats, Mask, drift, drift_note, step_time_columns
 from wattlaw.store.record import Facts
+from wattlaw.study.not_as_declared import TOO_SHORT
 
 #: Warm-up steps of a measurement that is limited, and the largest share of one that is not.
 WARMUP_STEPS = 20
