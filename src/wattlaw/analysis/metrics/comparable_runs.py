@@ -45,8 +45,9 @@ WHY_NO_EPOCH = {
     "--total-samples or decide.total_samples, which changes no run",
     "step": "the batch and the size of the data set are unknown; set the batch in the sweep, and "
     "state the samples of a training as --total-samples or decide.total_samples",
-    "run": "processes were measured from start to end, and how many epochs one trains is unknown; "
-    "use {epochs} in the command's arguments, or mark its epochs",
+    "run": "no training step was recorded, so that processes were measured from start to end, and "
+    "how many epochs one trains is unknown; use {epochs} in the command's arguments, or mark its "
+    "epochs",
 }
 
 
