@@ -167,7 +167,7 @@ def test_savings_and_the_choice_are_of_the_whole_job():
     asked = {"minimize": "time", "baseline": {"power_limit_w": 200.0, "gpus": 1}}
     of_training = advice(*runs, **asked)  # no length is stated
     assert of_training.recommended.setting.power_limit_w == 200
-    assert [item.name for item in answer(of_training).figures][0] == "time of 4 epochs"
+    assert next(item.name for item in answer(of_training).figures) == "time of 4 epochs"
     assert "time of training" in settings(of_training).headings[2]
     found = advice(*runs, **asked, epochs=4)
     option, base = found.recommended, found.baseline
