@@ -172,7 +172,7 @@ def plan(
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
-    short = _short(observations)
+    short = _short(observations) if len(choices) > 1 else set()  # a single one is no choice
     is_right = (probabilities >= question.confidence) & (means <= question.tolerance)
     is_right &= (meets >= LIKELY) & (not first) & [item not in short for item in choices]
     if is_right.any():

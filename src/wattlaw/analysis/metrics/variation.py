@@ -176,10 +176,11 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     own_variance = own_squares / np.maximum(own_freedom, 1)
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0] = np.where(has_enough, 0.0, of_settings[0]).clip(min=own_variance)
-    freedom_of[0] = np.where(
-        own_variance > variances[0], np.fmin(own_freedom + 1, freedom_of[0]), freedom_of[0]
+    freedom_of[0] = np.select(
+        [has_enough, own_variance > variances[0]],
+        [own_freedom, np.fmin(own_freedom + 1, freedom_of[0])],
+        freedom_of[0],
     )
-    freedom_of[0, has_enough] = own_freedom[has_enough]
     # A run varies no less than its own steps leave its mean unknown.
     own = rows.get("time_error", 0.0 * quantity)[known].fillna(0.0).pow(2).groupby(levels[-1])
     of_settings[0] = np.fmax(of_settings[0], own.mean().reindex(range(size), fill_value=0.0))

@@ -42,6 +42,7 @@ _WIDTH, _HEIGHT = 400, 240
 #: Leading settings with a colour of their own, and decisions with panels.
 _MAX_SETTINGS, _MAX_DECISIONS = 6, 3
 _OTHERS = "other settings"
+_ONLY = "the only setting to choose from"
 #: The GPU-hours are on a logarithmic axis where the last are more than this multiple of the first.
 _WIDE = 20.0
 
@@ -58,12 +59,13 @@ def decision_text(decision: Decision) -> str:
                 for item in decision.others
             ]
             others = f" ({'; '.join(shown)})" if shown else ""
-        text = (
-            f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
-            f"{100 * decision.tolerance:g} % of the best with probability "
+        sure = (
+            f"within {100 * decision.tolerance:g} % of the best with probability "
             f"{decision.probability:.2f}{others}, on average "
             f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
         )
+        named = label(decision.setting, decision.worker)
+        text = f"decision: {unclear}{named}: {_ONLY if _is_only(decision) else sure}"
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
             text += " (predicted)" if decision.time_change_from == "model" else ""
@@ -80,11 +82,10 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     lines = ["decision: no setting is known yet"]
     if decision.setting is not None and decision.probability is not None:
         most = "at most " if decision.missing == LONGER_RUN else ""
-        lines = [
-            f"decision: {label(decision.setting, decision.worker)}: "
-            f"{most}{_at_least(decision.probability)} sure to be within "
-            f"{fmt.percent(decision.tolerance)} of the best"
-        ]
+        sure = f"{most}{_at_least(decision.probability)} sure to be within "
+        sure += f"{fmt.percent(decision.tolerance)} of the best"
+        named = label(decision.setting, decision.worker)
+        lines = [f"decision: {named}: {_ONLY if _is_only(decision) else sure}"]
         if decision.meets is not None and decision.meets < LIKELY:
             lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
     if decision.stopped_because is not None:
@@ -101,6 +102,10 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
         lines.append(f"not certain: {why}; next: {following}" if decision.setting is not None
                      else f"next: {following}")  # fmt: skip
     return "\n".join(lines)
+
+
+def _is_only(decision: Decision) -> bool:
+    return not decision.others and decision.probability == 1
 
 
 def _at_least(probability: float) -> str:
