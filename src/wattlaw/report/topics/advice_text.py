@@ -324,14 +324,15 @@ def _caveats(advice: Advice) -> list[str]:
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     caveats = []
     if option is not None and option.is_predicted:
-        caveats.append(f"predicted from {' and '.join(advice.rests_on.runs)} runs")
+        beyond = ", outside of their range" if option.extrapolates else ""
+        caveats.append(f"predicted from {' and '.join(advice.rests_on.runs)} runs{beyond}")
     elif option is not None and option.source != MEASURED:
         caveats.append(f"{option.source}, not measured here")
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if advice.unit == "step" and "batch-unknown" in codes:
         caveats.append("the batch is unknown, and may differ")
     caveats += [_ONLY] if _is_only(advice) else []
-    if "energy-suspect" in codes:
+    if codes & {"energy-suspect", "energy-reason"}:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
         if len(reason) > _MAX_REASON:
             reason = f"{reason[: _MAX_REASON - 1].rstrip()}…"
