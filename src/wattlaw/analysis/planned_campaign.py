@@ -61,9 +61,7 @@ class Campaign:
     @property
     def samples(self) -> float | None:
         """Return the samples of a training, where they are known without its global batch."""
-        if self.tokens is not None and self.sequence_length is not None:
-            return self.tokens / self.sequence_length
-        return self.total_samples
+        return self.total_samples or (self.tokens and self.tokens / (self.sequence_length or 1))
 
 
 @dataclass(frozen=True)
@@ -153,16 +151,13 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     advised = (item.recommended for item in findings.advice if item.workload == workload)
     best = next(filter(None, advised), None)
     job = next((item for item in jobs if best and item.hardware == best.hardware), jobs[0])
-    has_layouts = len({layout_of(item) for item in job.settings}) > 1
-    layout_names = LAYOUT_NAMES if has_layouts else ()
+    layout_names = LAYOUT_NAMES if len({*map(layout_of, job.settings)}) > 1 else ()
     nodes, planned, series = _plan(job, campaign.nodes, best, layout_names)
     comparable = comparable_runs(findings.runs, workload)
     amounts, _ = needed_epochs(comparable, findings.epochs, Question(epochs=campaign.epochs))
     amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
-    rows = comparable.rows
-    rows = rows[
-        rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
-    ]
+    is_own = comparable.rows["hardware"].astype(object).fillna("") == (job.hardware or "")
+    rows = comparable.rows[is_own]
     options = options_of_runs(replace(comparable, rows=rows), dict.fromkeys(amounts, amount))
     scalings: list[Scaling] = []
     for kind, settings in series.items():
@@ -202,15 +197,11 @@ def _plan(
     nodes = asked or (most if best is None else best.setting.nodes or 1)
     chosen = None if best is None else best.setting
     layout = {name: [getattr(chosen or job.fastest, name)] for name in layout_names}
-    gpus, is_advised = (
-        nodes * job.node_gpus,
-        best is not None and nodes == (best.setting.nodes or 1),
-    )
-    if best is not None and is_advised:
-        gpus = best.gpus
+    advised = best if best is not None and nodes == (best.setting.nodes or 1) else None
+    gpus = nodes * job.node_gpus if advised is None else advised.gpus
     series = _settings(job, nodes, gpus, chosen, layout)
-    if best is not None and is_advised:  # on the GPUs of each node that it has
-        on = {name: getattr(best.setting, name) for name in ("nodes", "gpus_per_node")}
+    if advised is not None:  # on the GPUs of each node that it has
+        on = {name: getattr(advised.setting, name) for name in ("nodes", "gpus_per_node")}
         series = {kind: [replace(item, **on) if item.gpus == gpus else item for item in settings]
                   for kind, settings in series.items()}  # fmt: skip
     planned = max((item for item in next(iter(series.values())) if item.gpus <= gpus),
@@ -218,8 +209,8 @@ def _plan(
     if layout and planned.gpus < gpus:
         text = f"{layout_label(planned)} cannot be used on {plural(nodes, 'node')}"
         raise Refused(f"{job.workload}: {text}; give another number of nodes")
-    if best is not None and is_advised and not best.is_at(planned):
-        text = f"no run has the batch and the limits of what is recommended, {best.label}"
+    if advised is not None and not advised.is_at(planned):
+        text = f"no run has the batch and the limits of what is recommended, {advised.label}"
         raise Refused(f"{job.workload}: {text}; measure it, or give another number of nodes")
     return nodes, planned, series
 
@@ -237,8 +228,8 @@ def _amount(
         count = of_runs.mean
         return of_runs, f"{count:g} {job.unit}{'s' * (count != 1)}"
     count = getattr(campaign, name)
-    samples = count * (batch or math.nan) if name == "steps" else campaign.samples
-    units = (samples or math.nan) / (job.samples_per_unit or math.nan)
+    samples = campaign.samples or count * (batch or math.nan)
+    units = samples / (job.samples_per_unit or math.nan)
     if name == "steps" and job.unit == "step":
         units = count
     if math.isnan(units):

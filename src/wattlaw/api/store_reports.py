@@ -241,15 +241,11 @@ class StoreReports(StoreTables):
         check_names(self.proposal, asked)
         name = self._workload(workload)
         scope = checked_scope(energy_scope) or OUTERMOST
-        campaign = Campaign(
-            nodes, runs, epochs, steps, total_samples, tokens, sequence_length, rule
-        )
-        asked_for = asked | {"epochs": epochs, "total_samples": campaign.samples}
-        questions = {name: question_or_decided(asked_for, self._decision_of(name))}
-        findings = self._findings(
-            asked, energy_scope=scope, asked_workloads=(name,), questions=questions
-        )
-        files = write_proposal(propose(findings, name, campaign), Path(path))
+        plan = Campaign(nodes, runs, epochs, steps, total_samples, tokens, sequence_length, rule)
+        asked_for = asked | {"epochs": epochs, "total_samples": plan.samples}
+        one = {name: question_or_decided(asked_for, self._decision_of(name))}
+        findings = self._findings(asked, energy_scope=scope, asked_workloads=(*one,), questions=one)
+        files = write_proposal(propose(findings, name, plan), Path(path))
         return Report(files[0], tuple(files[1:]))
 
     def export(
@@ -312,10 +308,11 @@ class StoreReports(StoreTables):
         from wattlaw.analysis.findings import analyse
         from wattlaw.store.statistics import read_telemetry
 
-        options.setdefault("questions", self._questions(prices))
-        options |= {"decisions": tuple(self._decisions())}
-        options |= {"footprint": read_question(prices or {}).footprint, "store": self._store_word}
-        options.setdefault("asked_workloads", self.asked_workloads)
+        options = {
+            "decisions": tuple(self._decisions()), "questions": self._questions(prices),
+            "footprint": read_question(prices or {}).footprint, "store": self._store_word,
+            "asked_workloads": self.asked_workloads,
+        } | options  # fmt: skip
         runs, epochs = self._tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

@@ -60,10 +60,7 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
 def _launched(
     words: Sequence[str], option: Option, program: str, has_group: bool
 ) -> list[str] | None:
-    """Return the command of all workers.
-
-    Several, and one that makes a process group, start under torchrun, which sets what that needs.
-    """
+    """Return the command of all workers; torchrun sets what several, or a process group, need."""
     nodes, workers = option.setting.nodes or 1, option.gpus
     if program == "srun":
         return ["srun", "--nodes", str(nodes), "--ntasks", str(workers), *words]

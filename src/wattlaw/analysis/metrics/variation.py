@@ -170,9 +170,8 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     of_settings, freedom_of = (
         np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
     )
-    # A setting whose repeats differ by more than those of others is one whose runs vary more. With
-    # enough repeats, it shows its own variance of a run, unless they are identical. With fewer, it
-    # has a degree of freedom from the others, too: its own one of two repeats gives a factor of 13.
+    # A setting whose repeats differ by more has that variance, with one degree of freedom of others
+    # (two repeats alone: a factor of 13); one with enough repeats its own, unless identical.
     own_variance = own_squares / np.maximum(own_freedom, 1)
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0] = np.where(has_enough, 0.0, of_settings[0]).clip(min=own_variance)

@@ -130,7 +130,7 @@ def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
     amount = f"{count:,.0f}" if count >= 1e4 else f"{count:.4g}"
     amount += f" {option.unit}{'s' * (count != 1)}"
     time = fmt.duration_text(option.job_time_s)
-    of = "a job of " if option.is_whole_job else ""
+    of = "a job of " if option.is_whole_job and option.unit != "run" else ""
     yield KeyFigure(f"time of {of}{amount}", time, changes.get("time", ""))
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     hours = option.gpu_hours

@@ -42,7 +42,6 @@ _WIDTH, _HEIGHT = 400, 240
 #: Leading settings with a colour of their own, and decisions with panels.
 _MAX_SETTINGS, _MAX_DECISIONS = 6, 3
 _OTHERS = "other settings"
-_ONLY = "the only setting to choose from"
 #: The GPU-hours are on a logarithmic axis where the last are more than this multiple of the first.
 _WIDE = 20.0
 
@@ -64,8 +63,7 @@ def decision_text(decision: Decision) -> str:
             f"{decision.probability:.2f}{others}, on average "
             f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
         )
-        named = label(decision.setting, decision.worker)
-        text = f"decision: {unclear}{named}: {_ONLY if _is_only(decision) else sure}"
+        text = f"decision: {unclear}{_leading(decision, decision.setting, sure)}"
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
             text += " (predicted)" if decision.time_change_from == "model" else ""
@@ -84,8 +82,7 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
         most = "at most " if decision.missing == LONGER_RUN else ""
         sure = f"{most}{_at_least(decision.probability)} sure to be within "
         sure += f"{fmt.percent(decision.tolerance)} of the best"
-        named = label(decision.setting, decision.worker)
-        lines = [f"decision: {named}: {_ONLY if _is_only(decision) else sure}"]
+        lines = [f"decision: {_leading(decision, decision.setting, sure)}"]
         if decision.meets is not None and decision.meets < LIKELY:
             lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
     if decision.stopped_because is not None:
@@ -104,8 +101,10 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     return "\n".join(lines)
 
 
-def _is_only(decision: Decision) -> bool:
-    return not decision.others and decision.probability == 1
+def _leading(decision: Decision, setting: Setting, sure: str) -> str:
+    is_only = not decision.others and decision.probability == 1
+    named = label(setting, decision.worker)
+    return f"{named}: {'the only setting to choose from' if is_only else sure}"
 
 
 def _at_least(probability: float) -> str:
