@@ -193,6 +193,15 @@ class TestPlan:
         assert [item.candidate for item in found.proposals] == repeats
         assert plan(question, [], [*seen, *observed(leading)]).stopped_because == CERTAIN
 
+    def test_a_single_setting_is_certain_after_a_run_of_it_even_a_short_one(self):
+        only = packed(1)
+        repeats = [Candidate(only, STEPS)]
+        assert plan(Question("time"), repeats, [], settings=[only]).stopped_because is None
+        seen = [replace(item, is_short=True) for item in observed(only)]
+        found = plan(Question("time"), repeats, seen, settings=[only])
+        assert (found.stopped_because, found.probability, found.missing) == (CERTAIN, 1.0, None)
+        assert found.others == ()
+
     def test_cheap_neighbours_of_a_leading_setting_are_measured_before_a_decision(self):
         """Kernels that suit the largest batch least are seen on the one half as large."""
         grid = [packed(1, 2.0 ** (power / 2)) for power in range(6, 26)]

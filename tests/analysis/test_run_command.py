@@ -35,9 +35,9 @@ def line(
         ({}, "python train.py -b 32"),
         (
             {"backend": "nccl", "threads": 3},
-            "OMP_NUM_THREADS=3 RANK=0 LOCAL_RANK=0 WORLD_SIZE=1 MASTER_ADDR=localhost "
-            "MASTER_PORT=29500 python train.py -b 32",
+            "OMP_NUM_THREADS=3 torchrun --standalone --nproc-per-node 1 train.py -b 32",
         ),
+        ({"program": "torchrun"}, "torchrun --standalone --nproc-per-node 1 train.py -b 32"),
         ({"gpus": 4}, "torchrun --standalone --nproc-per-node 4 train.py -b 32"),
         (
             {"gpus": 8, "nodes": 2},

@@ -164,9 +164,12 @@ def test_savings_and_the_choice_are_of_the_whole_job_where_its_length_is_stated(
         limited = {"started_at": BEGIN - timedelta(seconds=440), "power_limit_w": 200.0}
         runs.append((run_of(name[1], ENDED_S - 215, repeat=repeat, **limited),
                      epochs_of(name[1], slower=0.5)))  # fmt: skip
-    # Without a length, the epochs of a run are a sample of a training.
-    assert advice(*runs, minimize="time").recommended.setting.power_limit_w == 200
-    found = advice(*runs, epochs=4, minimize="time", baseline={"power_limit_w": 200.0, "gpus": 1})
+    asked = {"minimize": "time", "baseline": {"power_limit_w": 200.0, "gpus": 1}}
+    of_training = advice(*runs, **asked)  # no length is stated
+    assert of_training.recommended.setting.power_limit_w == 200
+    assert next(item.name for item in answer(of_training).figures) == "time of 4 epochs"
+    assert "time of training" in settings(of_training).headings[2]
+    found = advice(*runs, **asked, epochs=4)
     option, base = found.recommended, found.baseline
     assert (option.setting.power_limit_w, base.setting.power_limit_w) == (None, 200)
     assert (option.train_time_s.mean, base.train_time_s.mean) == pytest.approx((400, 200))
@@ -176,14 +179,16 @@ def test_savings_and_the_choice_are_of_the_whole_job_where_its_length_is_stated(
     assert saved == pytest.approx(whole / (ENDED_S - 215 + 440) - 1)
     figure, *_ = answer(found).figures
     assert figure.value == duration_text(option.job_time_s)
+    assert figure.name == "time of a job of 4 epochs"
     assert figure.note.startswith(change(1 + saved))
     table = settings(found)
     assert table is not None
+    assert "time of a job" in table.headings[2]
     means = [row[2].partition(" (")[0] for row in table.plain_rows[:2]]
     assert means == ["8.83", "11.9"]  # min, of whole jobs
     assert option.gpu_hours.mean == pytest.approx(whole / 3600)
     (beside,) = (str(item) for item in found.warnings if item.code == "startup-decides")
-    assert beside.startswith("25 % of the whole job")
+    assert beside.startswith("Start-up and other work outside training take 25 % of the job")
     assert any(beside in line for line in summary(found))
 
 

@@ -181,6 +181,7 @@ def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(write_dec
     ("probability", "meets", "leads", "why"),
     [
         (0.896, None, "89 % sure", "90 % are needed"),
+        (1.0, 0.4951, "the only setting to choose from, 49 %", "it may not meet the constraints"),
         (0.97, 0.4951, "49 % sure to meet the constraints", "it may not meet the constraints"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from functools import cache
 
 import pandas as pd
@@ -9,7 +10,7 @@ import pytest
 
 from made_stores import write_store
 from made_studies import kit
-from made_tables import study
+from made_tables import frames, run_row, study, window_row
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.planned_campaign import Campaign, Proposal, Scaling, propose
 from wattlaw.api import results
@@ -148,12 +149,12 @@ def test_a_training_is_given_in_epochs_steps_samples_or_tokens():
     times_s = [
         proposal(2, **budget).planned.time_s.mean
         for budget in (
-            {"epochs": 8}, {"samples": 8 * samples}, {"steps": 8 * samples / batch},
+            {"epochs": 8}, {"total_samples": 8 * samples}, {"steps": 8 * samples / batch},
             {"tokens": 8 * samples * 512, "sequence_length": 512},
         )
     ]  # fmt: skip
     assert times_s == pytest.approx([times_s[0]] * 4)
-    for budget in ({"epochs": 2, "steps": 5}, {"tokens": 5e9}, {"samples": 0}):
+    for budget in ({"epochs": 2, "steps": 5}, {"tokens": 5e9}, {"total_samples": 0}):
         with pytest.raises(BadInput):
             proposal(2, **budget)
 
@@ -217,3 +218,25 @@ def test_without_a_recommendation_the_nodes_must_be_named():
     assert not several.advice
     with pytest.raises(BadInput, match="--nodes"):
         propose(several, WORKLOAD, Campaign())
+
+
+def test_what_is_planned_is_recommended_for_trainings_of_the_campaigns_length(tmp_path):
+    """Two workers train faster, and start so late that only long trainings gain."""
+    runs, windows, began = [], [], datetime(2026, 1, 1, tzinfo=UTC)
+    for gpus, startup_s, epoch_s in ((1, 5, 10), (2, 100, 6)):
+        for repeat in range(3):
+            run_id, ended_s = f"{gpus:08}{repeat:08}", startup_s + 3 * epoch_s
+            runs.append(run_row(run_id, gpus=gpus, local_batch=64 // gpus, repeat=repeat,
+                                started_at=began,
+                                finished_at=began + timedelta(seconds=ended_s)))  # fmt: skip
+            for epoch in range(3):
+                start_ns = int((began.timestamp() + startup_s + epoch * epoch_s) * 1e9)
+                time_s = epoch_s * (1 - repeat / 1000)
+                windows.append(window_row(run_id, epoch, start_ns=start_ns, duration_s=time_s,
+                                          warmup=epoch == 0))  # fmt: skip
+    opened = results.open(write_store(tmp_path / "store", *frames(runs, windows)).path)
+    lengths = [{"epochs": 3}, {"epochs": 500}, {"total_samples": 300}, {"total_samples": 5e4}]
+    for length, best in zip(lengths, (1, 2, 1, 2), strict=True):
+        assert opened.advise(**length).recommended.gpus == best
+        page = opened.proposal(tmp_path / "a.md", **length).page.read_text(encoding="utf-8")
+        assert f"on 1 node ({best} worker" in page

@@ -63,6 +63,9 @@ def record(row: dict[Any, Any]) -> RunRecord:
         reason=known.get("reason"),
         notes=tuple(row["notes"]),
         attempts=1,
+        **{
+            name: known[name].isoformat() for name in ("started_at", "finished_at") if name in known
+        },
         facts=Facts(
             hosts=("a",),
             metric=known.get("metric_name"),

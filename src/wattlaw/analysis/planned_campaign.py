@@ -27,7 +27,7 @@ from wattlaw.study.question import Question
 from wattlaw.study.setting import LAYOUT_NAMES, Setting, layout_of
 
 #: How a training's length can be given.
-BUDGETS = ("epochs", "steps", "samples", "tokens")
+BUDGETS = ("epochs", "steps", "total_samples", "tokens")
 _KINDS = {"global_batch": "strong", "local_batch": "weak"}
 
 
@@ -43,7 +43,7 @@ class Campaign:
     runs: int = 1
     epochs: int | None = None
     steps: float | None = None
-    samples: float | None = None
+    total_samples: float | None = None
     tokens: float | None = None
     sequence_length: int | None = None  # tokens of a sample
     rule: float | None = None
@@ -57,6 +57,11 @@ class Campaign:
             raise BadInput(f"given {' and '.join(given)}; allowed: one of them")
         if (self.tokens is None) != (self.sequence_length is None):
             raise BadInput("tokens and sequence_length, the tokens of a sample, go together")
+
+    @property
+    def samples(self) -> float | None:
+        """Return the samples of a training, where they are known without its global batch."""
+        return self.total_samples or (self.tokens and self.tokens / (self.sequence_length or 1))
 
 
 @dataclass(frozen=True)
@@ -137,59 +142,26 @@ class Proposal:
 def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     """Return the scaling of a workload up to the nodes of a campaign.
 
-    What is planned is the recommended setting; on other nodes, its layout, limits and batch, as far
-    as runs on no more have them, and without a recommendation those of most runs. The other kind of
-    scaling is added where at least two counts ran. ``Refused`` if no run is done or can be
-    predicted, no run has that batch, or the time of a training is not known; ``BadInput`` if the
-    runs do not name their nodes, or use several and nothing is recommended.
+    What is planned is the recommended setting, so the question of ``findings`` has the campaign's
+    length. The other kind of scaling is added where at least two counts ran. ``Refused`` if no run
+    is done or can be predicted, no run has that batch, or the time of a training is not known;
+    ``BadInput`` if the runs do not name their nodes, or use several and nothing is recommended.
     """
     jobs = sorted(jobs_of(findings.runs, workload), key=lambda item: -len(item.observations))
     advised = (item.recommended for item in findings.advice if item.workload == workload)
     best = next(filter(None, advised), None)
     job = next((item for item in jobs if best and item.hardware == best.hardware), jobs[0])
-    if job.node_gpus is None:
-        raise BadInput(
-            f"nodes: the runs of {workload} do not name their nodes; import them with a column "
-            "for nodes"
-        )
+    layout_names = LAYOUT_NAMES if len({*map(layout_of, job.settings)}) > 1 else ()
+    nodes, planned, series = _plan(job, campaign.nodes, best, layout_names)
     comparable = comparable_runs(findings.runs, workload)
-    most = max(item.nodes or 1 for item in job.settings)
-    nodes = campaign.nodes or (most if best is None else best.setting.nodes or 1)
-    if campaign.nodes is None and best is None and most > 1:
-        raise BadInput(
-            f"nodes: not given, and runs of {workload} used up to {most}; name those of a "
-            "training: --nodes N"
-        )
-    chosen = job.fastest if best is None else best.setting
-    layout: dict[str, list[Any]] = {}
-    if len({layout_of(item) for item in job.settings}) > 1:
-        layout = {name: [getattr(chosen, name)] for name in LAYOUT_NAMES}
-    gpus, is_advised = nodes * job.node_gpus, False
-    if best is not None and nodes == (best.setting.nodes or 1):
-        gpus, is_advised = best.gpus, True
-    series = _settings(job, nodes, gpus, None if best is None else best.setting, layout)
-    if best is not None and is_advised:  # on the GPUs of each node that it has
-        on = {name: getattr(best.setting, name) for name in ("nodes", "gpus_per_node")}
-        series = {kind: [replace(item, **on) if item.gpus == gpus else item for item in settings]
-                  for kind, settings in series.items()}  # fmt: skip
-    planned = max((item for item in next(iter(series.values())) if item.gpus <= gpus),
-                  key=attrgetter("gpus"))  # fmt: skip
-    if layout and planned.gpus < gpus:
-        text = f"{layout_label(planned)} cannot be used on {plural(nodes, 'node')}"
-        raise Refused(f"{workload}: {text}; give another number of nodes")
-    if best is not None and is_advised and not best.is_at(planned):
-        text = f"no run has the batch and the limits of what is recommended, {best.label}"
-        raise Refused(f"{workload}: {text}; measure it, or give another number of nodes")
     amounts, _ = needed_epochs(comparable, findings.epochs, Question(epochs=campaign.epochs))
     amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
-    rows = comparable.rows
-    rows = rows[
-        rows["hardware"].isna() if job.hardware is None else rows["hardware"] == job.hardware
-    ]
+    is_own = comparable.rows["hardware"].astype(object).fillna("") == (job.hardware or "")
+    rows = comparable.rows[is_own]
     options = options_of_runs(replace(comparable, rows=rows), dict.fromkeys(amounts, amount))
     scalings: list[Scaling] = []
     for kind, settings in series.items():
-        ran = dict(_of_runs(options, settings, (*_MATCHED, *layout)))
+        ran = dict(_of_runs(options, settings, (*_MATCHED, *layout_names)))
         if len(ran) >= min(2, 1 + len(scalings)):
             curve = sorted(_predicted(job, settings, amount), key=lambda point: point.setting.gpus)
             points = [ran.get(point.setting, point) for point in curve]
@@ -203,6 +175,46 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     return Proposal(findings, job, campaign, nodes, point, tuple(scalings), training, quality)
 
 
+def _plan(
+    job: Job, asked: int | None, best: Option | None, layout_names: Sequence[str]
+) -> tuple[int, Setting, dict[str, list[Setting]]]:
+    """Return the nodes and the setting of a training, and the settings of each kind of scaling.
+
+    It is the recommended setting ``best``; on other nodes, its layout, limits and batch, as far as
+    runs on no more have them; without a recommendation those of most runs.
+    """
+    if job.node_gpus is None:
+        raise BadInput(
+            f"nodes: the runs of {job.workload} do not name their nodes; import them with a column "
+            "for nodes"
+        )
+    most = max(item.nodes or 1 for item in job.settings)
+    if asked is None and best is None and most > 1:
+        raise BadInput(
+            f"nodes: not given, and runs of {job.workload} used up to {most}; name those of a "
+            "training: --nodes N"
+        )
+    nodes = asked or (most if best is None else best.setting.nodes or 1)
+    chosen = None if best is None else best.setting
+    layout = {name: [getattr(chosen or job.fastest, name)] for name in layout_names}
+    advised = best if best is not None and nodes == (best.setting.nodes or 1) else None
+    gpus = nodes * job.node_gpus if advised is None else advised.gpus
+    series = _settings(job, nodes, gpus, chosen, layout)
+    if advised is not None:  # on the GPUs of each node that it has
+        on = {name: getattr(advised.setting, name) for name in ("nodes", "gpus_per_node")}
+        series = {kind: [replace(item, **on) if item.gpus == gpus else item for item in settings]
+                  for kind, settings in series.items()}  # fmt: skip
+    planned = max((item for item in next(iter(series.values())) if item.gpus <= gpus),
+                  key=attrgetter("gpus"))  # fmt: skip
+    if layout and planned.gpus < gpus:
+        text = f"{layout_label(planned)} cannot be used on {plural(nodes, 'node')}"
+        raise Refused(f"{job.workload}: {text}; give another number of nodes")
+    if advised is not None and not advised.is_at(planned):
+        text = f"no run has the batch and the limits of what is recommended, {advised.label}"
+        raise Refused(f"{job.workload}: {text}; measure it, or give another number of nodes")
+    return nodes, planned, series
+
+
 def _amount(
     job: Job, campaign: Campaign, of_runs: Quantity, batch: float | None
 ) -> tuple[Quantity, str]:
@@ -211,19 +223,18 @@ def _amount(
     if name == "epochs":
         if job.unit in ("sample", "step"):
             why = WHY_NO_EPOCH[job.unit]
-            text = f"the time of a training is unknown: {why}; give steps, samples or tokens"
+            text = f"the time of a training is unknown: {why}; give steps, total_samples or tokens"
             raise Refused(f"{job.workload}: {text}")
         count = of_runs.mean
         return of_runs, f"{count:g} {job.unit}{'s' * (count != 1)}"
     count = getattr(campaign, name)
-    samples = {"tokens": count / (campaign.sequence_length or 1), "samples": count,
-               "steps": count * (batch or math.nan)}[name]  # fmt: skip
+    samples = campaign.samples or count * (batch or math.nan)
     units = samples / (job.samples_per_unit or math.nan)
     if name == "steps" and job.unit == "step":
         units = count
     if math.isnan(units):
         raise Refused(f"{name}: how many samples a {job.unit} of {job.workload} has is unknown")
-    return Quantity(units, units, units), f"{number(count)} {name}"
+    return Quantity(units, units, units), f"{number(count)} {name.removeprefix('total_')}"
 
 
 def _quality(rows: pd.DataFrame, setting: Setting) -> str:

@@ -190,7 +190,7 @@ class StoreReports(StoreTables):
         runs: int = 1,
         epochs: int | None = None,
         steps: float | None = None,
-        samples: float | None = None,
+        total_samples: float | None = None,
         tokens: float | None = None,
         sequence_length: int | None = None,
         rule: float | None = None,
@@ -211,8 +211,9 @@ class StoreReports(StoreTables):
             The workload. By default that of the stores' study, else the only one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
-        steps, samples, tokens
-            The length of a training instead of epochs; steps are of the planned global batch.
+        steps, total_samples, tokens
+            The length of a training instead of epochs. Steps are of the planned global batch; what
+            is planned is then recommended for the epochs of most runs.
         sequence_length
             The tokens of a sample, for ``tokens``.
         rule
@@ -240,9 +241,11 @@ class StoreReports(StoreTables):
         check_names(self.proposal, asked)
         name = self._workload(workload)
         scope = checked_scope(energy_scope) or OUTERMOST
-        findings = self._findings(asked, energy_scope=scope, asked_workloads=(name,))
-        campaign = Campaign(nodes, runs, epochs, steps, samples, tokens, sequence_length, rule)
-        files = write_proposal(propose(findings, name, campaign), Path(path))
+        plan = Campaign(nodes, runs, epochs, steps, total_samples, tokens, sequence_length, rule)
+        asked_for = asked | {"epochs": epochs, "total_samples": plan.samples}
+        one = {name: question_or_decided(asked_for, self._decision_of(name))}
+        findings = self._findings(asked, energy_scope=scope, asked_workloads=(*one,), questions=one)
+        files = write_proposal(propose(findings, name, plan), Path(path))
         return Report(files[0], tuple(files[1:]))
 
     def export(
@@ -305,9 +308,11 @@ class StoreReports(StoreTables):
         from wattlaw.analysis.findings import analyse
         from wattlaw.store.statistics import read_telemetry
 
-        options |= {"decisions": tuple(self._decisions()), "questions": self._questions(prices)}
-        options |= {"footprint": read_question(prices or {}).footprint, "store": self._store_word}
-        options.setdefault("asked_workloads", self.asked_workloads)
+        options = {
+            "decisions": tuple(self._decisions()), "questions": self._questions(prices),
+            "footprint": read_question(prices or {}).footprint, "store": self._store_word,
+            "asked_workloads": self.asked_workloads,
+        } | options  # fmt: skip
         runs, epochs = self._present_tables
         statistics, joint = read_telemetry(self._stores, runs)
         return analyse(runs, epochs, statistics=statistics, joint=joint, **options)

@@ -137,7 +137,7 @@ def campaign_table(proposal: Proposal) -> tables.Table | None:
     rows = [
         ("trainings", f"{campaign.runs:,}, of {proposal.training} each"),
         ("nodes of a training", f"{proposal.nodes:,} ({fmt.plural(point.setting.gpus, noun)})"),
-        ("time of a training", fmt.duration_text(point.time_s)),
+        ("time of a training, without start-up", fmt.duration_text(point.time_s)),
         (f"{noun} time of all", fmt.work_text(hours, noun)),
         ("node time of all", fmt.work_text(_node_hours(proposal), "node")),
         ("energy of all", fmt.energy_text(energy)),

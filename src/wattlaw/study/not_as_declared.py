@@ -48,8 +48,8 @@ def batch_texts(runs: Iterable[Mapping[Any, Any]]) -> list[str]:
         texts.append(
             f"{plural(counts.total(), 'run')} of {workload} trained with another global batch than "
             f"declared: {', '.join(shown)}{more}. Results use the batch that ran. "
-            "Pass {local_batch} (of each GPU) or {global_batch} to the script; if it gets one, it "
-            "does not train with it: correct the script. Tell track its global_batch. All include "
-            "gradient accumulation."
+            "Pass {local_batch} (of each GPU) or {global_batch} to the script. A script that gets "
+            "one and trains with another is to be corrected. With wattlaw.track, give it the "
+            "global_batch that trains. Batches include gradient accumulation."
         )
     return texts

@@ -72,8 +72,8 @@ def of_choice(choice: Choice, options: Options, job: ComparableRuns) -> Iterator
             yield from reach.cautions(option.setting, option.model.settings, option.model.board)
     share = option.beside_s / option.job_time_s.mean
     if share > _BESIDE:
-        text = f"{100 * share:.0f} % of the whole job is no training: it is start-up and the like, "
-        text += "which settings hardly change. A longer training may have another answer."
+        text = f"Start-up and other work outside training take {100 * share:.0f} % of the job, and "
+        text += "settings hardly change them. A longer training may have another answer."
         yield Caution("startup-decides", text)
     if option.is_short:
         runs = (

@@ -165,8 +165,12 @@ class Option(Result):
     @property
     def job_time_s(self) -> Quantity:
         """What settings are compared by: the whole job, as far as it is known and counts."""
-        whole_s = self.whole_job_s if self.has_overhead and self.counts_job else None
-        return whole_s or self.train_time_s
+        return (self.is_whole_job and self.whole_job_s) or self.train_time_s
+
+    @property
+    def is_whole_job(self) -> bool:
+        """Whether its time, GPU-hours and energy of a job are of more than the training."""
+        return self.has_overhead and self.counts_job
 
     @property
     def beside_s(self) -> float:

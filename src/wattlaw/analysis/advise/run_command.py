@@ -18,8 +18,6 @@ _LIMITS = {
     "power_profile": "--power-profile",
 }
 _PYTHON = re.compile(r"python[0-9.]*")
-#: What wattlaw starts a single worker with, as torchrun would: its process group needs them.
-_ALONE = ("RANK=0", "LOCAL_RANK=0", "WORLD_SIZE=1", "MASTER_ADDR=localhost", "MASTER_PORT=29500")
 
 
 def run_command(option: Option, runs: pd.DataFrame) -> str | None:
@@ -46,7 +44,7 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
     if count and (said := epochs_argument(words)) is not None:
         words[said.index] = f"{said.prefix}{count}"
     has_group = bool(runs["backend"].notna().any())
-    launched = _launched(words, option, json.loads(job).get("launch_with", "auto"))
+    launched = _launched(words, option, json.loads(job).get("launch_with", "auto"), has_group)
     if launched is None or not all(map(str.isprintable, launched)):
         return None
     limits = [
@@ -56,19 +54,19 @@ def run_command(option: Option, runs: pd.DataFrame) -> str | None:
     ]
     line = shlex.join([*(["wattlaw", "measure", *limits, "--"] if limits else []), *launched])
     threads = option.threads_per_worker
-    shown = [] if threads is None else [f"OMP_NUM_THREADS={threads}"]
-    shown += _ALONE if launched == words and has_group else []
-    return " ".join([*shown, line])
+    return line if threads is None else f"OMP_NUM_THREADS={threads} {line}"
 
 
-def _launched(words: Sequence[str], option: Option, program: str) -> list[str] | None:
-    """Return the command of all workers; several start as torchrun starts them."""
+def _launched(
+    words: Sequence[str], option: Option, program: str, has_group: bool
+) -> list[str] | None:
+    """Return the command of all workers; torchrun sets what several, or a process group, need."""
     nodes, workers = option.setting.nodes or 1, option.gpus
     if program == "srun":
         return ["srun", "--nodes", str(nodes), "--ntasks", str(workers), *words]
     if program == "mpirun":
         return ["mpirun", "-n", str(workers), *words]
-    if workers == 1:
+    if workers == 1 and program != "torchrun" and not has_group:
         return [*words]
     if program == "none" or len(set(option.setting.gpus_per_node or (workers,))) > 1:
         return None

@@ -176,7 +176,7 @@ def plan(
     checks = Checks(seen, hours, spent + sum(hours.values()), is_modelled)
     # A setting that rather misses a bound is never certain, so that the doubt is about the others.
     best = int(np.lexsort((means, meets < LIKELY))[0])
-    short = _short(observations, noise_of_repeats(posterior), question.tolerance)
+    short = _short(observations, choices, noise_of_repeats(posterior), question.tolerance)
     lacks = [FIRST_RUNS] * len(choices) if first else _lacking(choices, seen, short)
     is_likely = (probabilities >= question.confidence) & (meets >= LIKELY)
     is_right = is_likely & (means <= question.tolerance) & [item is None for item in lacks]
@@ -380,11 +380,15 @@ class Belief:
         return parts
 
 
-def _short(observations: Sequence[Observation], noise: float, tolerance: float) -> set[Setting]:
+def _short(
+    observations: Sequence[Observation], choices: Sequence[Setting], noise: float, tolerance: float
+) -> set[Setting]:
     """Return the settings whose runs have too few steps, or vary too much, to be certain by.
 
     ``noise`` is that of a run, in logs: the mean of few runs may miss by more than the tolerance.
     """
+    if len(choices) == 1:  # no choice
+        return set()
     ran = Counter(item.setting for item in observations)
     long = {item.setting for item in observations if not item.is_short}
     return {item for item in ran if item not in long or noise > tolerance * np.sqrt(ran[item])}

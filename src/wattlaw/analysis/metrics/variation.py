@@ -170,12 +170,16 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     of_settings, freedom_of = (
         np.repeat(np.array(column)[:, None], size, axis=1) for column in (variances, freedoms)
     )
-    # A setting whose repeats differ by more than those of others is one whose runs vary more. With
-    # enough repeats, it shows its own variance of a run, unless they are identical.
+    # A setting whose repeats differ by more has that variance, with one degree of freedom of others
+    # (two repeats alone: a factor of 13); one with enough repeats its own, unless identical.
     own_variance = own_squares / np.maximum(own_freedom, 1)
     has_enough = (own_freedom > _ENOUGH_FREEDOM) & (own_squares > runs_of * ROUNDING**2)
     of_settings[0] = np.where(has_enough, 0.0, of_settings[0]).clip(min=own_variance)
-    freedom_of[0, has_enough] = own_freedom[has_enough]
+    freedom_of[0] = np.select(
+        [has_enough, own_variance > variances[0]],
+        [own_freedom, np.fmin(own_freedom + 1, freedom_of[0])],
+        freedom_of[0],
+    )
     # A run varies no less than its own steps leave its mean unknown.
     own = rows.get("time_error", 0.0 * quantity)[known].fillna(0.0).pow(2).groupby(levels[-1])
     of_settings[0] = np.fmax(of_settings[0], own.mean().reindex(range(size), fill_value=0.0))

@@ -26,7 +26,7 @@ def proposal(
         int | None, option("E", "Epochs of a training. Default: those of the runs.")
     ] = None,
     steps: Annotated[float | None, option("N", "Steps of the planned batch instead.")] = None,
-    samples: Annotated[float | None, option("N", "Samples instead of epochs.")] = None,
+    total_samples: Annotated[float | None, option("N", "Samples instead of epochs.")] = None,
     tokens: Annotated[float | None, option("N", "Tokens instead of epochs.")] = None,
     sequence_length: Annotated[int | None, option("N", "Tokens of a sample.")] = None,
     rule: Annotated[
@@ -41,7 +41,7 @@ def proposal(
     opts.note_other_workloads(opened, workload)
     written = opened.proposal(
         output, nodes=nodes, workload=workload, runs=runs, epochs=epochs, steps=steps,
-        samples=samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
+        total_samples=total_samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
         energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(" ".join(map(str, [written.page, *written.figures])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from wattlaw.analysis.advise.advice import Advice
@@ -129,7 +130,8 @@ def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
     amount = f"{count:,.0f}" if count >= 1e4 else f"{count:.4g}"
     amount += f" {option.unit}{'s' * (count != 1)}"
     time = fmt.duration_text(option.job_time_s)
-    yield KeyFigure(f"time of {amount}", time, changes.get("time", ""))
+    of = "a job of " if option.is_whole_job and option.unit != "run" else ""
+    yield KeyFigure(f"time of {of}{amount}", time, changes.get("time", ""))
     currency = (advice.footprint.currency if advice.footprint else None) or ""
     hours = option.gpu_hours
     spent = {
@@ -236,10 +238,11 @@ def _whole_job(advice: Advice) -> str:
     near = option.overhead_from
     of_one = "epochs-unknown" in {warning.code for warning in advice.warnings}
     what = "a job of 1 epoch" if of_one else "the whole job"
-    text = f"{what.capitalize()} takes about {fmt.duration_text(option.whole_job_s)}"
-    if known and option.counts_job:  # the first figure is of the whole job, too
-        training = fmt.duration_text(option.train_time_s.mean)
-        text = f"This is {what}, {training} of it training"
+    text, training_s = f"This is {what}", option.train_time_s.mean
+    if option.is_whole_job:  # the first figure is of it, too
+        text += f", {fmt.duration_text(training_s)} of it training"
+    elif not math.isclose(option.whole_job_s.mean, training_s, rel_tol=1e-3):
+        text = f"{what.capitalize()} takes about {fmt.duration_text(option.whole_job_s)}"
     text += f", with {fmt.names_text(known)}" if known else ""
     text += f" carried over from {near}" if known and near else ""
     if missing:
@@ -321,14 +324,15 @@ def _caveats(advice: Advice) -> list[str]:
     option, codes = advice.recommended, {warning.code for warning in advice.warnings}
     caveats = []
     if option is not None and option.is_predicted:
-        caveats.append(f"predicted from {' and '.join(advice.rests_on.runs)} runs")
+        beyond = ", outside of their range" if option.extrapolates else ""
+        caveats.append(f"predicted from {' and '.join(advice.rests_on.runs)} runs{beyond}")
     elif option is not None and option.source != MEASURED:
         caveats.append(f"{option.source}, not measured here")
     caveats += [text for code, text in _CAVEATS.items() if code in codes]
     if advice.unit == "step" and "batch-unknown" in codes:
         caveats.append("the batch is unknown, and may differ")
     caveats += [_ONLY] if _is_only(advice) else []
-    if "energy-suspect" in codes:
+    if codes & {"energy-suspect", "energy-reason"}:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
         if len(reason) > _MAX_REASON:
             reason = f"{reason[: _MAX_REASON - 1].rstrip()}…"

@@ -51,9 +51,9 @@ def table(comparison: Comparison) -> tables.Table | None:
             tables.text("runs", lambda item: f"{item.n_a}, {item.n_b}"),
         ],
         [item for item in _shown(comparison) if item.setting or comparison.settings > 1],
-        note="A, B: geometric means. In brackets: 95 % intervals by Welch's t on logarithms, over "
-        f"repeats; those of all settings over {scatter}. Other days and nodes are included, unless "
-        "both sides ran there alike.",
+        note="A, B: geometric means. In brackets: 95 % intervals on logarithms, by the noise "
+        f"of repeats, pooled over settings; those of all settings over {scatter}. Other days and "
+        "nodes are included, unless both sides ran there alike.",
         command="wattlaw compare --json",
     )
 

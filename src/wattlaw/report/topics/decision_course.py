@@ -58,12 +58,12 @@ def decision_text(decision: Decision) -> str:
                 for item in decision.others
             ]
             others = f" ({'; '.join(shown)})" if shown else ""
-        text = (
-            f"decision: {unclear}{label(decision.setting, decision.worker)}: within "
-            f"{100 * decision.tolerance:g} % of the best with probability "
+        sure = (
+            f"within {100 * decision.tolerance:g} % of the best with probability "
             f"{decision.probability:.2f}{others}, on average "
             f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
         )
+        text = f"decision: {unclear}{_leading(decision, decision.setting, sure)}"
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
             text += " (predicted)" if decision.time_change_from == "model" else ""
@@ -80,11 +80,9 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     lines = ["decision: no setting is known yet"]
     if decision.setting is not None and decision.probability is not None:
         most = "at most " if decision.missing == LONGER_RUN else ""
-        lines = [
-            f"decision: {label(decision.setting, decision.worker)}: "
-            f"{most}{_at_least(decision.probability)} sure to be within "
-            f"{fmt.percent(decision.tolerance)} of the best"
-        ]
+        sure = f"{most}{_at_least(decision.probability)} sure to be within "
+        sure += f"{fmt.percent(decision.tolerance)} of the best"
+        lines = [f"decision: {_leading(decision, decision.setting, sure)}"]
         if decision.meets is not None and decision.meets < LIKELY:
             lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
     if decision.stopped_because is not None:
@@ -101,6 +99,12 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
         lines.append(f"not certain: {why}; next: {following}" if decision.setting is not None
                      else f"next: {following}")  # fmt: skip
     return "\n".join(lines)
+
+
+def _leading(decision: Decision, setting: Setting, sure: str) -> str:
+    is_only = not decision.others and decision.probability == 1
+    named = label(setting, decision.worker)
+    return f"{named}: {'the only setting to choose from' if is_only else sure}"
 
 
 def _at_least(probability: float) -> str:

@@ -159,9 +159,9 @@ def caveats(findings: Findings) -> list[str]:
 
 
 def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
-    units = {advice.unit for advice, _ in rows}
+    units = {"job" if option.is_whole_job else advice.unit for advice, option in rows}
     unit = units.pop() if len(units) == 1 else ""
-    of = {"epoch": " of training", "run": " of a run", "": ""}.get(unit, f" of a {unit}")
+    of = {"epoch": " of training", "": ""}.get(unit, f" of a {unit}")
     footprints = [advice.footprint for advice, _ in rows if advice.footprint]
     cost = f"cost ({footprints[0].currency})" if footprints else "cost"
 
