@@ -64,17 +64,21 @@ def codes(comparison: Comparison) -> set[str]:
     return {warning.code for warning in comparison.warnings}
 
 
-def noise(a: Values, b: Values, gpus: list[int]) -> tuple[float, int]:
+def noise(a: Values, b: Values, gpus: list[int]) -> tuple[float, float]:
     """Return the variance of the mean change of settings, and its degrees of freedom.
 
-    Runs vary as those of all settings do, and no less than those of their setting.
+    Runs vary as those of all settings do, and no less than those of their setting: these count with
+    their own degrees of freedom and one more.
     """
     logs = {(side, n): np.log(values) for side, of in enumerate((a, b)) for n, values in of.items()}
     freedom = sum(len(own) - 1 for own in logs.values())
     pooled = sum(own.var() * len(own) for own in logs.values()) / freedom
-    parts = [max(pooled, logs[side, n].var(ddof=1)) / len(logs[side, n])
-             for side in (0, 1) for n in gpus]  # fmt: skip
-    return sum(parts) / len(gpus) ** 2, freedom
+    asked = [logs[side, n] for side in (0, 1) for n in gpus]
+    parts = [(sum(pooled / len(own) for own in asked if own.var(ddof=1) <= pooled), freedom)]
+    parts += [(own.var(ddof=1) / len(own), min(len(own), freedom))
+              for own in asked if own.var(ddof=1) > pooled]  # fmt: skip
+    total = sum(part for part, _ in parts)
+    return total / len(gpus) ** 2, total**2 / sum(part**2 / count for part, count in parts)
 
 
 def test_the_noise_of_a_setting_is_pooled_over_settings():

@@ -68,7 +68,7 @@ def test_what_two_limits_share_cancels_and_what_they_do_not_counts():
         assert half(made) == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(parts.sum()))
 
 
-def test_intervals_are_those_of_a_regression_on_logs_with_a_prior_of_the_noise():
+def test_changes_are_those_of_a_regression_on_logs_whose_noise_is_no_less_than_a_limits_own():
     dice = np.random.default_rng(1)
     limit = np.repeat([250.0, 200.0, 100.0], 4)
     time_s = 100 * (250 / limit) ** 0.3 * np.exp(dice.normal(0, 0.05, 12))
@@ -79,14 +79,16 @@ def test_intervals_are_those_of_a_regression_on_logs_with_a_prior_of_the_noise()
     for name, values in (("time", time_s), ("energy", energy_j)):
         data = pd.DataFrame({"y": np.log(values), "limit": limit})
         model = smf.ols("y ~ C(limit, Treatment(250.0))", data).fit()
-        noise = (2 * 0.02**2 + model.ssr) / (2 + model.df_resid)
-        half = stats.t.ppf(0.975, 11) * np.sqrt(noise / model.scale)
+        own = data.groupby("limit")["y"].var()
         for value in (200.0, 100.0):
-            label = f"C(limit, Treatment(250.0))[T.{value}]"
-            change, error = model.params[label], model.bse[label]
-            assert found.loc[value, f"{name}_ratio_low"] == pytest.approx(
-                np.exp(change - half * error)
-            )
+            change = model.params[f"C(limit, Treatment(250.0))[T.{value}]"]
+            # A limit that varies more counts alone, with its three degrees of freedom and one.
+            alone = [own[limit] / 4 for limit in (value, 250.0) if own[limit] > model.scale]
+            shared = (2 - len(alone)) * model.scale / 4
+            total = sum(alone) + shared
+            freedom = total**2 / (sum(x**2 for x in alone) / 4 + shared**2 / model.df_resid)
+            half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
+            assert found.loc[value, f"{name}_ratio_low"] == pytest.approx(np.exp(change - half))
     assert found.loc[100.0, "speed_ratio_low"] == pytest.approx(
         1 / found.loc[100.0, "time_ratio_high"]
     )

@@ -73,9 +73,8 @@ def test_speedup_is_a_ratio_of_geometric_means_with_the_interval_of_one_machine(
     table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table.loc[2, "speedup"] == pytest.approx(2.0)
     assert table.loc[2, "efficiency"] == pytest.approx(1.0)
-    # Two repeats beyond the first, and as many of 2 %; the day and the machine are the same.
-    spread = np.sqrt((0.005 + 0.005 + 2 * 0.02**2) / 4 * (1 / 2 + 1 / 2))
-    half = stats.t.ppf(0.975, 4) * spread
+    # Two repeats beyond the first show the noise; the day and the machine are the same.
+    half = stats.t.ppf(0.975, 2) * np.sqrt(0.005 * (1 / 2 + 1 / 2))
     assert table.loc[2, "speedup_low"] == pytest.approx(2 * np.exp(-half))
     assert table.loc[1, "speedup"] == 1.0
 
