@@ -18,7 +18,7 @@ _ONLY_THE_MEAN = 3
 
 @dataclass(frozen=True)
 class Savings(Result):
-    """The changes of a whole job from the baseline to the recommended setting, as shares.
+    """The changes of a job from the baseline to the recommended setting, as shares.
 
     A negative change is a saving. Each has the bounds of its 95 % interval, if they are known.
     """
@@ -140,8 +140,8 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     The first of these groups that has an option is used: options of runs whose 95 % upper bounds
     meet deadline and budgets; imported options that ran once and have no bounds; predicted options
     whose upper bounds meet them; options of runs, then predicted ones of which only the mean does.
-    Times, energies and bounds are of the whole job, as far as it is known. A slow-down is a ratio
-    of means to the fastest option of runs, whether its energy is known or not.
+    Times, energies and bounds are of the whole job where it counts (``Question.is_of_jobs``). A
+    slow-down is a ratio of means to the fastest option of runs, whether its energy is known or not.
     """
     by_energy = any(option.energy_j for option in options if not option.is_predicted)
     compared = tuple(option for option in options if option.energy_j or not by_energy)
