@@ -92,8 +92,9 @@ class StepWindow:
     """The steps since its creation. Nothing waits for the device before the window has ended."""
 
     def __init__(self, gpu: Any | None, device: Any = None) -> None:
-        self.start_ns, self.start_s = time.time_ns(), time.perf_counter()
         self.clock = StepClock(gpu, device)
+        self.start_ns, self.start_s = time.time_ns(), time.perf_counter()
+        self.stepped_s = 0.0  # host time to its last step: at most the sum of its step times
         self.steps = 0
         self.all = Step()  # the sums over the steps
 
@@ -104,6 +105,7 @@ class StepWindow:
     def add(self, step: Step, *, is_timed: bool = True) -> None:
         """Add a step that ends now; one whose start is unknown has no time."""
         if is_timed:
+            self.stepped_s = self.elapsed_s
             self.clock.mark()
         self.steps += 1
         known = self.all.samples is not None and step.samples is not None

@@ -275,7 +275,7 @@ class Track:
             if name == TRAIN and (
                 steps is None
                 or not steps.steps
-                or self._plan.may_split(steps.steps, steps.elapsed_s)
+                or self._plan.may_split(steps.steps, steps.stepped_s)
             ):
                 self._begin_part()
             elif name == EVALUATE:
@@ -345,8 +345,8 @@ class Track:
             window.steps.add(step, is_timed=is_timed)
             if samples is not None:
                 self.steps_by_samples[samples] += 1
-            elapsed_s = time.perf_counter() - window.start_s
-            if self._plan is not None and self._plan.ends_window(window.steps.steps, elapsed_s):
+            steps = window.steps
+            if self._plan is not None and self._plan.ends_window(steps.steps, steps.stepped_s):
                 self._begin_part()
 
     def log(
