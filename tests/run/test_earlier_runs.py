@@ -4,6 +4,7 @@ import pytest
 
 import wattlaw
 from conftest import decide_table
+from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
@@ -71,7 +72,11 @@ def test_runs_of_an_earlier_version_are_named_and_the_answer_is_of_the_present_o
     assert {reason: count for reason, count in advice.left_out.items() if said in reason} == {
         f"of an earlier version of the study: {said}": old
     }
-    # The report, the proposal, the dashboard and predictions use the same runs.
+    # The planner, the report, the proposal, the dashboard and predictions use the same runs.
+    decided = load_study(write_decide(TIME, **(UNKNOWN | few | changes)))
+    evidence = evidence_of(decided.plan.study, decided.plan.runs, store)
+    assert evidence.job is not None
+    assert len(evidence.job.observations) == 2
     opened = wattlaw.open(store)
     findings = opened._findings()
     assert len(findings.runs) == 2

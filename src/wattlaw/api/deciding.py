@@ -18,6 +18,7 @@ from wattlaw.common.errors import BadInput, NotPermitted
 from wattlaw.common.text import quote
 from wattlaw.report.topics.decision_course import choice_text
 from wattlaw.running.campaign import Choice
+from wattlaw.running.earlier_runs import earlier_runs, mark_earlier
 from wattlaw.store.decision_file import decision_lock, set_aside_decision, write_decision
 from wattlaw.store.run_folder import RunLock
 from wattlaw.store.store import Store, read_stores
@@ -51,8 +52,11 @@ def evidence_of(
     study: Study, runs: Sequence[PlannedRun], store: Path, pending: Collection[str] = ()
 ) -> Evidence:
     """Return the state of a decision by the results in a store, which may not exist yet."""
+    results = Store(store)
+    stored, epochs = read_stores([results])
+    stored = mark_earlier(stored, earlier_runs(results, study.name, (run.spec for run in runs)))
     return read_evidence(
-        question_of_study(study), study, runs, *read_stores([Store(store)]),
+        question_of_study(study), study, runs, stored, epochs,
         epoch_samples=_epoch_samples(study), pending=pending,
     )  # fmt: skip
 

@@ -22,7 +22,7 @@ from wattlaw.common.errors import BadInput, DamagedFileWarning, NothingToRecomme
 from wattlaw.common.scopes import ENERGY_SCOPES, OUTERMOST
 from wattlaw.common.text import join_names, quote
 from wattlaw.report.tables import as_html
-from wattlaw.running.earlier_runs import earlier_runs
+from wattlaw.running.earlier_runs import earlier_runs, mark_earlier
 from wattlaw.store.decision_file import decision_path, read_decision
 from wattlaw.store.store import Store, read_stores
 from wattlaw.study.model import Study
@@ -280,22 +280,15 @@ class StoreTables:
 
     @cached_property
     def _present_tables(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The tables, where done runs of earlier versions of their study have the status EARLIER.
-
-        A workload without a run of the present version keeps all runs.
-        """
-        earlier, of = dict[str, str](), "of an earlier version of the study:"
+        """The tables, where done runs of earlier versions of studies have the status EARLIER."""
+        earlier: dict[str, list[str]] = {}
         for store, study in self._studies:
             with suppress(BadInput):
                 specs = (run.spec for run in expand(catalogue.checked(study)))
                 for changes, run_ids in earlier_runs(store, study.name, specs).items():
-                    earlier |= dict.fromkeys(run_ids, f"{of} {changes}")
+                    earlier.setdefault(changes, []).extend(run_ids)
         runs, epochs = self._tables
-        reasons, is_done = runs["run_id"].map(earlier), runs["status"] == "done"
-        is_present = (is_done & reasons.isna()).groupby(runs["workload"], dropna=False)
-        is_earlier = is_done & reasons.notna() & is_present.transform("any")
-        runs = runs.assign(reason=runs["reason"].mask(is_earlier, reasons))
-        return runs.assign(status=runs["status"].mask(is_earlier, EARLIER)), epochs
+        return mark_earlier(runs, earlier), epochs
 
     @cached_property
     def _studies(self) -> list[tuple[Store, Study]]:

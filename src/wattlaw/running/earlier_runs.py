@@ -4,13 +4,17 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from difflib import SequenceMatcher
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from wattlaw.common.errors import WattlawError
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import quote
 from wattlaw.store.store import Store
 from wattlaw.study.model import RunSpec
+from wattlaw.study.sources import EARLIER
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 #: Columns that differ where another version of a study has defined runs; the records say how.
 _DEFINITION = (
@@ -42,6 +46,20 @@ def earlier_runs(store: Store, study: str, present: Iterable[RunSpec]) -> dict[s
             if changes:
                 earlier[", ".join(changes)] += run_ids
     return dict(earlier)
+
+
+def mark_earlier(runs: "pd.DataFrame", earlier: Mapping[str, list[str]]) -> "pd.DataFrame":
+    """Return the table of runs, where those of ``earlier_runs`` have the status EARLIER.
+
+    Their reason is what has changed. A workload without a run of the present version keeps all.
+    """
+    of = "of an earlier version of the study:"
+    changed = {run_id: f"{of} {changes}" for changes, ids in earlier.items() for run_id in ids}
+    reasons, is_done = runs["run_id"].map(changed), runs["status"] == "done"
+    is_present = (is_done & reasons.isna()).groupby(runs["workload"], dropna=False)
+    is_earlier = is_done & reasons.notna() & is_present.transform("any")
+    runs = runs.assign(reason=runs["reason"].mask(is_earlier, reasons))
+    return runs.assign(status=runs["status"].mask(is_earlier, EARLIER))
 
 
 def earlier_text(store: Store, earlier: Mapping[str, list[str]]) -> list[str]:
