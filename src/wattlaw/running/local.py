@@ -211,8 +211,7 @@ class LocalLauncher(Launcher):
         if self.gpus:
             environment |= gpu_environment(allocation.workers)
         line = isolated_python("-m", "wattlaw.running.training.agent")
-        line += [str(folder.path.resolve()), str(record.attempts)]
-        line += ["--workers", str(gpus), "--parent-pid", str(os.getpid())]
+        line += [str(folder.path.resolve()), str(record.attempts), "--parent-pid", str(os.getpid())]
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             log.write(log_head(record).encode())
             log.flush()

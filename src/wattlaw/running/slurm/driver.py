@@ -192,8 +192,7 @@ class _Driver:
             *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
             *("--mpi=none", "--kill-on-bad-exit=0", f"--wait={_SRUN_WAIT_S}"),
             *([] if cores is None else [f"--cpus-per-task={cores * workers}"]),
-            *(*node, str(record.attempts), "--workers", str(workers), "--nodes", str(nodes)),
-            *("--address", address, "--port", str(port)),
+            *(*node, str(record.attempts), "--address", address, "--port", str(port)),
         ]
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
