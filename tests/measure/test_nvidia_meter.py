@@ -22,8 +22,10 @@ NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 
 
 def opened(boards: FakeGpus, *places: int, period_s: float = 0.1) -> NvidiaMeter:
-    uuids = tuple(boards[place].uuid.decode() for place in places) or None
-    return NvidiaMeter.open(Target(1, period_s, gpus=uuids))
+    uuids = ",".join(boards[place].uuid.decode() for place in places)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CUDA_VISIBLE_DEVICES", uuids) if places else None
+        return NvidiaMeter.open(Target(1, period_s))
 
 
 def facts_of(meter: NvidiaMeter) -> list[dict[str, object]]:

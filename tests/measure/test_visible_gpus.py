@@ -171,17 +171,6 @@ def test_a_mig_part_is_measured_as_its_board_and_marked_shared(fake_gpus, monkey
     assert {sample.power_w for sample in meter.read()} - {None} == {200.0}
 
 
-def test_boards_named_by_the_run_override_the_environment(fake_gpus, monkeypatch):
-    boards = fake_gpus(2)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    uuid = boards[1].uuid.decode()
-    meter = NvidiaMeter.open(Target(1, gpus=(uuid, uuid)))
-    assert [device.id for device in meter.devices()] == [uuid]
-    meter.close()
-    with pytest.raises(NotAvailable, match="GPU-none is not on this machine"):
-        NvidiaMeter.open(Target(1, gpus=("GPU-none",)))
-
-
 def spec_of(gpus: int, **setting: object) -> RunSpec:
     sweeps = [{"gpus": [gpus], "local_batch": [8], **setting}]
     workload = {"name": "command", "command": ["true"]}

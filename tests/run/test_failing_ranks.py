@@ -110,7 +110,7 @@ def two_nodes(tmp_path):
         record = record_of(spec, folder, 1)
         told = {"TEST_FAULT": fault, "TEST_FAILED_AT": str(tmp_path / "failed-at"), WARNS: "1"}
         for number, options in enumerate(several(2)):
-            agents.append(agent(folder, 1, 1, options, **told, **{HOST: f"n{number}"}))
+            agents.append(agent(folder, 1, options, **told, **{HOST: f"n{number}"}))
         for each in agents:
             each.wait(120)
         failed_at = (tmp_path / f"failed-at.{fault[0]}").read_text()

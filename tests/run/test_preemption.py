@@ -137,7 +137,7 @@ class Run:
         self.record = record_of(self.spec, self.folder, self.attempt)
         pause = self.folder.path / "pause"
         pause.write_text(str(pause_s))
-        self.agent = agent(self.folder, self.attempt, 2, TEST_PAUSE_FILE=str(pause), **more)
+        self.agent = agent(self.folder, self.attempt, TEST_PAUSE_FILE=str(pause), **more)
         return self.agent
 
     def content(self, name: str) -> dict[str, Any] | None:

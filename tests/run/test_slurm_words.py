@@ -15,14 +15,14 @@ from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import ResourcesBusy
 from wattlaw.running.slurm import SlurmLauncher, commands
-from wattlaw.running.slurm.commands import Unreachable
+from wattlaw.running.slurm.commands import Job, Unreachable
 from wattlaw.running.slurm.submission import (
     MAX_INTERRUPTIONS,
     SETUP_FAILED,
+    by_run,
     existing_tag,
     interrupted,
     job_name,
-    run_id_of,
     sbatch_arguments,
     store_tag,
     write_script,
@@ -261,9 +261,9 @@ def test_the_tag_of_a_store_identifies_its_jobs(tmp_path):
     other.mkdir()
     assert store_tag(other) != tag
     name = job_name(tag, "0123456789abcdef")
-    assert run_id_of(name, tag) == "0123456789abcdef"
-    assert run_id_of(name, store_tag(other)) is None
-    assert run_id_of("somebody-elses", tag) is None
+    jobs = [Job("1", "RUNNING", name), Job("2", "RUNNING", "somebody-elses")]
+    assert by_run(jobs, tag) == {"0123456789abcdef": jobs[0]}
+    assert by_run(jobs, store_tag(other)) == {}
 
 
 # ---- interruptions ----

@@ -46,7 +46,7 @@ def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subproces
     record_of(asked, folder, 1)
     pause = disk.parent / "pause"
     pause.write_text("0.005")
-    one = agent(folder, 1, 1, TEST_PAUSE_FILE=str(pause))
+    one = agent(folder, 1, TEST_PAUSE_FILE=str(pause))
     try:
         yield folder, one
     finally:

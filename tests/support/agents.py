@@ -40,12 +40,12 @@ def several(nodes: int) -> list[list[str]]:
 
 
 def agent(
-    folder: RunFolder, attempt: int, workers: int, options: Sequence[str] = (), **more: str
+    folder: RunFolder, attempt: int, options: Sequence[str] = (), **more: str
 ) -> "subprocess.Popen[bytes]":
     """Start a node agent, by default of a single node; what it prints is added to the run's log."""
     more = more if options else Rendezvous().environment | more
     line = [sys.executable, "-m", "wattlaw.running.training.agent", str(folder.path), str(attempt)]
-    line += ["--workers", str(workers), "--parent-pid", str(os.getpid()), *options]
+    line += ["--parent-pid", str(os.getpid()), *options]
     folder.path.mkdir(parents=True, exist_ok=True)
     with folder.log_path.open("ab") as log:
         return subprocess.Popen(

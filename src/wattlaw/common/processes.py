@@ -67,15 +67,6 @@ def run_captured(
     )  # fmt: skip
 
 
-def peak_resident_bytes() -> int | None:
-    """Return the largest resident memory of this process so far, where Linux tells it."""
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text("utf-8").splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    return None
-
-
 def cores() -> int:
     """Return the number of processor cores that this process may use.
 

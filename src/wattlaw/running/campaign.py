@@ -15,7 +15,7 @@ from typing import NamedTuple, Protocol
 
 from wattlaw.common.errors import BadInput, NotAvailable, NotPermitted, one_line
 from wattlaw.common.processes import handling
-from wattlaw.running.finish import failed, failed_attempt, finalize_run, finish
+from wattlaw.running.finish import failed, finalize_run, finish
 from wattlaw.running.launcher import Allocation, Attempt, Ended, Launcher, ResourcesBusy
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
@@ -387,10 +387,7 @@ class Campaign:
             else:
                 self._report_end(ended.record, is_new=True)
             return
-        if ended.reason is not None:
-            record = failed_attempt(run.record, run.folder, ended.reason)
-        else:
-            record = finish(run.record, run.folder)
+        record = finish(run.record, run.folder, ended.reason)
         record = record.model_copy(update={"notes": (*record.notes, *ended.notes)})
         self._end(record, run.folder, run.lock)
 

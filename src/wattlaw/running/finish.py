@@ -14,7 +14,15 @@ from wattlaw.common.files import read_text, write_text
 from wattlaw.measure.limits.restore import LIMIT_TOLERANCE_W
 from wattlaw.measure.telemetry.sampler import report_path
 from wattlaw.running.training import failures
-from wattlaw.store.record import Facts, LimitReport, RunRecord, SamplerReport, Status, device_facts
+from wattlaw.store.record import (
+    Facts,
+    LimitReport,
+    RunRecord,
+    SamplerReport,
+    Status,
+    device_facts,
+    now,
+)
 from wattlaw.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -39,19 +47,6 @@ def failed(
     return record.model_copy(update={"status": status, "reason": reason, **changes})
 
 
-def failed_attempt(record: RunRecord, folder: RunFolder, reason: str) -> RunRecord:
-    """Return the record of an attempt that failed; one that was out of memory is a measurement and
-    keeps what it has measured."""
-    ended = failed(record, reason)
-    if ended.out_of_memory is None:
-        return ended
-    try:
-        return failed(finalize_run(record, folder), reason)
-    except Exception as error:
-        note = f"its measurements cannot be used: {one_line(error)}"
-        return ended.model_copy(update={"notes": (*record.notes, note)})
-
-
 def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
     failure = failures.first_failure(folder.live(attempt))
     if failure is not None:
@@ -59,8 +54,22 @@ def failure_reason(folder: RunFolder, attempt: int, exit_code: int) -> str:
     return f"{failures.reason_of_agent(exit_code)}; see {folder.log_path}"
 
 
-def finish(record: RunRecord, folder: RunFolder) -> RunRecord:
-    """Return the record of an attempt whose processes succeeded; it failed without its windows."""
+def finish(record: RunRecord, folder: RunFolder, reason: str | None = None) -> RunRecord:
+    """Return the record of an attempt that has ended now; ``reason`` says why its processes failed.
+
+    An attempt without its windows has failed, too. One that was out of memory is a measurement and
+    keeps what it has measured.
+    """
+    record = record.model_copy(update={"finished_at": now()})
+    if reason is not None:
+        ended = failed(record, reason)
+        if ended.out_of_memory is None:
+            return ended
+        try:
+            return failed(finalize_run(record, folder), reason)
+        except Exception as error:
+            note = f"its measurements cannot be used: {one_line(error)}"
+            return ended.model_copy(update={"notes": (*record.notes, note)})
     damage: list[str] = []
     try:
         missing = missing_windows(record, merged_windows(record, folder, damage)[0])

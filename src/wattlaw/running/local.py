@@ -31,7 +31,6 @@ from wattlaw.measure.devices.inventory import (
 )
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
-from wattlaw.measure.limits.requests import Limits
 from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
 from wattlaw.running.finish import failure_reason, write_limits
 from wattlaw.running.launcher import Allocation, Ended, Launcher
@@ -98,7 +97,6 @@ class LocalLauncher(Launcher):
         self.capacity = min(requested or available, available) if gpus else requested or available
         share = max(1, processes.cores() // self.capacity)
         self.threads = launch.threads_per_worker or threads_of(os.environ) or share
-        self._range_reasons: dict[Limits, str | None] = {}
         #: Says what the next run waits for; None if the last one did not wait.
         self._waits_for: Callable[[], str | None] | None = None
         self._message: str | None = None
@@ -129,9 +127,7 @@ class LocalLauncher(Launcher):
             limits, self._boards, prior_clocks_are_default=self._launch.prior_clocks == "default"
         )
         if reason is None and not limits.are_none:
-            if limits not in self._range_reasons:
-                self._range_reasons[limits] = range_reason(limits, self._limit_states, self._boards)
-            reason = self._range_reasons[limits]
+            reason = range_reason(limits, self._limit_states, self._boards)
         return reason or too_large_reason(spec, self.hardware)
 
     @cached_property
@@ -215,8 +211,7 @@ class LocalLauncher(Launcher):
         if self.gpus:
             environment |= gpu_environment(allocation.workers)
         line = isolated_python("-m", "wattlaw.running.training.agent")
-        line += [str(folder.path.resolve()), str(record.attempts)]
-        line += ["--workers", str(gpus), "--parent-pid", str(os.getpid())]
+        line += [str(folder.path.resolve()), str(record.attempts), "--parent-pid", str(os.getpid())]
         with naming(folder.log_path), open_regular(folder.log_path, append=True) as log:
             log.write(log_head(record).encode())
             log.flush()

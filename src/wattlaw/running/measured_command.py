@@ -147,9 +147,7 @@ def measure(
             notes.append(str(error))
     recording.window(epoch=0, phase=RUN, warmup=False, start_ns=start_ns, duration_s=duration_s)
     steps = observer.summary()
-    threads = steps.threads_per_worker or threads_of(environment)
-    facts = steps.facts() | {"threads_per_worker": threads}
-    recording.facts = recording.facts.model_validate(facts)
+    recording.facts = recording.facts.model_validate(steps.facts(threads_of(environment)))
     for window in observer.window_columns(steps):
         if nodes > 1 and window.get("samples") is not None:
             window["samples"] //= nodes  # every node writes its own part

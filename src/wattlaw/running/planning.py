@@ -181,11 +181,9 @@ def _unused_values(
     taken |= {"local_batch"} if "micro_batch" in taken else set()  # it follows from the batch
     differs = {
         "local_batch": len({setting.local_batch for setting in settings}) > 1,
-        "precision": {setting.precision for setting in settings} != {"fp32"},
-        "dataset_fraction": {setting.dataset_fraction for setting in settings} != {1.0},
         **{
             name: {getattr(setting, name) for setting in settings} != {getattr(Setting(1), name)}
-            for name in LAYOUT
+            for name in ("precision", "dataset_fraction", *LAYOUT)
         },
         "epochs": any(sweep.epochs is not None for sweep in _sweeps(study, spec)),
     }

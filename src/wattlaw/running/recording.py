@@ -11,16 +11,16 @@ from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from wattlaw.common import machine
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import open_regular, read_text, write_text
 from wattlaw.measure.devices.meter import Target
 from wattlaw.measure.telemetry.sampler import SamplerProcess
+from wattlaw.running.finish import failed, finalize_run
 from wattlaw.running.instrumentation.hook._wattlaw.layouts import first_number
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import ATTEMPT, RUN_FOLDER, host_name
 from wattlaw.running.training.failures import first_failure, write_failure
-from wattlaw.store.live import LiveWriter, open_windows, write_window
+from wattlaw.store.live import LiveWriter, open_windows, write_facts, write_window
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
@@ -34,7 +34,6 @@ _AFTER_S = 0.15
 _RUN_S, _BEGIN_S, _END_S = 60.0, 10.0, 60.0
 _POLL_S = 0.1
 _NO_FACTS = Facts()
-_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers")
 
 
 @dataclass(frozen=True)
@@ -182,8 +181,6 @@ class Recording:
         self._end_live()
         if is_other:
             return None
-        from wattlaw.running.finish import failed, finalize_run
-
         nodes = self._spec.nodes
         missing = missing_hosts(self.live, nodes) if nodes > 1 else None
         failure = first_failure(self.live)
@@ -217,11 +214,7 @@ class Recording:
         time.sleep(_AFTER_S)
         self._sampler.stop()
         self._windows.close()
-        software = machine.software(_PACKAGES) | self.facts.software
-        hardware = machine.hardware()
-        known = {"hosts": (self.host,), "hardware": hardware, "software": software}
-        facts = self.facts.model_copy(update=known)
-        write_text(self.live / f"facts.{self.host}.json", facts.model_dump_json())
+        write_facts(self.live, self.host, dict(self.facts))
 
 
 class NestedRecording:
@@ -231,7 +224,7 @@ class NestedRecording:
 
     def __init__(self, folder: RunFolder, attempt: int) -> None:
         self.folder, self._attempt = folder, attempt
-        self.measure, self.facts = Measure(epochs=1, warmup_epochs=0), _NO_FACTS
+        self.measure = Measure(epochs=1, warmup_epochs=0)
 
     @classmethod
     def of_environment(cls) -> Self:
@@ -248,6 +241,4 @@ class NestedRecording:
             NestedRecording._stream = open_windows(self.folder.live(self._attempt), host)
         write_window(NestedRecording._stream, host, **window)
 
-    # The launcher stores the run by the program's exit code.
-    def end(self, reason: str | None = None, notes: tuple[str, ...] = ()) -> RunRecord | None: ...
     def abandon(self) -> None: ...

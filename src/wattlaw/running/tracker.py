@@ -4,12 +4,11 @@ import json
 import math
 import os
 import sys
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -21,7 +20,7 @@ from wattlaw.running.instrumentation.hook._wattlaw.device_times import TORCH_GPU
 from wattlaw.running.instrumentation.hook._wattlaw.layouts import LAUNCHERS, first_number
 from wattlaw.running.recording import JobStep, NestedRecording, Recording
 from wattlaw.running.run_logger import result_logger
-from wattlaw.running.steps import Step, StepPlan, StepWindow
+from wattlaw.running.steps import Step, StepClock, StepPlan, StepWindow
 from wattlaw.running.summary import TrackResult, summary_line, track_result
 from wattlaw.running.training.environment import RUN_FOLDER
 from wattlaw.store.record import Facts, RunRecord
@@ -156,16 +155,14 @@ def track(
     return Track(name, recording, quiet=quiet, logger=logger)
 
 
-@dataclass
-class _Window:
-    name: str
-    epoch: int | None = None
-    warmup: bool = False
-    start_ns: int = 0
-    start_s: float = 0.0
-    values: dict[str, Any] = field(default_factory=dict)
-    steps: StepWindow | None = None
-    is_rest: bool = False  # of a training window, after an evaluation
+class _Window(StepWindow):
+    def __init__(
+        self, name: str, epoch: int | None = None, *, warmup: bool = False, is_rest: bool = False
+    ) -> None:
+        super().__init__(None)
+        self.name, self.epoch, self.warmup = name, epoch, warmup
+        self.is_rest = is_rest  # of a training window, after an evaluation
+        self.values: dict[str, Any] = {}
 
 
 class Track:
@@ -208,7 +205,8 @@ class Track:
                 self._recording.begin()
                 if self._recording.measure.is_by_steps:
                     self._plan = StepPlan(self._recording.measure)
-        self._block.start_ns, self._block.start_s = _now()
+        _wait_for_gpus()
+        self._block = _Window(TRAIN, 0)
         self._begin_part()
         return self
 
@@ -218,13 +216,14 @@ class Track:
         while self._open:
             self.leave()
         self._end_part()
-        end_s = _now()[1]
-        has_block = isinstance(self._recording, Recording) or self._block.steps is not None
+        _wait_for_gpus()
+        duration_s = self._block.elapsed_s
+        has_block = isinstance(self._recording, Recording) or self._block.steps > 0
         if has_block and not self._has_windows and self._plan is None:
-            self._write(self._block, end_s)
+            self._write(self._block, duration_s)
         with self._harmless():
             reason = None if kind is None else f"{kind.__name__}: {error}"
-            self._end(reason, end_s - self._block.start_s)
+            self._end(reason, duration_s)
         self._recording = None
 
     def epochs(self, epochs: Iterable[T], *, warmup: int | None = None) -> Iterator[T]:
@@ -271,25 +270,24 @@ class Track:
             return
         if self._plan is not None:
             self._open.append(_Window(name))
-            steps = self._part.steps if self._part is not None else None
-            if name == TRAIN and (
-                steps is None
-                or not steps.steps
-                or self._plan.may_split(steps.steps, steps.stepped_s)
+            part = self._part
+            if name == EVALUATE:
+                self._end_part()
+            elif name == TRAIN and (
+                part is None or not part.steps or self._plan.may_split(part.steps, part.stepped_s)
             ):
                 self._begin_part()
-            elif name == EVALUATE:
-                self._end_part()
             return
+        _wait_for_gpus()
         if self._open:
             outer = self._open[-1]
             epoch = outer.epoch if epoch is None else epoch
             warmup = warmup or outer.warmup
             if name == EVALUATE and outer.name == TRAIN:
-                self._write(outer, _now()[1])
+                self._write(outer, outer.elapsed_s)
             else:
                 name = f"{outer.name}/{name}"
-        self._open.append(_Window(name, epoch, warmup, *_now()))
+        self._open.append(_Window(name, epoch, warmup=warmup))
 
     def leave(self) -> None:
         """End the window that was entered last."""
@@ -300,13 +298,13 @@ class Track:
             if inner.name == EVALUATE:
                 self._begin_part()
             return
-        end_ns, end_s = _now()
-        outer = self._open[-1] if self._open else None
-        if outer is not None and inner.name == EVALUATE and outer.name == TRAIN:
-            outer.start_ns, outer.start_s, outer.is_rest = end_ns, end_s, True
-        has_values = bool(inner.values or inner.steps)
-        if not inner.is_rest or has_values or end_s - inner.start_s >= _SHORTEST_REST_S:
-            self._write(inner, end_s)
+        _wait_for_gpus()
+        duration_s = inner.elapsed_s
+        if inner.name == EVALUATE and self._open and self._open[-1].name == TRAIN:
+            outer = self._open.pop()
+            self._open.append(_Window(TRAIN, outer.epoch, warmup=outer.warmup, is_rest=True))
+        if not inner.is_rest or inner.values or inner.steps or duration_s >= _SHORTEST_REST_S:
+            self._write(inner, duration_s)
 
     def step(self, *, samples: int | None = None, loss: Any = None) -> None:
         """Mark the end of an optimizer step, in a loop that calls this once for each.
@@ -340,13 +338,13 @@ class Track:
         if self._recording is None or window is None:
             return
         with self._harmless():
-            is_timed = window.steps is not None  # the start of the first step is unknown
-            window.steps = window.steps or _step_window()
-            window.steps.add(step, is_timed=is_timed)
+            is_timed = self._plan is not None or window.steps > 0
+            if not is_timed:  # the start of the first step is unknown
+                window.clock = _step_clock()
+            window.add(step, is_timed=is_timed)
             if samples is not None:
                 self.steps_by_samples[samples] += 1
-            steps = window.steps
-            if self._plan is not None and self._plan.ends_window(steps.steps, steps.stepped_s):
+            if self._plan is not None and self._plan.ends_window(window.steps, window.stepped_s):
                 self._begin_part()
 
     def log(
@@ -393,54 +391,51 @@ class Track:
         """Begin a window of steps, and end the open one; once there are enough, only end it."""
         self._end_part()
         if self._plan is not None and self._recording is not None and not self._plan.is_complete:
-            part = _Window(STEPS, None, self._plan.is_warmup, *_now(), steps=_step_window())
-            part.values["from_step"] = self._plan.steps
-            self._part = part
+            _wait_for_gpus()
+            self._part = part = _Window(STEPS, warmup=self._plan.is_warmup)
+            part.clock, part.values["from_step"] = _step_clock(), self._plan.steps
 
     def _end_part(self) -> None:
         part, self._part = self._part, None
-        if self._plan is None or part is None or part.steps is None or not part.steps.steps:
+        if self._plan is None or part is None or not part.steps:
             return
-        _now()  # the GPU must have ended its steps
-        steps_s = part.steps.clock.steps_s()
+        _wait_for_gpus()
+        steps_s = part.clock.steps_s()
         duration_s = math.fsum(steps_s)
         if not part.warmup:
             self._plan.add(steps_s, duration_s)
-        self._write(part, part.start_s + duration_s)
+        self._write(part, duration_s)
 
-    def _write(self, window: _Window, end_s: float) -> None:
+    def _write(self, window: _Window, duration_s: float) -> None:
         if self._recording is None:
             return
         self._has_windows = True
         with self._harmless():
-            values = window.steps.columns() if window.steps is not None else {}
+            values = window.columns() if window.steps else {}
             self._recording.window(
                 epoch=window.epoch,
                 phase=window.name,
                 warmup=window.warmup,
                 start_ns=window.start_ns,
-                duration_s=end_s - window.start_s,
+                duration_s=duration_s,
                 **(values | window.values),
             )
-            window.values, window.steps = {}, None
 
     def _end(self, reason: str | None, duration_s: float) -> None:
-        recording, notes = self._recording, list[str]()
-        if recording is None:
+        recording = self._recording
+        if not isinstance(recording, Recording):  # the launcher stores the run
             return
-        known: dict[str, Any] = {"metric": self.metric_name}
+        batch, notes = recording.other_batch(self.steps_by_samples)
         if self._plan is not None:
-            notes = self._plan.notes()
+            notes = (*self._plan.notes(), *notes)
             if not self._has_windows:
                 reason = reason or self._plan.problem()
-        if isinstance(recording, Recording):
-            known["global_batch"], note = recording.other_batch(self.steps_by_samples)
-            notes += note
+        known = {"metric": self.metric_name, "global_batch": batch}
         recording.facts = recording.facts.model_copy(update=known)
-        self.record = recording.end(reason, tuple(notes))
+        self.record = recording.end(reason, notes)
         if self.record is None:
-            self.result = replace(self.result, reason=_WHY_NO_RESULT[type(recording)])
-        elif isinstance(recording, Recording):
+            self.result = replace(self.result, reason=_WHY_NO_RESULT[Recording])
+        else:
             import pyarrow.parquet as pq
 
             folder = recording.folder
@@ -472,19 +467,18 @@ def _number(name: str, value: Any, kind: type[int] | type[float]) -> float:
         raise ValueError(f"{name}: {value!r:.80}; allowed: a number") from None
 
 
-def _step_window() -> StepWindow:
+def _step_clock() -> StepClock:
     gpu, devices = _gpus_in_use()
-    return StepWindow(gpu, devices[0])
+    return StepClock(gpu, devices[0])
 
 
-def _now() -> tuple[int, float]:
+def _wait_for_gpus() -> None:
     try:
         gpu, devices = _gpus_in_use()
         for device in devices if gpu is not None else ():
             gpu.synchronize(device)
     except Exception as error:  # such as during the capture of a CUDA graph
         warnings.warn(f"wattlaw: could not wait for the GPU: {error}", stacklevel=2)
-    return time.time_ns(), time.perf_counter()
 
 
 def _gpus_in_use() -> tuple[Any, list[int | None]]:

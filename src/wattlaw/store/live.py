@@ -6,12 +6,14 @@ Arrow's stream format, and needs no pyarrow in the sampler or in a training proc
 
 import csv
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from wattlaw.common.files import naming, read_bytes
+from wattlaw.common import machine
+from wattlaw.common.files import naming, read_bytes, write_text
+from wattlaw.store.record import Facts
 from wattlaw.store.streams import Window
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 #: The longest stream that is read, since it is read into memory: two weeks of 8 GPUs at 10 Hz.
 MAX_BYTES = 8 * 10**9
 _HEADER_BYTES = 64 * 1024
+_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 
 
 class LiveWriter:
@@ -64,6 +67,14 @@ def open_windows(folder: Path, host: str) -> LiveWriter:
 def write_window(stream: LiveWriter | None, host: str, **window: Any) -> None:
     if stream is not None:
         stream.append([Window(host, **window)])
+
+
+def write_facts(live: Path, host: str, known: Mapping[str, Any]) -> None:
+    """Write what is known of a program's training, with this host, its hardware and software."""
+    software = machine.software(_PACKAGES) | dict(known["software"])
+    of_host = {"hosts": (host,), "hardware": machine.hardware(), "software": software}
+    facts = Facts.model_validate({**known, **of_host})
+    write_text(live / f"facts.{host}.json", facts.model_dump_json())
 
 
 def read_live(

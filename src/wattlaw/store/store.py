@@ -168,17 +168,8 @@ class Store:
         return snapshot
 
     def records(self) -> list[RunRecord]:
-        """Return the records of all runs, whatever their status; damaged records are left out."""
-        records = []
-        for folder in self.folders():
-            try:
-                record = folder.read()
-                records += [record] if record is not None else []
-                if (damage := folder.damage(record)) is not None:
-                    raise BadInput(damage)
-            except WattlawError as error:
-                self.leave_out(folder.record_path, error)
-        return records
+        """Return the records of all runs that can be read, whatever their status."""
+        return [record for record in self.records_by_id().values() if record is not None]
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
         """Return the records of all runs, or of some, by run id; without those that have none.

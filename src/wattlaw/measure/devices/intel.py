@@ -124,12 +124,9 @@ def _environment(ids: Sequence[str]) -> dict[str, str]:
     return {_VISIBLE: mask, _HIERARCHY: "COMPOSITE", "ZE_ENABLE_PCI_ID_DEVICE_ORDER": "1"}
 
 
-def visible_gpus(ids: Sequence[str] | None = None) -> list[IntelGpu]:
-    """By default those that the environment makes visible. Raises ``NotAvailable`` in a Slurm job
-    without GPUs that selects none itself."""
+def visible_gpus() -> list[IntelGpu]:
+    """Raises ``NotAvailable`` in a Slurm job without GPUs that selects none itself."""
     gpus = find_gpus()
-    if ids is not None:
-        return [gpu for gpu in gpus if gpu.id in ids]
     is_in_job = "SLURM_JOB_ID" in os.environ and not os.environ.get(_VISIBLE)
     if gpus and is_in_job and job_entries(os.environ) is None:
         raise NotAvailable(f"this Slurm job has no GPU; set {_VISIBLE} to use GPUs anyway")
@@ -149,7 +146,7 @@ class IntelMeter(FileMeter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        gpus = visible_gpus(target.gpus)
+        gpus = visible_gpus()
         if not gpus:
             hidden = f" that {_VISIBLE} makes visible" if _VISIBLE in os.environ else ""
             raise NotAvailable(f"no Intel GPU{hidden} in {sysfs.root()}/class/drm (i915 or xe)")

@@ -47,7 +47,6 @@ class Target:
     root_pid: int
     period_s: float = 0.1
     assume_cpu_w: float | None = None
-    gpus: tuple[str, ...] | None = None  # ids of devices; None: those that are visible
 
 
 @dataclass(frozen=True)

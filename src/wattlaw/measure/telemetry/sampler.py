@@ -332,9 +332,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     folder, host, parent_pid, text, *no_sigterm = sys.argv[1:]
-    told = json.loads(text)
-    gpus = told["gpus"]
-    target = Target(**told | {"gpus": None if gpus is None else tuple(gpus)})
+    target = Target(**json.loads(text))
     ends_on = {END_SIGNAL} if no_sigterm else {END_SIGNAL, signal.SIGTERM}
     try:
         Sampler(Path(folder), host, target, int(parent_pid), ends_on).run()

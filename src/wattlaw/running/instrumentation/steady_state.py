@@ -114,12 +114,13 @@ class StepSummary(TrainingFacts):
     notes: tuple[str, ...] = ()
     steps_by_samples: Mapping[int, int] = field(default_factory=dict)
 
-    def facts(self) -> dict[str, Any]:
-        """Return what is stored of a job, the columns of ``Facts``."""
+    def facts(self, threads: int | None) -> dict[str, Any]:
+        """Return the columns of ``Facts``; ``threads`` are those of a worker if none were seen."""
         known = {name: getattr(self, name) for name in Facts.model_fields if hasattr(self, name)}
         if self.workers_work_together is False:  # each has epochs of its own
             known["dataset_samples"] = None
         known["peak_memory_bytes"] = self.peak_memory_bytes or self.peak_resident_bytes
+        known["threads_per_worker"] = self.threads_per_worker or threads
         return known | {"workers_cooperate": self.workers_work_together}
 
 

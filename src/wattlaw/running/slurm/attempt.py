@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from wattlaw.common.errors import NotAvailable, WattlawError, one_line
 from wattlaw.common.files import read_end
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.running.finish import failed_attempt
+from wattlaw.running.finish import finish
 from wattlaw.running.launcher import Ended
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Job, Unreachable
@@ -18,11 +18,11 @@ from wattlaw.running.slurm.submission import (
     INTERRUPTED,
     REASONS,
     Submission,
+    by_run,
     has_progress,
     interrupted,
-    run_id_of,
 )
-from wattlaw.store.record import RunRecord, now
+from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 
 if TYPE_CHECKING:
@@ -61,8 +61,7 @@ class QueuePoller:
         try:
             # Of the jobs of a run, an active one precedes ended ones, a later one earlier ones.
             jobs = sorted(commands.queue(), key=lambda job: (not job.is_over, len(job.id), job.id))
-            named = ((run_id_of(job.name, self.tag), job) for job in jobs)
-            self._jobs = {run_id: job for run_id, job in named if run_id is not None}
+            self._jobs = by_run(jobs, self.tag)
             self.number += 1
             self._failures, self.error = 0, None
         except (Unreachable, NotAvailable) as error:
@@ -198,8 +197,8 @@ class SlurmAttempt:
         return f"{last} (log: {self._folder.log_path})"
 
     def _failed(self, record: RunRecord, reason: str, *, interrupted: bool = False) -> RunRecord:
-        end = {"interrupted": interrupted, "finished_at": now()}
-        record = failed_attempt(record, self._folder, reason).model_copy(update=end)
+        record = finish(record, self._folder, reason)
+        record = record.model_copy(update={"interrupted": interrupted})
         try:
             self._folder.write(record)
         except OSError as error:  # the campaign reports the run in any case

@@ -22,7 +22,6 @@ from wattlaw.common.files import read_text
 from wattlaw.common.isolation import isolate, isolated_python
 from wattlaw.running.finish import (
     failed,
-    failed_attempt,
     failure_reason,
     finish,
     merged_windows,
@@ -193,8 +192,7 @@ class _Driver:
             *("srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"),
             *("--mpi=none", "--kill-on-bad-exit=0", f"--wait={_SRUN_WAIT_S}"),
             *([] if cores is None else [f"--cpus-per-task={cores * workers}"]),
-            *(*node, str(record.attempts), "--workers", str(workers), "--nodes", str(nodes)),
-            *("--address", address, "--port", str(port)),
+            *(*node, str(record.attempts), "--address", address, "--port", str(port)),
         ]
 
     def _conclude(self, record: RunRecord, live: Path, code: int, reason: str | None) -> int:
@@ -221,9 +219,9 @@ class _Driver:
             why = f"lost contact with {', '.join(lost)}" if lost else "ended by Slurm"
             failure = failures.first_failure(live)
             return self._interrupt(record, f"{why}; {failure.reason}" if failure else why)
-        reason = failure_reason(self._folder, record.attempts, code)
-        ended = failed_attempt(record, self._folder, reason)
-        self._write(ended.model_copy(update={"finished_at": now()}))
+        self._write(
+            finish(record, self._folder, failure_reason(self._folder, record.attempts, code))
+        )
         return 0
 
     def _node_codes(self, live: Path) -> dict[str, int]:
@@ -260,7 +258,6 @@ class _Driver:
             lambda: missing_windows(record, merged_windows(record, self._folder)[0]) is None, live
         )
         after = finish(record, self._folder)
-        after = after.model_copy(update={"finished_at": now()})
         self._write(after)
         if after.status == "done":
             self._folder.remove_live_files()

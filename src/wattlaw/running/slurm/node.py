@@ -28,7 +28,7 @@ from wattlaw.running.node_setup import (
     restore_stale_limits,
     worker_environment,
 )
-from wattlaw.running.slurm.submission import read_submission
+from wattlaw.running.slurm.submission import read_submission, workers_per_node
 from wattlaw.running.training import failures
 from wattlaw.running.training.agent import run_agent
 from wattlaw.running.training.environment import HOST, WARNS, threads_of
@@ -48,8 +48,7 @@ def main() -> int:
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
     parser.add_argument("--address", required=True)
-    for name in ("--workers", "--nodes", "--port"):
-        parser.add_argument(name, type=int, required=True)
+    parser.add_argument("--port", type=int, required=True)
     options = parser.parse_args()
     isolate()
     folder = RunFolder(options.folder)
@@ -74,7 +73,7 @@ def main() -> int:
 
         signal.signal(signal.SIGTERM, notify)
     begun_path(live, node).touch()
-    launch, workers = submission.launch, options.workers
+    launch, workers = submission.launch, workers_per_node(record.spec)
     cores = processes.cores()
     if cores < workers:
         note = f"{node}: the job has {plural(cores, 'core')} for {workers} workers"
@@ -88,13 +87,13 @@ def main() -> int:
     share = launch.slurm.cpus_per_worker or max(1, cores // sharing)
     threads = launch.threads_per_worker or threads_of(os.environ) or share
     os.environ |= worker_environment(threads, sharing) | {WARNS: "1"}
-    place = Node(number, options.nodes, options.address, options.port)
-    if options.nodes == 1:
+    place = Node(number, record.spec.nodes, options.address, options.port)
+    if record.spec.nodes == 1:
         place = Node()
         os.environ |= Rendezvous().environment  # until this process ends
     try:
         with _limited(record.spec.setting, launch, live, node):
-            return run_agent(folder, options.attempt, workers, place)
+            return run_agent(folder, options.attempt, place)
     except NotAvailable as error:
         reason = f"{node}: {one_line(error)}"
         if launch.slurm.limits == "own" and isinstance(error, NotPermitted):

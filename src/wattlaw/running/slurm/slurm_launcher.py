@@ -22,11 +22,11 @@ from wattlaw.running.slurm.commands import Job, Unreachable
 from wattlaw.running.slurm.submission import (
     ENDED,
     Submission,
+    by_run,
     claim_path,
     existing_tag,
     job_name,
     read_submission,
-    run_id_of,
     sbatch_arguments,
     store_tag,
     workers_per_node,
@@ -49,8 +49,7 @@ class SlurmQueue:
         tag = existing_tag(store.path)
         if tag is None:
             return {}
-        named = ((run_id_of(job.name, tag), job) for job in commands.queue() if not job.is_over)
-        return {run_id: job for run_id, job in named if run_id is not None}
+        return by_run((job for job in commands.queue() if not job.is_over), tag)
 
     def cancel(self, job_ids: Collection[str]) -> None:
         commands.cancel(sorted(job_ids))

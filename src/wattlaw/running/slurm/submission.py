@@ -5,6 +5,7 @@ import os
 import secrets
 import sys
 import time
+from collections.abc import Iterable
 from datetime import datetime
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from wattlaw.common.isolation import isolated_python
 from wattlaw.measure.limits.prolog_request import limit_comment
 from wattlaw.running.finish import failed
 from wattlaw.running.node_setup import requested_limits
+from wattlaw.running.slurm.commands import Job
 from wattlaw.running.training import failures
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.record import Interruption, RunRecord, now
@@ -97,9 +99,10 @@ def job_name(tag: str, run_id: str) -> str:
     return f"wattlaw-{tag}-{run_id}"
 
 
-def run_id_of(name: str, tag: str) -> str | None:
+def by_run(jobs: Iterable[Job], tag: str) -> dict[str, Job]:
+    """Return the jobs of a store by run id; of several jobs of a run, the last one."""
     prefix = job_name(tag, "")
-    return name.removeprefix(prefix) if name.startswith(prefix) else None
+    return {job.name.removeprefix(prefix): job for job in jobs if job.name.startswith(prefix)}
 
 
 _SCRIPT = """#!/bin/bash

@@ -1,8 +1,8 @@
 """The node agent: one process per host and run. It starts the sampler and the ranks.
 
-``python -m wattlaw.running.training.agent RUN_FOLDER ATTEMPT --workers N --parent-pid PID``. Other
-options are for several nodes, which share the folder of the run: when the ranks of one fail, the
-agents of the others end theirs.
+``python -m wattlaw.running.training.agent RUN_FOLDER ATTEMPT --parent-pid PID``. Other options are
+for several nodes, which share the folder of the run: when the ranks of one fail, the agents of the
+others end theirs.
 """
 
 import argparse
@@ -68,7 +68,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("folder", type=Path)
     parser.add_argument("attempt", type=int)
-    parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--parent-pid", type=int, required=True)
     parser.add_argument("--node", type=int, default=0, help="number of this node, the first is 0")
     parser.add_argument("--nodes", type=int, default=1)
@@ -78,10 +77,10 @@ def main() -> int:
     isolate()
     processes.end_with_parent(options.parent_pid)
     node = Node(options.node, options.nodes, options.address, options.port)
-    return run_agent(RunFolder(options.folder), options.attempt, options.workers, node)
+    return run_agent(RunFolder(options.folder), options.attempt, node)
 
 
-def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
+def run_agent(folder: RunFolder, attempt: int, node: Node) -> int:
     """Run this node's part of an attempt; to be called on the main thread, which blocks SIGUSR1.
 
     The record of the run may appear up to a minute late. This writes ``ended.HOST.json`` with the
@@ -95,7 +94,7 @@ def run_agent(folder: RunFolder, attempt: int, workers: int, node: Node) -> int:
         # Blocked for all that starts here: a signal to the full process tree kills neither the
         # sampler nor a worker that still imports its libraries and unblocks it later.
         block_notices()
-        code = _run(_wait_for_record(folder, attempt), folder, workers, node)
+        code = _run(_wait_for_record(folder, attempt), folder, node)
     except Exception as error:
         code = _fail(live, "error", failures.reason_of(error))
         if not isinstance(error, WattlawError):
@@ -120,7 +119,7 @@ def _wait_for_record(folder: RunFolder, attempt: int) -> RunRecord:
         time.sleep(0.2)
 
 
-def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
+def _run(record: RunRecord, folder: RunFolder, node: Node) -> int:
     live, measure = folder.live(record.attempts), record.spec.measure
     live.mkdir(parents=True, exist_ok=True)
     try:
@@ -135,7 +134,7 @@ def _run(record: RunRecord, folder: RunFolder, workers: int, node: Node) -> int:
             sampler.wait_until_ready()  # the command may be one window from its start
         run = _run_command if is_command else _run_workers
         try:
-            return run(record, folder, workers, node)
+            return run(record, folder, record.spec.setting.gpus // node.nodes, node)
         except EndedBySignal as error:
             _log(f"ended by {error}")
             return _fail(live, "terminated", f"the node agent was ended by {error}")

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Self
 
-from wattlaw.common import machine
 from wattlaw.common.files import write_text
 from wattlaw.running.instrumentation import STEPS_FOLDER
 from wattlaw.running.instrumentation.observer import RUN, StepObserver
@@ -17,8 +16,7 @@ from wattlaw.running.instrumentation.printed_progress import ProgressReader, pro
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.steps import other_batch
 from wattlaw.running.training.environment import FIRST_OUTPUT, host_name, threads_of
-from wattlaw.store.live import open_windows, windows_path, write_window
-from wattlaw.store.record import Facts
+from wattlaw.store.live import open_windows, windows_path, write_facts, write_window
 from wattlaw.study.model import RunSpec
 
 #: How often the recorded steps are read, and how long another host may take to show that all ranks
@@ -27,7 +25,6 @@ _POLL_S, _LATE_S = 0.25, 10.0
 #: When it is looked at whether the ranks are those that were launched, besides at the end.
 _CHECKS_S = (2.0, 10.0, 60.0, 300.0)
 _PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
-_PACKAGES = ("wattlaw", "torch", "numpy", "lightning", "transformers", "nvidia-nccl-cu13")
 
 
 class CommandSteps(StepObserver):
@@ -119,14 +116,10 @@ class CommandSteps(StepObserver):
         notes = [*summary.notes, *note]
         if notes and self._node == 0:
             write_text(self._live / f"notes.{host}.json", json.dumps(notes))
-        software = machine.software(_PACKAGES) | dict(summary.software)
-        known = {"hosts": (host,), "hardware": machine.hardware()}
-        seen = summary.facts() | {"global_batch": batch, "software": software}
-        seen["threads_per_worker"] = summary.threads_per_worker or threads_of(os.environ)
+        seen = summary.facts(threads_of(os.environ)) | {"global_batch": batch}
         if self._spec.setting.dataset_fraction != 1:  # the data set that was seen is a part
             seen["dataset_samples"] = None
-        facts = Facts.model_validate(known | seen)
-        write_text(self._live / f"facts.{host}.json", facts.model_dump_json())
+        write_facts(self._live, host, seen)
 
     def _pass_output_on(self) -> bool:
         """Write output of the first rank to the log and search it; say whether more may come."""

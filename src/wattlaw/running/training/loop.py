@@ -5,7 +5,6 @@ import inspect
 import json
 import math
 import os
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -330,8 +329,7 @@ class Training:
         self._plain.eval()
         sums: dict[str, torch.Tensor] = {}
         samples = 0
-        ranks.barrier()
-        start_ns, start_s = time.time_ns(), time.perf_counter()
+        begun = self._begin_window()
         for batch in loader.epoch(0):
             data = to_device(batch.data, ranks.device, self._format)
             with self._precision.autocast():
@@ -340,7 +338,7 @@ class Training:
                 sums[name] = sums.get(name, torch.zeros_like(value, dtype=torch.float64)) + value
             samples += batch.size
         ranks.barrier()
-        window: dict[str, Any] = {"start_ns": start_ns, "duration_s": time.perf_counter() - start_s}
+        window: dict[str, Any] = {"start_ns": begun.start_ns, "duration_s": begun.elapsed_s}
         local_sums = {name: float(value) for name, value in sums.items()}
         gathered = ranks.all_gather(ranks.once(local_sums | {"samples": samples}))
         totals = sum_by_name(gathered)

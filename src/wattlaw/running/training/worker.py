@@ -13,6 +13,7 @@ from wattlaw.common import machine, processes
 from wattlaw.common.errors import BadInput
 from wattlaw.common.files import write_text
 from wattlaw.measure.devices.inventory import visible_gpu_ids
+from wattlaw.running.instrumentation.hook._wattlaw.model_facts import peak_memory, software
 from wattlaw.running.training import failures, preemption
 from wattlaw.running.training.environment import (
     AGENT_PID,
@@ -110,9 +111,8 @@ def _train(folder: RunFolder, attempt: int) -> None:
             write_text(live / f"facts.{ranks.host}.json", facts.model_dump_json())
             windows = open_windows(live, ranks.host)
         training.run(windows, metric, folder, live)
-        own_bytes = processes.peak_resident_bytes() or 0
-        if ranks.gpu is not None:  # what torch has allocated there
-            own_bytes = int(ranks.gpu.max_memory_allocated(ranks.device))
+        own = peak_memory([] if ranks.gpu is None else [ranks.device])
+        own_bytes = own.get("peak_memory_bytes", own.get("peak_resident_bytes", 0))
         peak_bytes = max(ranks.all_gather(own_bytes))
         if windows is not None:
             windows.close()
@@ -144,9 +144,6 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
             device_ids = [f"GPU-{device.uuid}" for device in devices]
         else:  # torch's UUIDs are others; the GPUs are the visible ones in their order
             device_ids = visible_gpu_ids()[: ranks.local_world]
-    versions = {"cuda": torch.version.cuda, "rocm": torch.version.hip}
-    if ranks.gpu is not None and torch.version.cuda:
-        versions["nccl"] = ".".join(map(str, torch.cuda.nccl.version()))  # type: ignore[no-untyped-call]
     work, accumulation = catalogue.work(spec.workload), spec.gradient_accumulation
     return Facts(
         hosts=(ranks.host,),
@@ -166,7 +163,7 @@ def _facts(ranks: "Ranks", model: "nn.Module", spec: RunSpec) -> Facts:
         tokens_per_sample=work.tokens_per_sample if work is not None else None,
         network=getattr(catalogue.validated(spec.workload), "network", None),
         workers_cooperate=True,
-        software=machine.software(_PACKAGES) | {name: v for name, v in versions.items() if v},
+        software=software() | machine.software(_PACKAGES),
     )
 
 

@@ -15,10 +15,9 @@ from typing import Any, Self
 
 from wattlaw.common.errors import NotAvailable, one_line
 from wattlaw.measure.devices import sysfs
-from wattlaw.measure.devices.amd.gpus import AMD, AmdGpu, usable_gpus, visible_gpus
+from wattlaw.measure.devices.amd.gpus import AMD, AmdGpu, visible_gpus
 from wattlaw.measure.devices.file_meter import MAX_W, WrappingCounter
 from wattlaw.measure.devices.meter import Device, Meter, Sample, Target
-from wattlaw.measure.devices.visible import GpuSelection
 
 #: The driver reads its sensors again after a millisecond; the firmware averages power over more.
 _MIN_PERIOD_S = 0.05
@@ -49,13 +48,7 @@ class AmdMeter(Meter):
 
     @classmethod
     def open(cls, target: Target) -> Self:
-        if target.gpus is None:
-            selection = visible_gpus()
-        else:
-            requested = (gpu for gpu in usable_gpus() if gpu.uuid in target.gpus)
-            selection = GpuSelection(tuple(requested))
-            if not selection.gpus:
-                raise NotAvailable("none of the requested GPUs is an AMD GPU of this machine")
+        selection = visible_gpus()
         smi, why = None, "AMD SMI does not list this GPU"
         try:
             smi = AmdSmi()

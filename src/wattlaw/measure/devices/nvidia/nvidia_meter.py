@@ -48,7 +48,8 @@ class NvidiaMeter:
     @classmethod
     def open(cls, target: Target) -> Self:
         with contextlib.ExitStack() as stack:
-            meter = cls(_own_gpus(stack.enter_context(open_driver()), target), target)
+            gpus = stack.enter_context(open_driver())
+            meter = cls(select_gpus(gpus, os.environ), target)
             meter._driver = stack.pop_all()
         return meter
 
@@ -74,16 +75,6 @@ class NvidiaMeter:
 
     def close(self) -> None:
         self._driver.close()
-
-
-def _own_gpus(gpus: list[NvidiaGpu], target: Target) -> GpuSelection[NvidiaGpu]:
-    if target.gpus is None:
-        return select_gpus(gpus, os.environ)
-    by_uuid = {gpu.uuid: gpu for gpu in gpus}
-    for uuid in target.gpus:
-        if uuid not in by_uuid:
-            raise NotAvailable(f"GPU {uuid} is not on this machine")
-    return GpuSelection(tuple(by_uuid[uuid] for uuid in dict.fromkeys(target.gpus)))
 
 
 def _watch_counters(readers: list[GpuReader]) -> None:
