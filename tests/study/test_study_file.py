@@ -64,10 +64,25 @@ FILES = {
     "empty": (b"", "empty"),
     "UTF-16": ("name: x".encode("utf-16"), "UTF-8"),
     "bytes": (bytes(range(256)), "UTF-8"),
-    "an alias of itself": (b"a: &x [*x]\n", "given the alias *x; allowed: the value itself"),
-    "a bomb of aliases": (b"a: &a [1,1,1]\nb: &b [*a,*a,*a]\nc: [*b,*b,*b]\n", "the alias *a"),
-    "a merge": (b"a: &a {x: 1}\nb: {<<: *a}\n", "the alias *a"),
-    "deep": (b"a: " + b"[" * 60 + b"]" * 60 + b"\n", "nested too deeply"),
+    "an alias of itself": (b"a: &x [*x]\n", "contains itself"),
+    "a bomb of aliases": (
+        b"a: &a [1,1,1,1,1,1,1,1,1,1]\n"
+        + b"".join(b"%c: &%c [%s]\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 10))
+                   for c in range(ord("b"), ord("l"))),
+        "more than",
+    ),
+    "a bomb of merges": (
+        b"a: &a {x: 1}\n"
+        + b"".join(b"%c: &%c {<<: [%s]}\n" % (c, c, b",".join([b"*%c" % (c - 1)] * 10))
+                   for c in range(ord("b"), ord("l"))),
+        "more than",
+    ),
+    "deep by a chain of aliases": (
+        b"a0: &a0 []\n"
+        + b"".join(b"a%d: &a%d %s*a%d%s\n" % (n, n, b"[" * 40, n - 1, b"]" * 40)
+                   for n in range(1, 60)),
+        "nested",
+    ),
     "very long": (b"# " + b"x" * 1_100_000, "larger than"),
 }  # fmt: skip
 
@@ -239,6 +254,21 @@ def test_the_example_of_the_design_is_valid_and_exponents_are_numbers(tmp_path):
     study = read_study(path)
     assert study.workloads[0].options == {"lr": 0.001}
     assert study.launch.gpus_per_node == 4
+
+
+def test_settings_shared_by_anchors_and_merges_are_read(tmp_path):
+    """A merge key is resolved however deep its anchor lies, and what stands beside it wins."""
+    path = tmp_path / "study.yaml"
+    path.write_text(
+        "name: x\n"
+        "workloads: [{name: digits-cnn, options: {o: &base {lr: 1, width: 2}, p: [&more\n"
+        "  {<<: *base, lr: 3}]}}, {name: other, options: {<<: *more, width: 4}}]\n"
+        "sweeps: [{gpus: &n [1, 2], local_batch: [8]}, {gpus: [1], local_batch: *n}]\n"
+    )
+    study = read_study(path)
+    assert study.workloads[0].options["p"] == [{"lr": 3, "width": 2}]
+    assert study.workloads[1].options == {"lr": 3, "width": 4}
+    assert study.sweeps[1].local_batch == (1, 2)
 
 
 plain = st.recursive(

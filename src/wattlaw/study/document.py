@@ -52,16 +52,6 @@ class _Loader(yaml.CSafeLoader if yaml.__with_libyaml__ else yaml.SafeLoader):  
             raise _fault(node, f"{quote(text)} is not a valid {kind}") from None
         return value
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> Mapping:
-        seen = set()
-        for key, _ in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise _fault(key, "a key is not text")
-            if key.value in seen:
-                raise _fault(key, f"the key {quote(key.value)} is given twice")
-            seen.add(key.value)
-        return super().construct_mapping(node, deep)  # type: ignore[no-any-return]
-
 
 class Dumper(yaml.SafeDumper):
     """Writes texts such as ``1e-3`` so that they are read as texts."""
@@ -100,6 +90,7 @@ def _read(path: Path, model: type[ModelT], prepare: Callable[[Mapping], Mapping]
         root = yaml.compose(text, Loader=_Loader)
         if root is None:
             raise BadInput(f"{path}: empty; allowed: {keys}")
+        _refuse_expansion(root)
         data = _Loader("").construct_document(root)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         mark = getattr(error, "problem_mark", None)
@@ -154,11 +145,9 @@ def _fault(at: Any, problem: str) -> yaml.MarkedYAMLError:
 
 
 def _refuse_large(text: str) -> None:
-    """Reject aliases, very many values and deep nesting before a file is in memory."""
+    """Reject very many values and deep nesting while a file is parsed, before it is in memory."""
     values = depth = 0
     for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent):
-            raise _fault(event, f"given the alias *{event.anchor}; allowed: the value itself")
         if isinstance(event, yaml.CollectionEndEvent):
             depth -= 1
         elif isinstance(event, yaml.NodeEvent):
@@ -168,6 +157,42 @@ def _refuse_large(text: str) -> None:
             depth += isinstance(event, yaml.CollectionStartEvent)
         if values > MAX_VALUES:
             raise ValueError(_TOO_MANY)
+
+
+def _refuse_expansion(root: yaml.Node) -> None:
+    """Reject duplicate keys, and aliases that are recursive or expand to many or deep values."""
+    measured: dict[int, tuple[int, int] | None] = {}
+
+    def measure(node: yaml.Node, depth: int) -> tuple[int, int]:
+        """Return the number of values in a node and their depth, with aliases expanded."""
+        if isinstance(node, yaml.ScalarNode):
+            return 1, 0
+        known = measured.get(id(node), (0, 0))
+        if known is None:
+            raise _fault(node, "an alias contains itself")
+        if depth + known[1] > MAX_DEPTH:
+            raise _fault(node, _TOO_DEEP)
+        if known[0]:
+            return known
+        measured[id(node)] = None
+        children = node.value
+        if isinstance(node, yaml.MappingNode):
+            seen = set()
+            for key, _ in node.value:
+                if not isinstance(key, yaml.ScalarNode):
+                    raise _fault(key, "a key is not text")
+                if key.value in seen:
+                    raise _fault(key, f"the key {quote(key.value)} is given twice")
+                seen.add(key.value)
+            children = [part for pair in node.value for part in pair]
+        inner = [measure(child, depth + 1) for child in children]
+        values = 1 + sum(count for count, _ in inner)
+        height = max((1 + deep for _, deep in inner), default=0)
+        measured[id(node)] = values, height
+        return values, height
+
+    if measure(root, 0)[0] > MAX_VALUES:
+        raise ValueError(_TOO_MANY)
 
 
 def _refuse_unsupported(value: object, *at: int | str) -> None:
