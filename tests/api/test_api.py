@@ -298,7 +298,6 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: r.predict(power_limit_w="x"), 'power_limit_w: given "x"'),
         (lambda r: r.predict(seed=-1), "seed: given -1"),
         (lambda r: r.compare(3), "other: given 3; allowed: a path"),
-        (lambda r: r.plot("speedup", target="x"), "target: given"),
         (lambda r: r.plot("speedup", reference=0), "reference: given 0"),
         (lambda r: r.advise(target="x"), "target: given"),
         (lambda r: r.table("run"), 'table: given "run"; allowed: runs, '),

@@ -17,7 +17,6 @@ from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
-from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics, with_sampled_utilisation
@@ -66,7 +65,6 @@ class Findings:
     limit_effects: pd.DataFrame  # laws.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # laws.energy_laws.energy_laws, of limit_effects.without_limits
     quality: tuple[BatchQuality, ...]  # laws.batch_effects.quality_by_batch
-    targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
     cautions: tuple[Caution, ...]  # about runs that do not compare
@@ -185,7 +183,6 @@ def analyse(
     joint: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
-    target: float | None = None,
     decisions: Sequence[Decision] = (),
     questions: Mapping[str, tuple[Question, Decision | None]] | None = None,
     energy_scope: str = OUTERMOST,
@@ -195,11 +192,10 @@ def analyse(
     """Return all findings of the tables.
 
     ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
-    ``store.statistics``, where there is telemetry of GPUs. ``reference`` and ``target`` are those
-    of ``speedup.speedups`` and ``to_target.analyse_targets``.
-    ``decisions`` has the last one of each store that has one, ``questions`` what each workload's
-    advice answers, with its decision; ``energy_scope`` is that of ``metrics.run_metrics``.
-    ``asked_workloads`` is that of ``Findings``.
+    ``store.statistics``, where there is telemetry of GPUs. ``reference`` is that of
+    ``speedup.speedups``. ``decisions`` has the last one of each store that has one, ``questions``
+    what each workload's advice answers, with its decision; ``energy_scope`` is that of
+    ``metrics.run_metrics``. ``asked_workloads`` is that of ``Findings``.
     """
     table = run_metrics(runs, epochs, energy_scope)
     table = with_slow_nodes(with_sampled_utilisation(table, statistics))
@@ -230,7 +226,6 @@ def analyse(
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
         quality=quality_by_batch(table),
-        targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
         cautions=tuple(_cautions(table)),

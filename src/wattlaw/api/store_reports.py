@@ -15,7 +15,6 @@ from wattlaw.api.questions import question_or_decided, read_question
 from wattlaw.api.store_tables import FRAMES, StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.quantities import finite
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote, short_repr
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
@@ -74,7 +73,6 @@ class StoreReports(StoreTables):
         figure: str,
         *,
         reference: int | None = None,
-        target: float | None = None,
         energy_scope: str | None = None,
     ) -> "alt.ConcatChart":
         """Return a figure of the report as an Altair chart.
@@ -85,8 +83,6 @@ class StoreReports(StoreTables):
             A name of ``figures``, such as ``energy_speed``.
         reference
             The GPU count that speedups are relative to; by default each series' smallest.
-        target
-            A target quality.
         energy_scope
             As in ``advise``. By default, a figure of one study counts what that study counted.
 
@@ -113,7 +109,6 @@ class StoreReports(StoreTables):
         scope = checked_scope(energy_scope) or figure_scope(figure)
         findings = self._findings(
             reference=None if reference is None else counts("reference", reference)[0],
-            target=finite("target", target),
             energy_scope=scope,
         )
         picture = figures[figure].picture(findings)
@@ -130,7 +125,6 @@ class StoreReports(StoreTables):
         sections: str | Sequence[str] = (),
         interactive: bool = False,
         figures: str | PathLike[str] | None = None,
-        target: float | None = None,
         energy_scope: str | None = None,
         **asked: Any,
     ) -> Report:
@@ -148,8 +142,6 @@ class StoreReports(StoreTables):
             Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures
             A folder for the figures as PNG and SVG files.
-        target
-            A target quality: the report also shows the time and energy to reach it.
         energy_scope
             As in ``advise``. By default, what add-ons show of a study counts what that
             study counted.
@@ -172,7 +164,6 @@ class StoreReports(StoreTables):
         findings = self._findings(
             asked,
             reference=chosen.reference,
-            target=finite("target", target),
             energy_scope=scope or chosen.energy_scope,
         )
         pictures = [*draw_pictures(findings, figures_of(chosen))]

@@ -28,9 +28,6 @@ def report(
     template: Annotated[
         str | None, option("NAME", "A layout, such as mit-2022 or kit-2025.")
     ] = None,
-    target: Annotated[
-        float | None, option("Q", "Also report time and energy to this value of the metric.")
-    ] = None,
     energy_scope: opts.EnergyScopeOption = None,
     strict: opts.StrictOption = False,
     **asked: Any,
@@ -39,7 +36,7 @@ def report(
     opened = results.open(*stores, strict=strict)
     written = opened.report(
         output, figures=figures, template=template, sections=section or (),
-        interactive=interactive, target=target, energy_scope=energy_scope, **asked,
+        interactive=interactive, energy_scope=energy_scope, **asked,
     )  # fmt: skip
     opts.note_other_workloads(opened)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
