@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from made_studies import MIT, kit, mit
 from made_tables import frames, run_row, study, window_row
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.findings import Findings, analyse
 from wattlaw.analysis.laws.limit_effects import LIMITS
 from wattlaw.analysis.metrics.result import Caution
@@ -42,7 +43,7 @@ def mit_findings() -> Findings:
 def kit_findings() -> Findings:
     made = kit(repeats=3)
     footprint = Footprint(pue=1.5, grid_g_per_kwh=400.0, price_per_kwh=0.2, currency="EUR")
-    return analyse(made.runs, made.epochs, footprint=footprint, target=0.7)
+    return analyse(made.runs, made.epochs, footprint=footprint)
 
 
 @cache
@@ -101,12 +102,9 @@ def test_tables_of_settings_name_caps_and_batches_and_cut_rows_are_counted():
     assert not table.is_open
 
 
-def test_batches_have_verdicts_and_a_target_has_its_table():
+def test_batches_have_verdicts():
     table = batch.means(kit_findings())
     assert {"worse", "holds"} <= set(column(table, "verdict"))
-    reached = batch.targets(kit_findings())
-    assert reached.title == "Time and energy to 0.7"
-    assert batch.targets(mit_findings()) is None
 
 
 def test_totals_are_energy_times_the_factors_given():
@@ -209,10 +207,14 @@ def test_a_single_workload_has_its_recommendation_and_several_a_row_each():
     (screen,) = sections(Content(mit_findings(), (), Layout(("advice",))))
     (table,) = [block for block in screen.blocks if isinstance(block, Table)]
     assert [row[0] for row in table.rows] == ["dimenet", "resnet50", "schnet"]
-    near = [replace(item, tolerance=0.1) for item in mit_findings().advice]
+
+    def within(advice: Advice, tolerance: float) -> Advice:
+        return replace(advice, question=replace(advice.question, tolerance=tolerance))
+
+    near = [within(item, 0.1) for item in mit_findings().advice]
     assert "within 10 % of the best" in verdict.table(near).note
     assert "2 %" not in verdict.table(near).note
-    mixed = verdict.table([replace(near[0], tolerance=0.05), *near[1:]])
+    mixed = verdict.table([within(near[0], 0.05), *near[1:]])
     at = mixed.headings.index("sure")
     assert "within 5 %" in mixed.plain_rows[0][at] and "within 10 %" in mixed.plain_rows[1][at]
 

@@ -1,7 +1,7 @@
 """What is chosen: the option that minimizes the goal among those that meet the bounds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
@@ -81,7 +81,7 @@ class NextRun(Result):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Result):
     """The recommended option, or None and the nearest one, which exceeds the bounds least.
 
     ``compared`` are the options to choose from with an energy; if no energy is known, all of them.
@@ -93,18 +93,18 @@ class Choice:
 
     recommended: Option | None
     reason: str
-    compared: tuple[Option, ...]
-    question: Question
-    goal: str  # in words
+    compared: tuple[Option, ...] = field(repr=False)
+    question: Question = field(repr=False)
+    goal: str  # what is minimized, in words
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
-    meets: str = ""
-    eligible: tuple[Option, ...] = ()
+    meets: str = field(default="", repr=False)
+    eligible: tuple[Option, ...] = field(default=(), repr=False)
     #: Of ``certainty``: how sure the recommended option is.
     probability: float | None = None
     ties: tuple[Tie, ...] = ()
     next_measurement: NextRun | None = None
-    spread_from: str | None = None
+    spread_from: str | None = None  # what the probability is from: repeats | model | decision
     savings: Savings | None = None
 
 
