@@ -147,14 +147,6 @@ def mlperf_power(spacing_s: float = 1.0) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
-def windows() -> bytes:
-    return (
-        b"start,end,phase,epoch,samples\n"
-        b"2026-01-31T12:00:10,2026-01-31T12:00:30,train,0,1000\n"
-        b"2026-01-31T12:00:30,2026-01-31T12:00:50,train,1,1000\n"
-    )
-
-
 def log() -> bytes:
     return b"".join(
         f"[2026-01-31 12:00:{second:02},500] INFO epoch {epoch} done loss=1.5\n".encode()
@@ -338,7 +330,6 @@ SAMPLES = (
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),
     Sample("mlperf", "result_0.txt", mlperf, {"map": "gpus=@8"}),
     Sample("mlperf-power", "node_0.txt", mlperf_power),
-    Sample("windows", "windows.csv", windows),
     Sample("log", "train.log", log, {"pattern": r"epoch (?P<epoch>\d+) done"}),
     Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=4),
 )
