@@ -86,9 +86,6 @@ def _citations(findings: Findings) -> tuple[str, ...]:
 
 
 def _environment(content: Content) -> Parts:
-    facts = content.findings.facts
-    if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
-        yield f"{'; '.join(shown)}."
     yield measured.facts(content.findings)
 
 
