@@ -276,7 +276,7 @@ def add_on(tmp_path, monkeypatch):
 
 _SECTION = (
     "from wattlaw.report.pictures import Figure\nfrom wattlaw.report.sections import Section\n"
-    "SECTION = Section('Made', lambda _: ['It is shown.'] if 'made' in _.layout.wanted else [], "
+    "SECTION = Section('Made', lambda _: ['It is shown.'], "
     "(Figure({name!r}, 'A', lambda _: None),))\n"
 )
 
@@ -293,13 +293,11 @@ def test_an_add_on_whose_library_is_not_installed_has_no_section(add_on):
     assert "made" not in all_sections()
 
 
-def test_a_section_of_an_add_on_is_shown_without_a_result_if_it_is_named(add_on):
+def test_a_section_of_an_add_on_is_shown_before_the_last_of_the_core(add_on):
     add_on(_SECTION.format(name="made_figure"))
-    shown = [layout(None), layout(None, ["made"])]
-    names = [{one.name for one in sections(Content(kit_findings(), (), each))} for each in shown]
-    assert names[1] - names[0] == {"made"}
-    with pytest.raises(BadInput, match="allowed: claims, made"):
-        layout(None, ["none"])
+    names = [one.name for one in sections(Content(kit_findings(), (), layout(None)))]
+    assert "made" in names
+    assert names.index("made") < names.index("methods")
 
 
 def test_a_figure_of_an_add_on_cannot_have_the_name_of_another(add_on):

@@ -122,7 +122,6 @@ class StoreReports(StoreTables):
         path: str | PathLike[str] = "report.html",
         *,
         template: str | None = None,
-        sections: str | Sequence[str] = (),
         interactive: bool = False,
         figures: str | PathLike[str] | None = None,
         energy_scope: str | None = None,
@@ -136,8 +135,6 @@ class StoreReports(StoreTables):
             The page. Its folder is created if necessary.
         template
             A layout of an add-on, such as ``mit-2022``.
-        sections
-            Sections of add-ons to show even without a result, such as ``claims``.
         interactive
             Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures
@@ -158,8 +155,7 @@ class StoreReports(StoreTables):
         from wattlaw.report.pictures import draw_pictures, write_figures
 
         check_names(self.report, asked)
-        wanted = [sections] if isinstance(sections, str) else sections
-        page, chosen = Path(path), layout(template, wanted)
+        page, chosen = Path(path), layout(template)
         scope = checked_scope(energy_scope)
         findings = self._findings(
             asked,

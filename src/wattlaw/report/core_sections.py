@@ -176,19 +176,17 @@ def gallery() -> tuple[Figure, ...]:
     return tuple(figure for section in all_sections().values() for figure in section.figures)
 
 
-def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
-    """The default for None, with the ``wanted`` sections of add-ons."""
+def layout(template: str | None) -> Layout:
+    """The default for None."""
     added = added_sections()
-    if missing := {*wanted} - {*added}:
-        raise BadInput(f"sections: no {quote(min(missing))}; allowed: {', '.join(added) or 'none'}")
     if template is None:
         first = (name for name in SECTIONS if name not in _LAST)
-        return Layout((*first, *added, *_LAST), wanted=frozenset(wanted))
+        return Layout((*first, *added, *_LAST))
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
         allowed = ", ".join(templates) or "those of add-ons"
         raise BadInput(f"template: unknown {template!r}; allowed: {allowed}")
-    return replace(templates[template], wanted=frozenset(wanted))
+    return templates[template]
 
 
 def figures_of(layout: Layout) -> list[Figure]:
