@@ -20,7 +20,6 @@ from wattlaw_papers.claims.verdicts import (
 )
 from wattlaw_papers.published import SOURCES, Published, published
 
-NAME = "claims"
 _COMMAND = "wattlaw claims STORE --json"
 #: The summary names the supported claims if there are at most this number.
 _MAX_NAMED = 4

@@ -1,6 +1,6 @@
 """Figures, the report and the proposal of one or several stores, and its tables as files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path

@@ -9,7 +9,7 @@ names, unfolded.
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -19,7 +19,6 @@ from wattlaw.analysis.findings import Findings
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
 from wattlaw.common.scopes import OUTERMOST
-from wattlaw.common.text import quote
 from wattlaw.report.charts import Spec
 from wattlaw.report.pictures import Draw, Figure
 from wattlaw.report.sections import (

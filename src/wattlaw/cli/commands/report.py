@@ -31,7 +31,8 @@ def report(
     """Write an HTML report that works offline."""
     opened = results.open(*stores, strict=strict)
     written = opened.report(
-        output, figures=figures, template=template, interactive=interactive, energy_scope=energy_scope, **asked,
+        output, figures=figures, template=template, interactive=interactive,
+        energy_scope=energy_scope, **asked,
     )  # fmt: skip
     opts.note_other_workloads(opened)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")
