@@ -177,27 +177,13 @@ def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
     assert joules(read) == [pytest.approx(20 * 250.5, rel=1e-3)]
 
 
-DMON = (
-    "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk ",
-    "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz ",
-)
-
-
-@pytest.mark.parametrize("sep", [" ", ", "])
-def test_a_log_of_dmon_with_dates_is_read(tmp_path, sep):
-    rows = [sep.join(f"20260911 04:19:{s:02} {i} {200 + 50 * i} 35 - 90 10 1593 1410".split())
-            for s in range(30) for i in range(2)]  # fmt: skip
-    read = read_import(made(tmp_path, "dmon.log", *DMON, *rows[:20], *DMON, *rows[20:], "2026"))
-    assert (gpus(read), joules(read)) == ([2], [pytest.approx(450 * 29)])
-    assert sum(left_out(read).values()) == 1
-    assert read.runs[0].windows[0]["sm_util_mean"] == pytest.approx(0.9)
-
-
 OTHER_OUTPUTS = {
     "dmon": ("# gpu    pwr  gtemp  mtemp     sm    mem", "# Idx      W      C      C      %      %",
              "    0     35     34      -      0      0"),
     "dmon -o T": ("#Time        gpu    pwr  gtemp", "#HH:MM:SS    Idx      W      C",
                   " 10:39:13      0     35     34"),
+    "dmon -o DT": ("#Date       Time        gpu    pwr  gtemp", "#YYYYMMDD   HH:MM:SS    Idx      W      C",
+                   " 20260911   04:19:01      0    200     35"),
     "noheader": ("2026/09/11 04:19:41.982, 0, 300.00 W", "2026/09/11 04:19:42.982, 0, 300.00 W"),
     "noheader, nounits": ("2026/09/11 04:19:41.982, 300.00", "2026/09/11 04:19:42.982, 300.00"),
     "noheader, index first": ("0, 2026/09/11 04:19:41.982, 300.00",) * 2,
