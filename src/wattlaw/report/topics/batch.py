@@ -54,7 +54,7 @@ def means(findings: Findings) -> tables.Table | None:
 
 def build(content: Content) -> Parts:
     findings = content.findings
-    if findings.has_quality:
+    if findings.runs["metric"].notna().any():
         yield from _sentences(findings)
         yield from content.pictures
         yield means(findings)
