@@ -106,8 +106,6 @@ def status_sentences(findings: Findings) -> Iterator[str]:
     total = sum(findings.statuses.values())
     counts = ", ".join(f"{count:,} {status}" for status, count in sorted(findings.statuses.items()))
     yield f"{total:,} runs: {counts}." if total else "There is no run."
-    if total and findings.statuses.get("done") == total:
-        yield "Every run is done."
     interruptions = findings.stored["interruptions"].fillna(0)
     if interrupted := int((interruptions > 0).sum()):
         was = "was" if interrupted == 1 else "were"

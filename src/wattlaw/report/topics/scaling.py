@@ -121,7 +121,6 @@ def speedups(findings: Findings) -> tables.Table | None:
             tables.interval("95 % interval", "speedup"),
             tables.number("parallel efficiency", "efficiency"),
             tables.estimate("energy ratio", "energy_ratio"),
-            tables.number("E·T ratio", "energy_delay_ratio"),
         ],
         rows[rows["gpus"] != rows["reference"]].to_dict("records"),
         note="Ratios of geometric means over repeats. Intervals include other days and nodes; what "
@@ -134,7 +133,7 @@ def build(content: Content) -> Parts:
     findings = content.findings
     noun, quoted = worker_noun(findings), main_fits(findings)
     for fit in quoted:
-        yield _law(fit, noun) + _fastest(findings, fit, noun)
+        yield _law(fit, noun)
     if findings.fits.laws:
         refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
         for reason, count in refusals.most_common():
@@ -184,21 +183,6 @@ def _law(fit: Fit, noun: str) -> str:
         )
     none = "; over this range, no speedup is shown" if low <= 0 <= high else ""
     return f"{doubling} {2**-law.beta:.2f} (β = {beta}, 95 % interval {bounds}; {measured}){none}."
-
-
-def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
-    names = rows_of_group(findings.series, fit.group)["series"].unique()
-    table = findings.speedups[findings.speedups["series"].isin(names)]
-    if table.empty:
-        return ""
-    fastest = table.iloc[int(table["speedup"].argmax())]
-    if fastest["gpus"] == fastest["reference"]:
-        return f" No count is faster than {fmt.plural(int(fastest['reference']), noun)}."
-    return (
-        f" The fastest, on {fmt.plural(int(fastest['gpus']), noun)}, is "
-        f"{tables.with_interval(fastest, 'speedup')} times as fast as on {fastest['reference']}: "
-        f"a parallel efficiency of {fmt.number(fastest['efficiency'], 2)}."
-    )
 
 
 def main_fits(findings: Findings) -> list[Fit]:
