@@ -10,7 +10,7 @@ import pandas as pd
 from wattlaw.analysis.advise.advice_cautions import BATCH_UNKNOWN, WORK_UNKNOWN, of_choice, of_data
 from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import as_decided, certainty, draw, savings
-from wattlaw.analysis.advise.choice import Choice, Savings, choose, fastest, pareto
+from wattlaw.analysis.advise.choice import BY_SPEED, Choice, Savings, choose, pareto
 from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.advise.possible_options import (
     LOWER_BATCH,
@@ -156,7 +156,7 @@ def advise(
         options = options.predict(outside=True)
         choice, larger = choose(options, question, job.worker)
 
-    base = options.named or fastest(choice.compared)  # what savings refer to
+    base = options.named or min(choice.compared, key=BY_SPEED)  # what savings refer to
     choice = certainty(choice, base, options.ran, job.rows)
     if decision is not None:
         choice = as_decided(decision, choice, base, options.ran, job.rows)
@@ -184,9 +184,8 @@ def advise(
     if choice.recommended is not None and stored is not None:
         command = run_command(choice.recommended, stored[stored["run_id"].isin(rows["run_id"])])
     known = vars(choice) | {"warnings": tuple(dict.fromkeys(cautions))}
-    known |= _left_out(
-        table, stored, job, options, choice, None if baseline else fastest(choice.compared)
-    )
+    first = None if baseline else min(choice.compared, key=BY_SPEED)
+    known |= _left_out(table, stored, job, options, choice, first)
     return Advice(
         **known,
         workload=workload,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
@@ -12,6 +13,8 @@ from wattlaw.study.question import Question
 
 #: An option ties if it is better than the recommended one with more than this probability.
 TIE = 0.10
+#: The order of options from the fastest: those of runs before predicted ones.
+BY_SPEED = attrgetter("is_predicted", "job_time_s.mean")
 #: The first group of options of which only the mean meets the bounds.
 _ONLY_THE_MEAN = 3
 
@@ -158,7 +161,7 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     text = texts.get(goal, goal)
     asked = replace(question, minimize=goal, max_slowdown=None, samples=None)
     if question.max_slowdown is not None:
-        slowest_s = (1 + question.max_slowdown) * fastest(options).job_time_s.mean
+        slowest_s = (1 + question.max_slowdown) * min(options, key=BY_SPEED).job_time_s.mean
         asked = replace(asked, slowest_s=slowest_s)
     if question.energy_budget_j is not None and not by_energy:
         reason = "No energy is known, so the energy budget cannot be checked."
@@ -209,12 +212,6 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     )
     only = f"only its mean {phrase}"
     return Choice(best, reason, compared, asked, text, None, (warning,), only, eligible)
-
-
-def fastest(options: Sequence[Option]) -> Option:
-    """Return the fastest option of runs; a predicted one only where there is no other."""
-    of_runs = [option for option in options if not option.is_predicted]
-    return min(of_runs or options, key=lambda option: option.job_time_s.mean)
 
 
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:
