@@ -84,7 +84,7 @@ class StoreReports(StoreTables):
         reference
             The GPU count that speedups are relative to; by default each series' smallest.
         energy_scope
-            As in ``advise``. By default, a figure of one study counts what that study counted.
+            As in ``advise``.
 
         Raises
         ------
@@ -101,15 +101,14 @@ class StoreReports(StoreTables):
         """
         import altair as alt
 
-        from wattlaw.report.core_sections import figure_scope, gallery
+        from wattlaw.report.core_sections import gallery
 
         figures = {each.name: each for each in gallery()}
         if figure not in figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(figures)}")
-        scope = checked_scope(energy_scope) or figure_scope(figure)
         findings = self._findings(
             reference=None if reference is None else counts("reference", reference)[0],
-            energy_scope=scope,
+            energy_scope=checked_scope(energy_scope) or OUTERMOST,
         )
         picture = figures[figure].picture(findings)
         if picture is None:

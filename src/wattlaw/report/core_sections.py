@@ -18,7 +18,6 @@ from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
-from wattlaw.common.scopes import OUTERMOST
 from wattlaw.report.charts import Spec
 from wattlaw.report.pictures import Draw, Figure
 from wattlaw.report.sections import (
@@ -191,13 +190,6 @@ def layout(template: str | None) -> Layout:
 def figures_of(layout: Layout) -> list[Figure]:
     names = layout.figures
     return [one for one in gallery() if (not one.is_extra if names is None else one.name in names)]
-
-
-def figure_scope(figure: str) -> str:
-    """Return what energies count in a figure: as in the layout that has it, if it is the only."""
-    layouts = [each for added in added_sections().values() for each in added.layouts.values()]
-    scopes = [each.energy_scope for each in layouts if figure in (each.figures or ())]
-    return scopes[0] if len(scopes) == 1 else OUTERMOST
 
 
 def sections(content: Content) -> tuple[PageSection, ...]:
