@@ -83,10 +83,6 @@ def _citations(findings: Findings) -> tuple[str, ...]:
     )
 
 
-def _environment(content: Content) -> Parts:
-    yield measured.facts(content.findings)
-
-
 def _section(
     title: str,
     build: Callable[[Content], Parts],
@@ -154,7 +150,7 @@ SECTIONS: dict[str, Section] = {
     ),
     "data": Section("Runs and data quality", _data),
     "methods": Section("Methods", _methods),
-    "environment": Section("Environment", _environment),
+    "environment": Section("Environment", lambda content: [measured.facts(content.findings)]),
 }  # fmt: skip
 #: Sections at the end of the default page, after those of add-ons.
 _LAST = ("data", "methods", "environment")

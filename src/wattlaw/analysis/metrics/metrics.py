@@ -8,6 +8,7 @@ energies are per epoch, sample and step as far as they are known, and each says 
 """
 
 import json
+import re
 from typing import Any
 
 import numpy as np
@@ -121,7 +122,10 @@ def run_metrics(
         {"basis": by_run["phase"].first().map(TRAINING), "epochs_seen": by_run["epoch"].nunique()}
     )
     # The epochs that a command was started with: {epochs} is in its arguments.
-    takes = {text: _takes_epochs(text) for text in done["options"].unique()}
+    takes = {
+        text: any("{epochs}" in re.sub(r"{{|}}", "", word) for word in command_of(text))
+        for text in done["options"].unique()
+    }
     asked = done["epochs"].where(done["options"].map(takes).astype(bool)).astype(float)
     asked = asked.set_axis(done["run_id"]).rename("epochs_asked")
     beside = overheads(done, training, evaluations, timed)
@@ -221,11 +225,6 @@ def _lengths(runs: pd.DataFrame) -> pd.Series:
         values = runs[name].map(texts)
         lengths = values.where(values.notna(), lengths)
     return lengths
-
-
-def _takes_epochs(options: object) -> bool:
-    words = command_of(options)
-    return any("{epochs}" in word.replace("{{", "").replace("}}", "") for word in words)
 
 
 def _in_units(table: pd.DataFrame) -> pd.DataFrame:

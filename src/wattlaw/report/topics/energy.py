@@ -99,22 +99,17 @@ def totals(findings: Findings) -> tables.Table | None:
     )
 
 
-def counted(findings: Findings) -> tuple[str, ...]:
-    if findings.footprint is None:
-        return ()
-    kinds = findings.totals["energy_is"].dropna().unique()
-    return tuple(findings.footprint.counted(str(kind)) for kind in kinds)
-
-
 def build(content: Content) -> Parts:
     findings = content.findings
     yield from _sentences(findings)
     if findings.energy is not None:
         yield from content.pictures
         yield factors(findings)
-    if findings.footprint is not None:
+    if (footprint := findings.footprint) is not None:
         yield totals(findings)
-        yield BulletList("What carbon and cost include", counted(findings))
+        kinds = findings.totals["energy_is"].dropna().unique()
+        counted = tuple(footprint.counted(str(kind)) for kind in kinds)
+        yield BulletList("What carbon and cost include", counted)
 
 
 def _sentences(findings: Findings) -> Iterator[str]:
