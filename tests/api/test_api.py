@@ -336,7 +336,7 @@ def test_an_error_is_a_line_of_our_own(results, wrong, message):
     [
         (lambda r: r.advise(max_gpu=4), "max_gpus"),
         (lambda r: r.advise(any_batches=True), "any_batch"),
-        (lambda r: r.report("t.html", section="laws"), "sections"),
+        (lambda r: r.report("t.html", figure="laws"), "figures"),
     ],
 )
 def test_an_unknown_argument_names_the_nearest_and_all_others(results, call, nearest):
