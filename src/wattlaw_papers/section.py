@@ -20,7 +20,6 @@ from wattlaw_papers.claims.verdicts import (
 )
 from wattlaw_papers.published import SOURCES, Published, published
 
-NAME = "claims"
 _COMMAND = "wattlaw claims STORE --json"
 #: The summary names the supported claims if there are at most this number.
 _MAX_NAMED = 4
@@ -51,7 +50,7 @@ LAYOUTS = {
 
 
 def _build(content: Content) -> Parts:
-    """Yield the claims, in a layout those of its study; nothing if none is decided or wanted."""
+    """Yield the claims, in a layout those of its study; nothing if none is decided."""
     findings, study = content.findings, content.layout.name
     claims = check_claims(
         findings.stored, findings.epochs, statistics=findings.statistics,
@@ -59,7 +58,7 @@ def _build(content: Content) -> Parts:
     )  # fmt: skip
     claims = tuple(claim for claim in claims if study in (None, claim.study))
     is_decided = {claim.verdict for claim in claims} & {SUPPORTED, CONTRADICTED}
-    if is_decided or study is not None or NAME in content.layout.wanted:
+    if is_decided or study is not None:
         yield from claim_sentences(findings, claims)
         yield from (verdicts(claims, each) for each in SOURCES)
         yield by_workload(claims)

@@ -186,7 +186,6 @@ def test_suspect_energies_say_why_in_the_first_sentence():
     result = advice_of(caps(spread(100.0), spread(70.0), launcher="imported"))
     assert {"energy-suspect", "energy-reason"} <= {warning.code for warning in result.warnings}
     assert "from elsewhere" in summary(result)[0]
-    assert result.rests_on.energy_verdicts == {"suspect": 6}
 
 
 def test_batches_of_unknown_quality_need_to_be_asked_for():
@@ -383,12 +382,15 @@ def test_the_command_prints_json_that_is_the_advice(store, capsys):
     assert all(row["code"] for row in plain["warnings"])
 
 
-def test_several_workloads_have_a_line_each(tmp_path, capsys, monkeypatch):
+def test_several_workloads_have_a_row_each(tmp_path, capsys, monkeypatch):
     made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
     two = write_store(tmp_path / "store", made.runs, made.epochs).path
     monkeypatch.setenv("COLUMNS", "500")
     assert advise_command([two], any_batch=True) == 0
-    lines = capsys.readouterr().out.splitlines()
+    names = ("dimenet", "schnet")
+    lines = [
+        line for line in capsys.readouterr().out.splitlines() if line.strip().startswith(names)
+    ]
     assert [re.findall("dimenet|schnet", line) for line in lines] == [["dimenet"], ["schnet"]]
     assert advise_command([two], any_batch=True, as_json=True) == 0
     assert [row["workload"] for row in json.loads(capsys.readouterr().out)] == ["dimenet", "schnet"]

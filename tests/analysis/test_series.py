@@ -107,5 +107,3 @@ def test_a_data_set_that_grows_is_compared_by_the_work_of_a_gpu_and_the_energy_o
     table = speedups(scaling_series(run_metrics(*frames(runs, windows)))).set_index("gpus")
     assert table["efficiency"].to_list() == pytest.approx([1.0, 1.0, 0.8])
     assert table["energy_ratio"].to_list() == pytest.approx([1, 2**0.5, 2])
-    # Energy and time of a sample: 4 GPUs take 1.25 times as long for 4 times as many.
-    assert table["energy_delay_ratio"].to_list() == pytest.approx([1, 2**-0.5, 2 * 1.25 / 4])

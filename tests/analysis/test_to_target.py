@@ -1,4 +1,4 @@
-"""Epochs, time and energy to a target, against hand-worked cases and simulated repeats."""
+"""Epochs to a target, against hand-worked cases."""
 
 import math
 
@@ -8,8 +8,9 @@ import pytest
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.laws.to_target import analyse_targets, epochs_to_target, time_to_target
+from wattlaw.analysis.laws.to_target import epochs_by_batch, epochs_to_target
 from wattlaw.analysis.metrics.metrics import run_metrics
+from wattlaw.common.errors import Refused
 
 
 def trained(
@@ -44,49 +45,37 @@ def rise(reach: int, length: int = 10) -> list[float]:
     return [0.8 if epoch + 1 >= reach else 0.1 for epoch in range(length)]
 
 
-def test_time_to_target_is_epochs_times_seconds():
+def test_epochs_are_the_geometric_mean_of_repeats_with_an_interval():
     table, epochs = store(
         trained("a" * 16, rise(4), 10.0, gpus=1),
         trained("b" * 16, rise(5), 12.0, gpus=1, repeat=1),
         trained("c" * 16, rise(4), 6.0, gpus=2),
         trained("d" * 16, rise(5), 6.5, gpus=2, repeat=1),
     )
-    found = time_to_target(table, epochs, 0.7).set_index("gpus")
-    count = math.sqrt(4 * 5)
-    assert found["epochs"].to_numpy() == pytest.approx([count, count])
-    assert found.loc[1, "time_to_target_s"] == pytest.approx(count * math.sqrt(120))
-    assert found.loc[2, "time_to_target_s"] == pytest.approx(count * math.sqrt(39))
-    assert found.loc[2, "energy_to_target_j"] == pytest.approx(count * 100 * math.sqrt(39))
-    assert found.loc[2, "energy_is"] == "gpu, counter"
-    # By hand: variances of the two means of logs add, degrees of freedom by Welch (1 each).
-    v1 = np.log([4, 5]).var(ddof=1) / 2
-    v2 = np.log([10, 12]).var(ddof=1) / 2
-    freedom = (v1 + v2) ** 2 / (v1**2 + v2**2)
-    half = stats.t.ppf(0.975, freedom) * math.sqrt(v1 + v2)
-    expected = found.loc[1, "time_to_target_s"] * math.exp(half)
-    assert found.loc[1, "time_to_target_s_high"] == pytest.approx(expected)
-    assert (found["runs"] == 2).all()  # a repeat on other GPUs is the same learning
+    (found,) = epochs_by_batch(table, epochs, 0.7).to_dict("records")
+    assert found["epochs"] == pytest.approx(math.sqrt(4 * 5))
+    half = stats.t.ppf(0.975, 1) * np.log([4, 5]).std(ddof=1) / math.sqrt(2)
+    assert found["epochs_high"] == pytest.approx(math.sqrt(4 * 5) * math.exp(half))
+    assert found["runs"] == 2  # a repeat on other GPUs is the same learning
 
 
-def test_a_batch_of_which_one_repeat_never_gets_there_has_no_time_but_a_reason():
+def test_a_batch_of_which_one_repeat_never_gets_there_has_no_epochs_but_a_reason():
     table, epochs = store(
         trained("a" * 16, rise(4)),
         trained("b" * 16, rise(99), repeat=1),
         trained("c" * 16, rise(2), global_batch=32, local_batch=32),
     )
-    found = time_to_target(table, epochs, 0.7).set_index("global_batch")
-    assert math.isnan(found.loc[64, "time_to_target_s"])
+    found = epochs_by_batch(table, epochs, 0.7).set_index("global_batch")
+    assert math.isnan(found.loc[64, "epochs"])
     assert found.loc[64, "why"] == "1 of 2 repeats reached the target"
     assert pd.isna(found.loc[32, "why"]) and found.loc[32, "epochs"] == 2
 
 
-def test_a_setting_that_was_only_timed_takes_its_epochs_from_the_long_training():
+def test_the_longest_training_of_a_batch_counts():
     table, epochs = store(
         trained("a" * 16, rise(6, 20), 10.0, gpus=1), trained("b" * 16, rise(99, 3), 3.0, gpus=4)
     )
-    found = time_to_target(table, epochs, 0.7).set_index("gpus")
-    assert found.loc[4, "time_to_target_s"] == pytest.approx(6 * 3.0)
-    assert found.loc[4, "epochs_trained"] == 20
+    assert epochs_by_batch(table, epochs, 0.7)["epochs"].to_list() == pytest.approx([6])
 
 
 def of_batches(reach: dict[int, list[int]], counts: tuple[int, ...] = (1,), **row: object):
@@ -109,11 +98,11 @@ def test_the_same_seed_on_several_gpu_counts_counts_once_and_the_longest_runs_co
         trained(f"{'short':12}{i:04}", rise(2, 3), global_batch=64, repeat=i + 3, gpus=16)
         for i in range(4)
     ]
-    once = time_to_target(*store(*of_batches(REACH)), 0.7).set_index("global_batch")
-    often = time_to_target(*store(*of_batches(REACH, (1, 2, 4)), *short), 0.7)
-    for batch, rows in often[often["gpus"] < 16].groupby("global_batch"):
-        assert set(rows["runs"]) == {3}
-        assert rows["epochs_high"].tolist() == pytest.approx([once["epochs_high"][batch]] * 3)
+    once = epochs_by_batch(*store(*of_batches(REACH)), 0.7).set_index("global_batch")
+    often = epochs_by_batch(*store(*of_batches(REACH, (1, 2, 4)), *short), 0.7)
+    for row in often.to_dict("records"):
+        assert row["runs"] == 3
+        assert row["epochs_high"] == pytest.approx(once["epochs_high"][row["global_batch"]])
 
 
 def test_runs_with_unknown_batches_are_not_repeats():
@@ -123,28 +112,18 @@ def test_runs_with_unknown_batches_are_not_repeats():
         trained("b" * 16, rise(2), gpus=2, **unknown),
         trained("c" * 16, rise(9), gpus=4, repeat=1, **unknown),
     )
-    found = time_to_target(table, epochs, 0.7)
-    known = found["global_batch"].notna()
-    assert found.loc[known, "epochs"].to_list() == pytest.approx([4])
-    left_out = found[~known]
-    assert len(left_out) == 2 and left_out["why"].str.contains("batch is not known").all()
-    columns = ["runs", "epochs", "time_to_target_s", "energy_to_target_j"]
-    assert left_out[columns].isna().all(axis=None)
-    none = time_to_target(table[table["global_batch"].isna()], epochs, 0.7)
-    assert none["why"].notna().all() and none["statistical_efficiency"].isna().all()
+    found = epochs_by_batch(table, epochs, 0.7)
+    assert found["global_batch"].to_list() == [64]
+    assert found["epochs"].to_list() == pytest.approx([4])
+    assert epochs_by_batch(table[table["global_batch"].isna()], epochs, 0.7).empty
 
 
-def test_a_target_applies_to_workloads_with_its_metric():
+def test_a_target_applies_to_workloads_with_a_metric_of_known_direction():
     table, epochs = store(
         *of_batches(REACH),
-        *of_batches({64: [99], 128: [99]}, workload="never"),
         *of_batches({64: [3], 128: [3]}, workload="unnamed", metric_name=None),
         *of_batches({64: [3], 128: [3]}, workload="odd", metric_name="goodness"),
     )
-    found = analyse_targets(table, epochs, 0.7)
-    assert set(found.settings["workload"]) == {"digits-cnn"}
-    why = {group["workload"]: words for group, words in found.refusals}
-    assert why["never"] == "none of 2 runs reached accuracy 0.7"
-    assert "no name" in why["unnamed"] and "goodness may be better high or low" in why["odd"]
-    hard = analyse_targets(table, epochs, 0.99)
-    assert hard.settings.empty and len(hard.refusals) == 4
+    assert set(epochs_by_batch(table, epochs, 0.7)["workload"]) == {"digits-cnn"}
+    with pytest.raises(Refused, match="known to be better"):
+        epochs_by_batch(table[table["workload"] == "odd"], epochs, 0.7)

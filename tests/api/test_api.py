@@ -134,7 +134,7 @@ def test_the_tables_of_a_store_are_frames(results):
     assert set(results.table("telemetry", [first, second])["run_id"]) == {first, second}
     assert set(results.table("epochs", first)["run_id"]) == {first}
     assert len(results.telemetry) > 18
-    assert results.is_simulated
+    assert results.origins_label == "simulated"
     assert results.to_dict()["runs"][0]["runs"] == 18
 
 
@@ -162,7 +162,7 @@ def test_several_stores_are_one_set_of_results(folder, measured):
     both = wattlaw.open(folder / "results", *measured.paths)
     assert both.workloads == ("dimenet", "resnet50")
     assert len(both.runs) == 18 + len(measured.runs)
-    assert not both.is_simulated
+    assert not both.origins_label
     assert len(both.telemetry) == len(wattlaw.open(folder / "results").telemetry)
     assert wattlaw.open([folder / "results", *measured.paths]) == both
 
@@ -177,6 +177,16 @@ def test_a_table_is_fitted_from_a_frame_or_a_file(tmp_path):
         assert json.dumps(fits.to_dict())
     with pytest.raises(BadInput, match="no column 'cores'"):
         wattlaw.fit(table, x="cores", y="t")
+
+
+def test_the_command_answers_for_each_of_several_workloads(measured, capsys):
+    assert main(["advise", str(measured.paths[0])]) == 0
+    shown = capsys.readouterr().out
+    for name in ("dimenet", "resnet50"):
+        assert measured.advise(name).recommended.label.split(", ")[0] in shown
+        assert name in shown
+    assert main(["advise", str(measured.paths[0]), "--max-gpus", "1"]) == 1
+    assert capsys.readouterr().out.count("No setting") == 2
 
 
 def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured):
@@ -298,7 +308,6 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
         (lambda r: r.predict(power_limit_w="x"), 'power_limit_w: given "x"'),
         (lambda r: r.predict(seed=-1), "seed: given -1"),
         (lambda r: r.compare(3), "other: given 3; allowed: a path"),
-        (lambda r: r.plot("speedup", target="x"), "target: given"),
         (lambda r: r.plot("speedup", reference=0), "reference: given 0"),
         (lambda r: r.advise(target="x"), "target: given"),
         (lambda r: r.table("run"), 'table: given "run"; allowed: runs, '),
@@ -327,7 +336,7 @@ def test_an_error_is_a_line_of_our_own(results, wrong, message):
     [
         (lambda r: r.advise(max_gpu=4), "max_gpus"),
         (lambda r: r.advise(any_batches=True), "any_batch"),
-        (lambda r: r.report("t.html", section="laws"), "sections"),
+        (lambda r: r.report("t.html", figure="laws"), "figures"),
     ],
 )
 def test_an_unknown_argument_names_the_nearest_and_all_others(results, call, nearest):

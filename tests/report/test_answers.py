@@ -94,7 +94,6 @@ def test_an_improbable_setting_is_a_candidate_and_no_instruction():
     assert text.answer(advice).figures[-1].value == text.percent(advice.probability)
     candidates = next(line for line in text.what_changes(advice) if line.startswith("Ties with"))
     assert text.percent(max(tie.probability for tie in advice.ties)) in candidates
-    assert text.brief(advice).startswith("No setting is clearly best")
     sure = advice_of(*(runs_of({"power_limit_w": limit}, near(100 * (1 + at)))
                        for at, limit in enumerate(limits)))  # fmt: skip
     assert sure.clearly_best and text.summary(sure)[0].startswith("Run ")
@@ -125,7 +124,6 @@ def test_epochs_that_differ_are_named():
     advice = advice_of(long, short, deadline_s=600)
     assert advice.recommended is None
     assert "totals are for 40 epochs" in shown(advice)
-    assert "of 40 epochs" in text.brief(advice_of(long, short))
     unbound = advice_of(long, short)
     assert unbound.recommended.to_dict()["epochs_trained"] == 4
     assert "This setting ran 4." in shown(unbound)
@@ -147,7 +145,6 @@ def test_runs_that_are_left_out_are_counted_with_their_reasons():
     line = next(line for line in text.summary(advice) if line.startswith("Left out: "))
     assert line.startswith("Left out: 8 runs (")
     assert advice.failed_because == "out of memory"
-    assert "8 runs left out" in text.brief(advice)
     assert sum(advice.rests_on.runs.values()) == 6 + 2  # runs of a batch left out show the spread
 
 
@@ -189,13 +186,17 @@ def test_the_fastest_setting_is_said_of_all_runs_of_the_job():
     advice = advice_of(*rows)
     assert advice.recommended.gpus == advice.baseline.gpus == 2
     [faster] = advice.to_dict()["faster_left_out"]
-    assert (faster["gpus"], faster["time_s"], faster["reason"]) == (4, 30.0, "no comparable energy")
+    assert (faster["gpus"], faster["time_s"], faster["left_out"]) == (
+        4,
+        30.0,
+        "no comparable energy",
+    )
     assert "4 GPUs" in shown(advice)
     assert "the fastest imported setting," not in shown(advice)
     bounded = advice_of(*rows, max_slowdown=0.1)
     assert bounded.recommended is None  # 60 s is not within 10 % of 30 s
     few = advice_of(*(runs_of({"gpus": n}, near(100 / n)) for n in (1, 2)), max_gpus=1)
-    assert [item.reason for item in few.faster_left_out] == ["more GPUs than allowed"]
+    assert [item.left_out for item in few.faster_left_out] == ["more GPUs than allowed"]
     assert not advice_of(*rows[:2]).faster_left_out
 
 

@@ -62,8 +62,7 @@ def findings(kind: str) -> Findings:
         tables = made_studies.mit(models=models, counts=(2, 16, 128), repeats=2)
     else:
         tables = made_studies.kit(counts=(1, 2, 4, 8), repeats=2)
-    target = 0.76 if kind == "kit" else None
-    return analyse(tables.runs, tables.epochs, joint=tables.joint, target=target)
+    return analyse(tables.runs, tables.epochs, joint=tables.joint)
 
 
 def decision(name: str, runs: int, minimize: str = "energy") -> Decision:

@@ -17,7 +17,6 @@ from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
 from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
 from wattlaw.analysis.laws.speedup import speedups
-from wattlaw.analysis.laws.to_target import Targets, analyse_targets
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics, with_sampled_utilisation
@@ -42,15 +41,12 @@ from wattlaw.study.sources import origin_of, origins_label, source_of, sources_l
 #: A number of a note, such as of steps with a pause.
 _NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
-_NOT_TIMED = "no training window of known duration after warm-up that was not interrupted"
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
 class Findings:
     stored: pd.DataFrame  # all runs, as in the stores
     statuses: dict[str, int]
-    not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
-    not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done runs that are in no result
     facts: dict[str, str]  # workloads, hardware, software and dates of the runs, as text by name
     notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
     runs: pd.DataFrame  # metrics.metrics.run_metrics
@@ -66,7 +62,6 @@ class Findings:
     limit_effects: pd.DataFrame  # laws.limit_effects, and ``limit_kind``
     energy_laws: pd.DataFrame  # laws.energy_laws.energy_laws, of limit_effects.without_limits
     quality: tuple[BatchQuality, ...]  # laws.batch_effects.quality_by_batch
-    targets: Targets | None  # None without a target quality
     totals: pd.DataFrame  # time and energy of all runs: _totals
     footprint: Footprint | None
     cautions: tuple[Caution, ...]  # about runs that do not compare
@@ -75,10 +70,6 @@ class Findings:
     questions: Mapping[str, tuple[Question, Decision | None]] = field(default_factory=dict)
     store: str = "STORE"  # the name of the runs' folder in commands
     asked_workloads: tuple[str, ...] | None = None  # that have advice; None: all
-
-    @property
-    def has_quality(self) -> bool:
-        return bool(self.runs["metric"].notna().any())
 
     @property
     def origins_label(self) -> str:
@@ -185,7 +176,6 @@ def analyse(
     joint: pd.DataFrame | None = None,
     footprint: Footprint | None = None,
     reference: int | None = None,
-    target: float | None = None,
     decisions: Sequence[Decision] = (),
     questions: Mapping[str, tuple[Question, Decision | None]] | None = None,
     energy_scope: str = OUTERMOST,
@@ -195,23 +185,17 @@ def analyse(
     """Return all findings of the tables.
 
     ``runs`` and ``epochs`` are of ``store.schema``; ``statistics`` and ``joint`` of
-    ``store.statistics``, where there is telemetry of GPUs. ``reference`` and ``target`` are those
-    of ``speedup.speedups`` and ``to_target.analyse_targets``.
-    ``decisions`` has the last one of each store that has one, ``questions`` what each workload's
-    advice answers, with its decision; ``energy_scope`` is that of ``metrics.run_metrics``.
-    ``asked_workloads`` is that of ``Findings``.
+    ``store.statistics``, where there is telemetry of GPUs. ``reference`` is that of
+    ``speedup.speedups``. ``decisions`` has the last one of each store that has one, ``questions``
+    what each workload's advice answers, with its decision; ``energy_scope`` is that of
+    ``metrics.run_metrics``. ``asked_workloads`` is that of ``Findings``.
     """
     table = run_metrics(runs, epochs, energy_scope)
     table = with_slow_nodes(with_sampled_utilisation(table, statistics))
     series = scaling_series(table)
-    columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
-    not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
-    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     return Findings(
         stored=runs,
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
-        not_done=not_done[columns].reset_index(drop=True),
-        not_timed=untimed[["run_id", "workload", "gpus"]].assign(reason=_NOT_TIMED),
         facts=facts(runs),
         notes=notes(runs),
         runs=table,
@@ -230,7 +214,6 @@ def analyse(
         ),
         energy_laws=energy_laws(without_limits(table, ["workload", "hardware"])),
         quality=quality_by_batch(table),
-        targets=None if target is None else analyse_targets(table, epochs, target),
         totals=_totals(table, footprint),
         footprint=footprint,
         cautions=tuple(_cautions(table)),

@@ -1,6 +1,6 @@
 """Figures, the report and the proposal of one or several stores, and its tables as files."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -15,7 +15,6 @@ from wattlaw.api.questions import question_or_decided, read_question
 from wattlaw.api.store_tables import FRAMES, StoreTables, checked_scope
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
-from wattlaw.common.quantities import finite
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote, short_repr
 from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
@@ -74,7 +73,6 @@ class StoreReports(StoreTables):
         figure: str,
         *,
         reference: int | None = None,
-        target: float | None = None,
         energy_scope: str | None = None,
     ) -> "alt.ConcatChart":
         """Return a figure of the report as an Altair chart.
@@ -85,10 +83,8 @@ class StoreReports(StoreTables):
             A name of ``figures``, such as ``energy_speed``.
         reference
             The GPU count that speedups are relative to; by default each series' smallest.
-        target
-            A target quality.
         energy_scope
-            As in ``advise``. By default, a figure of one study counts what that study counted.
+            As in ``advise``.
 
         Raises
         ------
@@ -105,16 +101,14 @@ class StoreReports(StoreTables):
         """
         import altair as alt
 
-        from wattlaw.report.core_sections import figure_scope, gallery
+        from wattlaw.report.core_sections import gallery
 
         figures = {each.name: each for each in gallery()}
         if figure not in figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(figures)}")
-        scope = checked_scope(energy_scope) or figure_scope(figure)
         findings = self._findings(
             reference=None if reference is None else counts("reference", reference)[0],
-            target=finite("target", target),
-            energy_scope=scope,
+            energy_scope=checked_scope(energy_scope) or OUTERMOST,
         )
         picture = figures[figure].picture(findings)
         if picture is None:
@@ -127,10 +121,8 @@ class StoreReports(StoreTables):
         path: str | PathLike[str] = "report.html",
         *,
         template: str | None = None,
-        sections: str | Sequence[str] = (),
         interactive: bool = False,
         figures: str | PathLike[str] | None = None,
-        target: float | None = None,
         energy_scope: str | None = None,
         **asked: Any,
     ) -> Report:
@@ -142,14 +134,10 @@ class StoreReports(StoreTables):
             The page. Its folder is created if necessary.
         template
             A layout of an add-on, such as ``mit-2022``.
-        sections
-            Sections of add-ons to show even without a result, such as ``claims``.
         interactive
             Draw the figures with Vega: they show values and zoom, and tables can be sorted.
         figures
             A folder for the figures as PNG and SVG files.
-        target
-            A target quality: the report also shows the time and energy to reach it.
         energy_scope
             As in ``advise``. By default, what add-ons show of a study counts what that
             study counted.
@@ -166,13 +154,11 @@ class StoreReports(StoreTables):
         from wattlaw.report.pictures import draw_pictures, write_figures
 
         check_names(self.report, asked)
-        wanted = [sections] if isinstance(sections, str) else sections
-        page, chosen = Path(path), layout(template, wanted)
+        page, chosen = Path(path), layout(template)
         scope = checked_scope(energy_scope)
         findings = self._findings(
             asked,
             reference=chosen.reference,
-            target=finite("target", target),
             energy_scope=scope or chosen.energy_scope,
         )
         pictures = [*draw_pictures(findings, figures_of(chosen))]
@@ -189,10 +175,7 @@ class StoreReports(StoreTables):
         workload: str | None = None,
         runs: int = 1,
         epochs: int | None = None,
-        steps: float | None = None,
         total_samples: float | None = None,
-        tokens: float | None = None,
-        sequence_length: int | None = None,
         rule: float | None = None,
         energy_scope: str | None = None,
         **asked: Any,
@@ -211,11 +194,8 @@ class StoreReports(StoreTables):
             The workload. By default that of the stores' study, else the only one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
-        steps, total_samples, tokens
-            The length of a training instead of epochs. Steps are of the planned global batch; what
-            is planned is then recommended for the epochs of most runs.
-        sequence_length
-            The tokens of a sample, for ``tokens``.
+        total_samples
+            The length of a training instead of epochs.
         rule
             The least speedup per doubling of GPUs that a centre asks for, such as 1.5.
         energy_scope, **asked
@@ -241,8 +221,8 @@ class StoreReports(StoreTables):
         check_names(self.proposal, asked)
         name = self._workload(workload)
         scope = checked_scope(energy_scope) or OUTERMOST
-        plan = Campaign(nodes, runs, epochs, steps, total_samples, tokens, sequence_length, rule)
-        asked_for = asked | {"epochs": epochs, "total_samples": plan.samples}
+        plan = Campaign(nodes, runs, epochs, total_samples, rule)
+        asked_for = asked | {"epochs": epochs, "total_samples": total_samples}
         one = {name: question_or_decided(asked_for, self._decision_of(name))}
         findings = self._findings(asked, energy_scope=scope, asked_workloads=(*one,), questions=one)
         files = write_proposal(propose(findings, name, plan), Path(path))

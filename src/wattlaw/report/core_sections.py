@@ -9,7 +9,7 @@ names, unfolded.
 
 import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import resources
@@ -18,8 +18,6 @@ from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
-from wattlaw.common.scopes import OUTERMOST
-from wattlaw.common.text import quote
 from wattlaw.report.charts import Spec
 from wattlaw.report.pictures import Draw, Figure
 from wattlaw.report.sections import (
@@ -83,13 +81,6 @@ def _citations(findings: Findings) -> tuple[str, ...]:
         f"The tool: wattlaw {__version__}.",
         *(source for section in all_sections().values() for source in section.citations),
     )
-
-
-def _environment(content: Content) -> Parts:
-    facts = content.findings.facts
-    if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
-        yield f"{'; '.join(shown)}."
-    yield measured.facts(content.findings)
 
 
 def _section(
@@ -159,7 +150,7 @@ SECTIONS: dict[str, Section] = {
     ),
     "data": Section("Runs and data quality", _data),
     "methods": Section("Methods", _methods),
-    "environment": Section("Environment", _environment),
+    "environment": Section("Environment", lambda content: [measured.facts(content.findings)]),
 }  # fmt: skip
 #: Sections at the end of the default page, after those of add-ons.
 _LAST = ("data", "methods", "environment")
@@ -179,31 +170,22 @@ def gallery() -> tuple[Figure, ...]:
     return tuple(figure for section in all_sections().values() for figure in section.figures)
 
 
-def layout(template: str | None, wanted: Iterable[str] = ()) -> Layout:
-    """The default for None, with the ``wanted`` sections of add-ons."""
+def layout(template: str | None) -> Layout:
+    """The default for None."""
     added = added_sections()
-    if missing := {*wanted} - {*added}:
-        raise BadInput(f"sections: no {quote(min(missing))}; allowed: {', '.join(added) or 'none'}")
     if template is None:
         first = (name for name in SECTIONS if name not in _LAST)
-        return Layout((*first, *added, *_LAST), wanted=frozenset(wanted))
+        return Layout((*first, *added, *_LAST))
     templates = {name: chosen for each in added.values() for name, chosen in each.layouts.items()}
     if template not in templates:
         allowed = ", ".join(templates) or "those of add-ons"
         raise BadInput(f"template: unknown {template!r}; allowed: {allowed}")
-    return replace(templates[template], wanted=frozenset(wanted))
+    return templates[template]
 
 
 def figures_of(layout: Layout) -> list[Figure]:
     names = layout.figures
     return [one for one in gallery() if (not one.is_extra if names is None else one.name in names)]
-
-
-def figure_scope(figure: str) -> str:
-    """Return what energies count in a figure: as in the layout that has it, if it is the only."""
-    layouts = [each for added in added_sections().values() for each in added.layouts.values()]
-    scopes = [each.energy_scope for each in layouts if figure in (each.figures or ())]
-    return scopes[0] if len(scopes) == 1 else OUTERMOST
 
 
 def sections(content: Content) -> tuple[PageSection, ...]:

@@ -71,7 +71,6 @@ class Layout:
     source: str = ""  # which the page names
     reference: int | None = None  # the GPU count that speedups are relative to
     energy_scope: str = OUTERMOST
-    wanted: frozenset[str] = frozenset()  # sections of add-ons to show even without a result
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pandas as pd
@@ -10,15 +10,7 @@ import pandas as pd
 from wattlaw.analysis.advise.advice_cautions import BATCH_UNKNOWN, WORK_UNKNOWN, of_choice, of_data
 from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import as_decided, certainty, draw, savings
-from wattlaw.analysis.advise.choice import (
-    Choice,
-    NextRun,
-    Savings,
-    Tie,
-    choose,
-    fastest,
-    pareto,
-)
+from wattlaw.analysis.advise.choice import BY_SPEED, Choice, Savings, choose, pareto
 from wattlaw.analysis.advise.option import Option
 from wattlaw.analysis.advise.possible_options import (
     LOWER_BATCH,
@@ -31,7 +23,6 @@ from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs, unanswered
 from wattlaw.analysis.metrics.result import Caution, Result
-from wattlaw.study.footprint import Footprint
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import EARLIER, source_of
@@ -53,21 +44,11 @@ class RestsOn(Result):
     settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
     repeats: tuple[int, int]  # the fewest and the most runs of a setting
     energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
-    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
     energy_reason: str | None  # the most frequent reason of a verdict that is not ok
 
 
-@dataclass(frozen=True)
-class FasterSetting(Result):
-    option: Option
-    reason: str
-
-    def to_dict(self) -> dict[str, Any]:
-        return self.option.to_dict() | {"reason": self.reason}
-
-
-@dataclass(frozen=True)
-class Advice(Result):
+@dataclass(frozen=True, kw_only=True)
+class Advice(Choice):
     """The recommended setting, its savings, how sure it is, and what it rests on.
 
     ``recommended`` is None where no option meets the constraints. ``nearest`` is then the option
@@ -79,38 +60,29 @@ class Advice(Result):
     the nearest one.
     """
 
-    properties = ("simulated", "clearly_best")
+    properties = ("tolerance", "simulated", "clearly_best")
 
     workload: str
     unit: str  # what times and energies are of: epoch | sample | step | run
-    goal: str  # what is minimized, in words
-    recommended: Option | None
-    reason: str
-    nearest: Option | None
     command: str | None  # the line that trains at ``recommended``, of a study's command
     baseline: Option | None
-    savings: Savings | None
-    probability: float | None
-    spread_from: str | None  # what the probability is from: repeats | model | decision
-    tolerance: float
-    ties: tuple[Tie, ...]
     rests_on: RestsOn
-    next_measurement: NextRun | None
     pareto: tuple[Option, ...]
     any_batch: Option | None
     any_batch_savings: Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     left_out: Mapping[str, int]  # runs of the workload that are not compared, by the reason
     failed_because: str | None  # the reason of most runs that failed
-    faster_left_out: tuple[FasterSetting, ...]  # than those compared; none for a named baseline
-    warnings: tuple[Caution, ...]
+    faster_left_out: tuple[Option, ...]  # than those compared; none for a named baseline
     worker: str = field(repr=False)  # what a "gpu" is called
     baseline_is: str = field(repr=False)  # named | in use, by the study | fastest
     any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
-    footprint: Footprint | None = field(repr=False)
-    deadline_s: float | None = field(repr=False)
     decision: Decision | None = None  # of the study whose question this answers
     store: str = field(default="STORE", repr=False)  # of the runs, as a word of a command
+
+    @property
+    def tolerance(self) -> float:
+        return self.question.tolerance
 
     @property
     def simulated(self) -> bool:
@@ -183,7 +155,7 @@ def advise(
         options = options.predict(outside=True)
         choice, larger = choose(options, question, job.worker)
 
-    base = options.named or fastest(choice.compared)  # what savings refer to
+    base = options.named or min(choice.compared, key=BY_SPEED)  # what savings refer to
     choice = certainty(choice, base, options.ran, job.rows)
     if decision is not None:
         choice = as_decided(decision, choice, base, options.ran, job.rows)
@@ -194,13 +166,11 @@ def advise(
 
     rows, repeats = job.rows, [item.repeats for item in options.ran]
     reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
-    verdicts = rows["energy_verdict"].value_counts()
     rests_on = RestsOn(
         runs=dict(Counter(rows["launcher"].map(source_of))),
         settings=dict(Counter(item.source for item in choice.compared)),
         repeats=(min(repeats), max(repeats)),
         energy_is=job.energy_is,
-        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
         energy_reason=None if reasons.empty else str(reasons.mode()[0]),
     )
     cautions = (
@@ -210,34 +180,22 @@ def advise(
     command = None
     if choice.recommended is not None and stored is not None:
         command = run_command(choice.recommended, stored[stored["run_id"].isin(rows["run_id"])])
+    known = vars(choice) | {"warnings": tuple(dict.fromkeys(cautions))}
+    first = None if baseline else min(choice.compared, key=BY_SPEED)
+    known |= _left_out(table, stored, job, options, choice, first)
     return Advice(
+        **known,
         workload=workload,
         unit=job.unit,
-        goal=choice.goal,
-        recommended=choice.recommended,
-        reason=choice.reason,
-        nearest=choice.nearest,
         command=command,
         baseline=base,
-        tolerance=question.tolerance,
-        savings=choice.savings,
-        probability=choice.probability,
-        spread_from=choice.spread_from,
-        ties=choice.ties,
-        next_measurement=choice.next_measurement,
         rests_on=rests_on,
         pareto=pareto(options.offered),
         any_batch=larger.recommended if larger else None,
         any_batch_savings=any_batch_savings,
-        **_left_out(
-            table, stored, job, options, choice, None if baseline else fastest(choice.compared)
-        ),
-        warnings=tuple(dict.fromkeys(cautions)),
         worker=job.worker,
         baseline_is="fastest" if options.named is None else "named" if baseline else "in use",
         any_batch_meets=larger.meets if larger else "",
-        footprint=question.footprint,
-        deadline_s=question.deadline_s,
         decision=decision,
         store=store,
     )
@@ -268,12 +226,12 @@ def _left_out(
             counts[f"with a {item.left_out}"] += item.repeats
         elif not item.left_out and item not in choice.compared:
             counts[f"with {_NO_ENERGY}"] += item.repeats
-    faster: dict[str, FasterSetting] = {}  # the fastest setting of each reason
+    faster: dict[str, Option] = {}  # the fastest setting of each reason
     for item in sorted(options.ran, key=lambda item: item.job_time_s.mean):
         is_faster = base is not None and item.job_time_s.mean < base.job_time_s.mean
         if is_faster and item not in choice.compared:
             reason = item.left_out or _NO_ENERGY
-            faster.setdefault(reason, FasterSetting(item, reason))
+            faster.setdefault(reason, replace(item, left_out=reason))
     batches = {item.global_batch or 0 for item in options.allowed if item.left_out}
     return {
         "left_out": {reason: count for reason, count in counts.items() if count > 0},

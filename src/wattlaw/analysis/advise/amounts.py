@@ -6,7 +6,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import Quantity
-from wattlaw.analysis.laws.to_target import time_to_target
+from wattlaw.analysis.laws.to_target import epochs_by_batch
 from wattlaw.analysis.metrics.comparable_runs import WHY_NO_EPOCH, ComparableRuns
 from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.common.errors import BadInput, NothingToRecommend, Refused
@@ -77,10 +77,8 @@ def needed_epochs(
 def _epochs_to(
     target: float, job: ComparableRuns, epochs: pd.DataFrame
 ) -> tuple[Amounts, tuple[Caution, ...]]:
-    settings = time_to_target(job.rows, epochs, target)
-    settings = settings[settings["global_batch"].notna()]
     amounts, failed = {}, {}
-    for row in settings.drop_duplicates(_LEARNS).to_dict("records"):
+    for row in epochs_by_batch(job.rows, epochs, target).to_dict("records"):
         count = Quantity.of(row["epochs"], row["epochs_low"], row["epochs_high"])
         if count is not None:
             amounts[tuple(row[name] for name in _LEARNS)] = count

@@ -1,7 +1,8 @@
 """What is chosen: the option that minimizes the goal among those that meet the bounds."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import Any
 
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
@@ -12,6 +13,8 @@ from wattlaw.study.question import Question
 
 #: An option ties if it is better than the recommended one with more than this probability.
 TIE = 0.10
+#: The order of options from the fastest: those of runs before predicted ones.
+BY_SPEED = attrgetter("is_predicted", "job_time_s.mean")
 #: The first group of options of which only the mean meets the bounds.
 _ONLY_THE_MEAN = 3
 
@@ -81,7 +84,7 @@ class NextRun(Result):
 
 
 @dataclass(frozen=True)
-class Choice:
+class Choice(Result):
     """The recommended option, or None and the nearest one, which exceeds the bounds least.
 
     ``compared`` are the options to choose from with an energy; if no energy is known, all of them.
@@ -93,18 +96,18 @@ class Choice:
 
     recommended: Option | None
     reason: str
-    compared: tuple[Option, ...]
-    question: Question
-    goal: str  # in words
+    compared: tuple[Option, ...] = field(repr=False)
+    question: Question = field(repr=False)
+    goal: str  # what is minimized, in words
     nearest: Option | None = None
     warnings: tuple[Caution, ...] = ()
-    meets: str = ""
-    eligible: tuple[Option, ...] = ()
+    meets: str = field(default="", repr=False)
+    eligible: tuple[Option, ...] = field(default=(), repr=False)
     #: Of ``certainty``: how sure the recommended option is.
     probability: float | None = None
     ties: tuple[Tie, ...] = ()
     next_measurement: NextRun | None = None
-    spread_from: str | None = None
+    spread_from: str | None = None  # what the probability is from: repeats | model | decision
     savings: Savings | None = None
 
 
@@ -158,7 +161,7 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     text = texts.get(goal, goal)
     asked = replace(question, minimize=goal, max_slowdown=None, samples=None)
     if question.max_slowdown is not None:
-        slowest_s = (1 + question.max_slowdown) * fastest(options).job_time_s.mean
+        slowest_s = (1 + question.max_slowdown) * min(options, key=BY_SPEED).job_time_s.mean
         asked = replace(asked, slowest_s=slowest_s)
     if question.energy_budget_j is not None and not by_energy:
         reason = "No energy is known, so the energy budget cannot be checked."
@@ -209,12 +212,6 @@ def choose_of(options: Sequence[Option], question: Question, worker: str) -> Cho
     )
     only = f"only its mean {phrase}"
     return Choice(best, reason, compared, asked, text, None, (warning,), only, eligible)
-
-
-def fastest(options: Sequence[Option]) -> Option:
-    """Return the fastest option of runs; a predicted one only where there is no other."""
-    of_runs = [option for option in options if not option.is_predicted]
-    return min(of_runs or options, key=lambda option: option.job_time_s.mean)
 
 
 def _bounded(option: Option, question: Question) -> list[tuple[Quantity, float]]:

@@ -282,5 +282,5 @@ PER = (
 _FACTS = (
     "source", "repeats", "interval_from", "extrapolates", "fits", "energy_is", "epochs_trained",
     "eval_time_s", "whole_job_without", "overhead_from", "slurm_time", "metric", "quality_known",
-    "quality_warnings",
+    "quality_warnings", "left_out",
 )  # fmt: skip

@@ -10,7 +10,7 @@ import pandas as pd
 
 from wattlaw.analysis.decide.candidates import Candidate, emulated_setting, setting_of
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
-from wattlaw.analysis.laws.to_target import time_to_target
+from wattlaw.analysis.laws.to_target import epochs_by_batch
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
@@ -262,8 +262,8 @@ def _epochs_to_target(
         return {}, set()
     tried = set(rows["global_batch"].dropna())
     try:
-        settings = time_to_target(rows, epochs, target)
+        batches = epochs_by_batch(rows, epochs, target)
     except Refused:
         return {}, tried
-    reached = settings[settings["epochs"].notna()]
+    reached = batches[batches["epochs"].notna()]
     return dict(zip(reached["global_batch"], reached["epochs"], strict=True)), tried

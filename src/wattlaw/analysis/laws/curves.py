@@ -154,8 +154,10 @@ def holdout_error(law: Law, data: Observations) -> float:
 
     Measured is the geometric mean of its repeats. Refused as ``fit_curve``.
     """
+    is_smaller = data.run_x < data.x[-1]
+    others = Observations.of(data.run_x[is_smaller], data.log_y[is_smaller], data.noun)
     with np.errstate(all="ignore"):
-        weights, scale = _weights(law, data.without_largest())
+        weights, scale = _weights(law, others)
         predicted = law.log_mean(weights, data.x[-1:])[0][0] + scale
         error = float(np.expm1(predicted - data.means[-1]))
     if not math.isfinite(error):

@@ -58,10 +58,6 @@ class Observations:
     def within_df(self) -> int:
         return self.n - len(self.x)
 
-    def without_largest(self) -> "Observations":
-        smaller = self.run_x < self.x[-1]
-        return self.of(self.run_x[smaller], self.log_y[smaller], self.noun)
-
 
 def observe(
     x: Sequence[float] | Floats, y: Sequence[float] | Floats, noun: str = WORKERS

@@ -9,8 +9,7 @@ from wattlaw.analysis.metrics.variation import Variation, variations
 
 _COLUMNS = [
     "series", "unit", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
-    "efficiency_low", "efficiency_high", "energy_ratio", "energy_ratio_low", "energy_ratio_high",
-    "energy_delay_ratio", "energy_is",
+    "energy_ratio", "energy_ratio_low", "energy_ratio_high", "energy_is",
 ]  # fmt: skip
 
 
@@ -20,7 +19,7 @@ def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame
     R is ``reference`` where a series has it (2 in Frey et al. 2022), else the smallest. One row per
     series and GPU count N: ``speedup`` = T(R) / T(N); ``efficiency`` = speedup R / N, or T(R) /
     T(N) where the data set grows with N and each GPU has as much to do; ``energy_ratio`` = E(N) /
-    E(R) of the unit or, where the data set grows, of a sample; ``energy_delay_ratio`` of E T. All
+    E(R) of the unit or, where the data set grows, of a sample. All
     are of geometric means over repeats, with the 95 % intervals of ``Variation.ratio``. A series in
     steps has none: how much work a step is at another count is not known. Energy ratios are missing
     where energies count different things.
@@ -54,10 +53,8 @@ def _of_series(
         if len(kinds) == 1:
             pair = runs[gpus], runs[reference]
             energy, energy_low, energy_high = varied[energy_j].ratio(*pair)
-        work = gpus / reference if grows else 1.0  # of an epoch, relative to the reference's
-        share = work * reference / gpus
         yield (
-            label, unit, gpus, reference, time, low, high, time * share, low * share,
-            high * share, energy, energy_low, energy_high, energy / (time * work),
+            label, unit, gpus, reference, time, low, high,
+            time * (1.0 if grows else reference / gpus), energy, energy_low, energy_high,
             kinds[0] if len(kinds) == 1 else None,
         )  # fmt: skip

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
+from wattlaw.analysis.advise.advice import Advice
 from wattlaw.api import results
 from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
@@ -36,7 +37,7 @@ def advise(
     opened = results.open(*stores, strict=strict)
     opts.note_other_workloads(opened, workload)
     several = workload is None and len(opened.asked_workloads) > 1
-    lines, advices = [], []
+    advices, refused = list[Advice](), []
     for name in opened.asked_workloads if several else (workload,):
         try:
             advice = opened.advise(
@@ -46,21 +47,27 @@ def advise(
         except Refused as refusal:
             if not several:
                 raise
-            lines.append(f"{name}: no advice: {refusal}")
+            refused.append(f"{name}: no advice: {refusal}")
         else:
             advices.append(advice)
-            lines += [advice_text.brief(advice)] if several else advice_text.summary(advice)
-    if not several and advices[0].recommended and advices[0].command is None:
-        lines.append(f"wattlaw report {advices[0].store} shows what this rests on.")
     code = 0 if any(advice.recommended for advice in advices) else NothingToRecommend.exit_code
     if as_json:
         rows = [advice.to_dict() for advice in advices]
         print(json.dumps(rows if several else rows[0], allow_nan=False))
         return code
     console = Console()
-    for number, line in enumerate(lines):
-        style = "bold" if number == 0 and not several else None
-        console.print(line, style=style, soft_wrap=line.startswith(advice_text.WITH_COMMAND))
+    if several:
+        console.show(verdict.recommended(advices))
+        refused += [f"{item.workload}: {item.reason}" for item in advices if not item.recommended]
+        for line in (*refused, *map("Warning: {}".format, verdict.merge_warnings(advices))):
+            console.print(line)
+    else:
+        first, *lines = advice_text.summary(advices[0])
+        if advices[0].recommended and advices[0].command is None:
+            lines.append(f"wattlaw report {advices[0].store} shows what this rests on.")
+        console.print(first, style="bold")
+        for line in lines:
+            console.print(line, soft_wrap=line.startswith(advice_text.WITH_COMMAND))
     for advice in advices if details else ():
         reasons, table = advice_text.details(advice), verdict.settings(advice)
         console.show(table)

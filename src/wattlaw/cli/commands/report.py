@@ -21,15 +21,8 @@ def report(
     interactive: Annotated[
         bool, option(None, "Figures with values and zoom, and tables that can be sorted.")
     ] = False,
-    section: Annotated[
-        list[str] | None,
-        option("NAME", "A section of an add-on to show even without a result. Can be repeated."),
-    ] = None,
     template: Annotated[
         str | None, option("NAME", "A layout, such as mit-2022 or kit-2025.")
-    ] = None,
-    target: Annotated[
-        float | None, option("Q", "Also report time and energy to this value of the metric.")
     ] = None,
     energy_scope: opts.EnergyScopeOption = None,
     strict: opts.StrictOption = False,
@@ -38,8 +31,8 @@ def report(
     """Write an HTML report that works offline."""
     opened = results.open(*stores, strict=strict)
     written = opened.report(
-        output, figures=figures, template=template, sections=section or (),
-        interactive=interactive, target=target, energy_scope=energy_scope, **asked,
+        output, figures=figures, template=template, interactive=interactive,
+        energy_scope=energy_scope, **asked,
     )  # fmt: skip
     opts.note_other_workloads(opened)
     print(f"{output}: {output.stat().st_size / 1e6:.1f} MB; open it in a browser")

@@ -11,24 +11,16 @@ from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
 from wattlaw.analysis.decide.next_runs import CERTAIN
 from wattlaw.analysis.decide.next_step import run_command, sweep_text
-from wattlaw.analysis.metrics.comparable_runs import NO_SCOPE
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting as fmt
 from wattlaw.report.sections import Answer, KeyFigure
 from wattlaw.study.footprint import Footprint
 from wattlaw.study.labels import threads_label
-from wattlaw.study.not_as_declared import OTHER_BATCH
 from wattlaw.study.sources import MEASURED
 
 _MAX_CANDIDATES = 3
 _MAX_REASON = 60
-#: Warnings that the line of several workloads has, too.
-_IN_BRIEF = {
-    OTHER_BATCH: "the batch that ran differs from the declared one",
-    NO_SCOPE: "energies of the requested scope are missing",
-    "layouts-unsure": "the time of some layouts is too uncertain to offer them",
-}
 #: Warnings that are said in brackets beside the answer, the most serious first.
 _CAVEATS = {
     "quality-falls": "quality is lower at this batch",
@@ -132,7 +124,8 @@ def _figures(advice: Advice, option: Option | None) -> Iterator[KeyFigure]:
     time = fmt.duration_text(option.job_time_s)
     of = "a job of " if option.is_whole_job and option.unit != "run" else ""
     yield KeyFigure(f"time of {of}{amount}", time, changes.get("time", ""))
-    currency = (advice.footprint.currency if advice.footprint else None) or ""
+    footprint = advice.question.footprint
+    currency = (footprint.currency if footprint else None) or ""
     hours = option.gpu_hours
     spent = {
         "cost": fmt.estimate_text(option.cost, currency),
@@ -230,7 +223,7 @@ def _reference(advice: Advice) -> str:
 
 
 def _whole_job(advice: Advice) -> str:
-    option, deadline_s = advice.recommended or advice.nearest, advice.deadline_s
+    option, deadline_s = advice.recommended or advice.nearest, advice.question.deadline_s
     if option is None or option.whole_job_s is None:
         return ""
     missing = option.whole_job_without
@@ -283,8 +276,8 @@ def what_changes(advice: Advice) -> Iterator[str]:
             yield f"{name}: {'; '.join(shown)} ({near})."
     yield from _with_any_batch(advice)
     # The line on larger batches names the best of them.
-    faster = [f"{item.option.label} ({item.reason})" for item in advice.faster_left_out
-              if advice.any_batch is None or item.reason != UNKNOWN_BATCH]  # fmt: skip
+    faster = [f"{item.label} ({item.left_out})" for item in advice.faster_left_out
+              if advice.any_batch is None or item.left_out != UNKNOWN_BATCH]  # fmt: skip
     if faster:
         yield f"Faster, but left out: {'; '.join(faster)}."
     if _is_only(advice) and (left := len(advice.batches_left_out)):
@@ -293,26 +286,10 @@ def what_changes(advice: Advice) -> Iterator[str]:
         yield f"Measure next: {next_run(advice, best)}."
 
 
-def brief(advice: Advice) -> str:
-    """The answer in one line: setting, changes, figures, caveats."""
-    shown, codes = answer(advice), {warning.code for warning in advice.warnings}
-    reason = "" if advice.recommended else advice.reason
-    reason += "as the study asks" if advice.decision and advice.recommended else ""
-    changed = changes(advice)
-    if changed and advice.baseline_is == "in use":
-        changed += f" against {_named(advice)}"
-    figures = [f"{item.name} {item.value}" for item in shown.figures]
-    caveats = [*_caveats(advice), *(text for code, text in _IN_BRIEF.items() if code in codes)]
-    left = sum(advice.left_out.values())
-    left_out = f"{fmt.plural(left, 'run')} left out" if left else ""
-    parts = [shown.headline, reason, changed, *figures, *caveats, left_out]
-    return "; ".join(filter(None, parts))
-
-
 def details(advice: Advice) -> tuple[str, ...]:
     lines = [fmt.sentence(f"It has the {advice.reason}")] if advice.recommended else []
     if (energy := advice.rests_on.energy_is) is not None:
-        lines.append(f"Counted: {(advice.footprint or Footprint()).counted(energy)}.")
+        lines.append(f"Counted: {(advice.question.footprint or Footprint()).counted(energy)}.")
     return (*lines, *(f"Warning: {item}" for item in _said(advice)))
 
 

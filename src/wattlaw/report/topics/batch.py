@@ -1,7 +1,6 @@
-"""Batch effects: quality against global batch, time and energy at a constant batch, and targets."""
+"""Batch effects: quality against global batch, and time and energy at a constant batch."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import pandas as pd
 
@@ -25,7 +24,6 @@ from wattlaw.report.facets import (
 )
 from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.energy import counted_note, energy_quantity
-from wattlaw.report.topics.measured import setting_columns
 from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.labels import group_label
 
@@ -54,40 +52,12 @@ def means(findings: Findings) -> tables.Table | None:
     )
 
 
-def targets(findings: Findings) -> tables.Table | None:
-    if findings.targets is None:
-        return None
-    rows = findings.targets.settings
-
-    def reached(row: dict[str, Any]) -> str:
-        return f"{fmt.number(row['runs_reached'])} of {fmt.number(row['runs'])}"
-
-    return tables.build(
-        "targets",
-        f"Time and energy to {fmt.number(findings.targets.target, 6)}",
-        [
-            *setting_columns(rows, findings.varying_settings),
-            tables.Column("reached by", reached),
-            tables.estimate("epochs", "epochs"),
-            tables.number("statistical efficiency", "statistical_efficiency"),
-            tables.amount("time", "time_to_target_s", rows, fmt.TIME_UNITS),
-            tables.amount("energy", "energy_to_target_j", rows, fmt.ENERGY_UNITS),
-            tables.text("energy is", "energy_is"),
-            tables.text("why not", "why"),
-        ],
-        rows.to_dict("records"),
-        note="Epochs to the target (statistical efficiency) times seconds and joules per epoch "
-        "(system efficiency), without evaluation.",
-    )
-
-
 def build(content: Content) -> Parts:
     findings = content.findings
-    if findings.has_quality:
+    if findings.runs["metric"].notna().any():
         yield from _sentences(findings)
         yield from content.pictures
         yield means(findings)
-        yield targets(findings)
     elif findings.origins_label:
         yield f"{findings.origins_label.capitalize()} runs have no accuracy."
     else:
@@ -106,9 +76,6 @@ def _sentences(findings: Findings) -> Iterator[str]:
             "The data cannot tell whether quality falls with the global batch for "
             f"{undecided} of {fmt.plural(len(rows), 'group')} of runs; the table has the reasons."
         )
-    if findings.targets is not None:
-        for group, reason in findings.targets.refusals:
-            yield f"{group['workload']}: no time to the target: {fmt.full_stop(reason)}"
 
 
 def _label(findings: Findings, row: BatchQuality) -> str:

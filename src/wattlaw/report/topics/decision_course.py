@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY, LONGER_RUN
 from wattlaw.common import formatting as fmt
-from wattlaw.report import charts, tables
+from wattlaw.report import charts
 from wattlaw.report.facets import shorten_middle, unique_labels
 from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.advice_text import percent
@@ -46,45 +45,35 @@ _OTHERS = "other settings"
 _WIDE = 20.0
 
 
+def leading_text(decision: Decision) -> str:
+    if decision.setting is None or decision.probability is None:
+        return "decision: no setting is known yet"
+    most = "at most " if decision.missing == LONGER_RUN else ""
+    sure = f"{most}{_at_least(decision.probability)} sure to be within "
+    sure += f"{fmt.percent(decision.tolerance)} of the best"
+    if not decision.others and decision.probability == 1:
+        sure = "the only setting to choose from"
+    text = f"decision: {label(decision.setting, decision.worker)}: {sure}"
+    if decision.meets is not None and decision.meets < LIKELY:
+        text += f", {_at_least(decision.meets)} sure to meet the constraints"
+    return text
+
+
 def decision_text(decision: Decision) -> str:
-    if decision.setting is None or decision.probability is None or decision.expected_regret is None:
-        text = "decision: no setting is known yet"
-    else:
-        unclear = others = ""
-        if not decision.clearly_best:
-            unclear = "no setting is clearly best; leading: "
-            shown = [
-                f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
-                for item in decision.others
-            ]
-            others = f" ({'; '.join(shown)})" if shown else ""
-        sure = (
-            f"within {100 * decision.tolerance:g} % of the best with probability "
-            f"{decision.probability:.2f}{others}, on average "
-            f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
-        )
-        text = f"decision: {unclear}{_leading(decision, decision.setting, sure)}"
-        if decision.time_change:
-            text += f", {fmt.less(decision.time_change, 'time')} than what you run"
-            text += " (predicted)" if decision.time_change_from == "model" else ""
-        if decision.meets is not None and decision.meets < LIKELY:
-            text += f", meets the constraints with probability {decision.meets:.2f}"
+    """Return which setting leads, what it saves, and what was spent and is missing, as a line.
+
+    ``decision.json`` has the rest.
+    """
+    text = leading_text(decision)
+    if decision.time_change:
+        text += f", {fmt.less(decision.time_change, 'time')} than what you run"
+        text += " (predicted)" if decision.time_change_from == "model" else ""
     return text + _spent(decision)
 
 
 def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
-    """Return which setting leads, and what is measured next and why, as two short lines.
-
-    ``decision.json`` has the rest.
-    """
-    lines = ["decision: no setting is known yet"]
-    if decision.setting is not None and decision.probability is not None:
-        most = "at most " if decision.missing == LONGER_RUN else ""
-        sure = f"{most}{_at_least(decision.probability)} sure to be within "
-        sure += f"{fmt.percent(decision.tolerance)} of the best"
-        lines = [f"decision: {_leading(decision, decision.setting, sure)}"]
-        if decision.meets is not None and decision.meets < LIKELY:
-            lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
+    """Return which setting leads, and what is measured next and why, as two short lines."""
+    lines = [leading_text(decision)]
     if decision.stopped_because is not None:
         lines.append(f"measuring stops after {_hours_spent(decision)}: {decision.stopped_because}")
         if decision.stopped_because != CERTAIN:
@@ -99,12 +88,6 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
         lines.append(f"not certain: {why}; next: {following}" if decision.setting is not None
                      else f"next: {following}")  # fmt: skip
     return "\n".join(lines)
-
-
-def _leading(decision: Decision, setting: Setting, sure: str) -> str:
-    is_only = not decision.others and decision.probability == 1
-    named = label(setting, decision.worker)
-    return f"{named}: {'the only setting to choose from' if is_only else sure}"
 
 
 def _at_least(probability: float) -> str:
@@ -147,7 +130,6 @@ def goal_text(decision: Decision) -> str:
 def build(content: Content) -> Parts:
     yield from sentences(content.findings)
     yield from content.pictures
-    yield expected(content.findings)
 
 
 def sentences(findings: Findings) -> Iterator[str]:
@@ -214,28 +196,6 @@ def course(findings: Findings) -> Spec | None:
         charts.not_shown(len(tables) - len(shown), "decision"),
     ]
     return charts.figure(panels, 2, notes, 2 * (_WIDTH + 60))
-
-
-def expected(findings: Findings) -> tables.Table | None:
-    rows = [(item, shown) for item in findings.decisions for shown in item.surprises]
-    several = len({item.study for item, _ in rows}) > 1
-    columns = [
-        *([tables.text("study", lambda row: row[0].study)] if several else []),
-        tables.text("setting", lambda row: label(row[1].setting, row[0].worker)),
-        tables.Column(
-            "predicted step",
-            lambda row: fmt.duration_text(
-                Quantity(row[1].predicted_s, row[1].low_s, row[1].high_s)
-            ),
-        ),
-        tables.Column("measured step", lambda row: fmt.duration_text(row[1].measured_s)),
-        tables.Column("difference", lambda row: fmt.change(row[1].measured_s / row[1].predicted_s)),
-        tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
-    ]
-    note = "Each setting is predicted from the runs before its first one. Nine in ten should be "
-    note += "in the 90 % interval; surprises widen the intervals of what is predicted next."
-    title = "Predicted against measured, run by run"
-    return tables.build("surprises", title, columns, rows, note=note)
 
 
 def _table(decision: Decision) -> pd.DataFrame:

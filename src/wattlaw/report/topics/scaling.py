@@ -121,7 +121,6 @@ def speedups(findings: Findings) -> tables.Table | None:
             tables.interval("95 % interval", "speedup"),
             tables.number("parallel efficiency", "efficiency"),
             tables.estimate("energy ratio", "energy_ratio"),
-            tables.number("E·T ratio", "energy_delay_ratio"),
         ],
         rows[rows["gpus"] != rows["reference"]].to_dict("records"),
         note="Ratios of geometric means over repeats. Intervals include other days and nodes; what "
@@ -134,22 +133,13 @@ def build(content: Content) -> Parts:
     findings = content.findings
     noun, quoted = worker_noun(findings), main_fits(findings)
     for fit in quoted:
-        yield _law(fit, noun) + _fastest(findings, fit, noun)
+        yield _law(fit, noun)
     if findings.fits.laws:
         refusals = Counter(fit.refusal for fit in findings.fits.rows if not fit.law)
         for reason, count in refusals.most_common():
             yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
     else:
         yield _speedup_without_law(findings, noun)
-    selections = [fit.selection.table for fit in findings.fits.rows if fit.selection]
-    power = [table.set_index("law")["holdout_error"]["power"] for table in selections]
-    errors = pd.Series(power, dtype=float).abs().dropna()
-    if len(errors):
-        yield (
-            f"Fitted without the largest {noun} count, the power law predicts it with a median "
-            f"error of {fmt.percent(errors.median(), 2)} and at most "
-            f"{fmt.percent(errors.max(), 2)} ({len(errors)} series)."
-        )
     yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
     if findings.speedups["gpus"].nunique() > 1:
         yield from content.pictures
@@ -193,21 +183,6 @@ def _law(fit: Fit, noun: str) -> str:
         )
     none = "; over this range, no speedup is shown" if low <= 0 <= high else ""
     return f"{doubling} {2**-law.beta:.2f} (β = {beta}, 95 % interval {bounds}; {measured}){none}."
-
-
-def _fastest(findings: Findings, fit: Fit, noun: str) -> str:
-    names = rows_of_group(findings.series, fit.group)["series"].unique()
-    table = findings.speedups[findings.speedups["series"].isin(names)]
-    if table.empty:
-        return ""
-    fastest = table.iloc[int(table["speedup"].argmax())]
-    if fastest["gpus"] == fastest["reference"]:
-        return f" No count is faster than {fmt.plural(int(fastest['reference']), noun)}."
-    return (
-        f" The fastest, on {fmt.plural(int(fastest['gpus']), noun)}, is "
-        f"{tables.with_interval(fastest, 'speedup')} times as fast as on {fastest['reference']}: "
-        f"a parallel efficiency of {fmt.number(fastest['efficiency'], 2)}."
-    )
 
 
 def main_fits(findings: Findings) -> list[Fit]:

@@ -87,8 +87,10 @@ def what_changes(findings: Findings) -> BulletList | None:
 
 
 def table(advices: Sequence[Advice]) -> tables.Table | None:
-    if len(advices) == 1:
-        return settings(advices[0])
+    return settings(advices[0]) if len(advices) == 1 else recommended(advices)
+
+
+def recommended(advices: Sequence[Advice]) -> tables.Table | None:
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
     tolerances = {advice.tolerance for advice, _ in rows}
     tolerance = tolerances.pop() if len(tolerances) == 1 else None
@@ -162,7 +164,7 @@ def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
     units = {"job" if option.is_whole_job else advice.unit for advice, option in rows}
     unit = units.pop() if len(units) == 1 else ""
     of = {"epoch": " of training", "": ""}.get(unit, f" of a {unit}")
-    footprints = [advice.footprint for advice, _ in rows if advice.footprint]
+    footprints = [item.question.footprint for item, _ in rows if item.question.footprint]
     cost = f"cost ({footprints[0].currency})" if footprints else "cost"
 
     def amount(noun: str, units: fmt.Units, name: str) -> tables.Column:
