@@ -88,12 +88,14 @@ def test_the_devices_of_a_run_can_be_named(tmp_path):
 
 def test_epochs_of_a_second_file_get_the_energy_of_the_log(tmp_path):
     log = a_file(tmp_path / "gpu.csv", samples.nvidia_smi())
+    read = read_import([log, a_file(tmp_path / "marks.csv", samples.windows())])
+    table = metrics(read, tmp_path)
+    assert table["epoch_time_s"].tolist() == [20.0]
+    assert table["energy_per_epoch_j"].tolist() == pytest.approx([20 * 601], rel=0.02)
+    assert table["samples_per_epoch"].tolist() == [1000]
     by_lines = read_import(
         [log, a_file(tmp_path / "train.log", samples.log())], pattern=r"epoch (?P<epoch>\d+) done"
     )
-    table = metrics(by_lines, tmp_path)
-    assert table["epoch_time_s"].tolist() == [10.0]
-    assert table["energy_per_epoch_j"].tolist() == pytest.approx([10 * 601], rel=0.02)
     assert [row["epoch"] for row in windows(by_lines)] == [1, 2, 3, 4]
     assert [row["duration_s"] for row in windows(by_lines)] == [10.0] * 4
     by_steps = read_import([log, tmp_path / "train.log"], pattern=r"epoch (?P<step>\d+) done")
@@ -175,13 +177,27 @@ def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
     assert joules(read) == [pytest.approx(20 * 250.5, rel=1e-3)]
 
 
+DMON = (
+    "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem   mclk   pclk ",
+    "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %    MHz    MHz ",
+)
+
+
+@pytest.mark.parametrize("sep", [" ", ", "])
+def test_a_log_of_dmon_with_dates_is_read(tmp_path, sep):
+    rows = [sep.join(f"20260911 04:19:{s:02} {i} {200 + 50 * i} 35 - 90 10 1593 1410".split())
+            for s in range(30) for i in range(2)]  # fmt: skip
+    read = read_import(made(tmp_path, "dmon.log", *DMON, *rows[:20], *DMON, *rows[20:], "2026"))
+    assert (gpus(read), joules(read)) == ([2], [pytest.approx(450 * 29)])
+    assert sum(left_out(read).values()) == 1
+    assert read.runs[0].windows[0]["sm_util_mean"] == pytest.approx(0.9)
+
+
 OTHER_OUTPUTS = {
     "dmon": ("# gpu    pwr  gtemp  mtemp     sm    mem", "# Idx      W      C      C      %      %",
              "    0     35     34      -      0      0"),
     "dmon -o T": ("#Time        gpu    pwr  gtemp", "#HH:MM:SS    Idx      W      C",
                   " 10:39:13      0     35     34"),
-    "dmon -o DT": ("#Date       Time        gpu    pwr", "#YYYYMMDD   HH:MM:SS    Idx      W",
-                   " 20260911   04:19:01      0    200"),
     "noheader": ("2026/09/11 04:19:41.982, 0, 300.00 W", "2026/09/11 04:19:42.982, 0, 300.00 W"),
     "noheader, nounits": ("2026/09/11 04:19:41.982, 300.00", "2026/09/11 04:19:42.982, 300.00"),
     "noheader, index first": ("0, 2026/09/11 04:19:41.982, 300.00",) * 2,

@@ -7,7 +7,7 @@ from importer_suite import ImporterSuite
 from wattlaw.common import registry
 from wattlaw.importing.importer import GROUP
 
-CORE = {"nvidia-smi", "zeus", "zeus-power", "slurm", "table", "log"}
+CORE = {"nvidia-smi", "zeus", "zeus-power", "slurm", "table", "windows", "log"}
 OF_CORE = [sample for sample in SAMPLES if sample.format in CORE]
 
 

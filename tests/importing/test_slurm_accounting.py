@@ -32,6 +32,7 @@ def test_jobs_without_a_result_or_a_gpu_are_left_out_with_their_sums(tmp_path):
     assert [(each.reason, each.count, each.first) for each in file.left_out] == [
         ("a job of state FAILED", 1, 4)
     ]
+    assert any("1 job of state FAILED left out, with 4.00 GPU-hours" in note for note in file.notes)
     (reason,) = jobs_of(tmp_path, a_job("103", ElapsedRaw="4000000000")).files[0].rejected
     assert "job 103: a window" in reason
     text = text.replace("gres/gpu:a100=8,gres/gpu=8,", "")
@@ -88,6 +89,7 @@ def test_attempts_of_a_requeued_job_are_jobs_with_their_own_steps(tmp_path):
     )  # fmt: skip
     assert energies_of(read) == [3e6]
     file = read.files[0]
+    assert any("REQUEUED left out, with 8.00 GPU-hours and 2.000 MJ" in note for note in file.notes)
     assert {each.reason: each.first for each in file.left_out} == {
         "a job of state REQUEUED": 2,
         "a step of a job that is not imported": 3,

@@ -143,12 +143,18 @@ def test_speedup_per_doubling_is_judged_by_the_stated_rule():
     assert any("below" in cell for row in scaling_table(made).rows for cell in row)
 
 
-def test_a_training_is_given_in_epochs_or_samples():
+def test_a_training_is_given_in_epochs_steps_samples_or_tokens():
     samples = float(findings().runs["samples_per_epoch"].iloc[0])
-    lengths = {"epochs": 8}, {"total_samples": 8 * samples}
-    in_epochs, in_samples = (proposal(2, **length).planned.time_s.mean for length in lengths)
-    assert in_epochs == pytest.approx(in_samples)
-    for budget in ({"epochs": 2, "total_samples": 5}, {"total_samples": 0}):
+    batch = proposal(2).planned.setting.global_batch
+    times_s = [
+        proposal(2, **budget).planned.time_s.mean
+        for budget in (
+            {"epochs": 8}, {"total_samples": 8 * samples}, {"steps": 8 * samples / batch},
+            {"tokens": 8 * samples * 512, "sequence_length": 512},
+        )
+    ]  # fmt: skip
+    assert times_s == pytest.approx([times_s[0]] * 4)
+    for budget in ({"epochs": 2, "steps": 5}, {"tokens": 5e9}, {"total_samples": 0}):
         with pytest.raises(BadInput):
             proposal(2, **budget)
 

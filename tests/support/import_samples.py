@@ -65,6 +65,17 @@ def nvidia_smi(seconds: int = 60, gpus: int = 2) -> bytes:
     return ("\n".join(lines) + "\n").encode()
 
 
+def nvidia_dmon() -> bytes:
+    """Return ``nvidia-smi dmon -s pu -o DT``, with its header again in the middle."""
+    head = [
+        "#Date       Time        gpu    pwr  gtemp  mtemp     sm    mem",
+        "#YYYYMMDD   HH:MM:SS    Idx      W      C      C      %      %",
+    ]
+    rows = [f" 20260131   12:00:{second:02}    {gpu}   300     45      -     90     40"
+            for second in range(30) for gpu in range(2)]  # fmt: skip
+    return "\n".join([*head, *rows[:30], *head, *rows[30:], ""]).encode()
+
+
 def zeus() -> bytes:
     rows = [f"{1769860000 + 40 * i}.5,epoch,{30 + i}.0,{6000 + i},{6100 + i}" for i in range(3)]
     return "\n".join(
@@ -134,6 +145,14 @@ def mlperf_power(spacing_s: float = 1.0) -> bytes:
         mllog("power_measurement_stop", t + 40_000),
     ]
     return ("\n".join(lines) + "\n").encode()
+
+
+def windows() -> bytes:
+    return (
+        b"start,end,phase,epoch,samples\n"
+        b"2026-01-31T12:00:10,2026-01-31T12:00:30,train,0,1000\n"
+        b"2026-01-31T12:00:30,2026-01-31T12:00:50,train,1,1000\n"
+    )
 
 
 def log() -> bytes:
@@ -295,6 +314,7 @@ def history_csv() -> bytes:
 
 TWO = {"map": "gpus=@2"}
 SAMPLES = (
+    Sample("nvidia-smi", "dmon.log", nvidia_dmon),
     Sample("nvidia-smi", "gpu.log", nvidia_smi),
     Sample("amd-smi", "amd.csv", amd_smi),
     Sample("dcgm", "dcgm.prom", dcgm_text),
@@ -318,6 +338,7 @@ SAMPLES = (
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),
     Sample("mlperf", "result_0.txt", mlperf, {"map": "gpus=@8"}),
     Sample("mlperf-power", "node_0.txt", mlperf_power),
+    Sample("windows", "windows.csv", windows),
     Sample("log", "train.log", log, {"pattern": r"epoch (?P<epoch>\d+) done"}),
     Sample("table", "table.csv", table, {"map": "gpus=n,epoch_time_s=t,workload=w"}, runs=4),
 )

@@ -23,7 +23,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 
 #: Formats that mark the windows of a time series, and formats without a window of their own.
-MARKS, SERIES = {"log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-smi", "mlperf-power"}
+MARKS, SERIES = {"windows", "log"}, {"nvidia-smi", "zeus-power", "dcgm", "amd-smi", "mlperf-power"}
 #: Formats that are not detected by their content.
 NAMED = {"table", "log"}
 BY_FORMAT = {sample.format: sample for sample in SAMPLES}

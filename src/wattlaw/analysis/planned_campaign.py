@@ -26,27 +26,42 @@ from wattlaw.study.labels import layout_label
 from wattlaw.study.question import Question
 from wattlaw.study.setting import LAYOUT_NAMES, Setting, layout_of
 
+#: How a training's length can be given.
+BUDGETS = ("epochs", "steps", "total_samples", "tokens")
 _KINDS = {"global_batch": "strong", "local_batch": "weak"}
 
 
 @dataclass(frozen=True)
 class Campaign:
-    """What is planned: trainings on so many nodes, each of so many epochs or samples.
+    """What is planned: trainings on so many nodes, each of one of ``BUDGETS`` (none: as the runs).
 
-    Without these, a training is as long as the runs; without ``nodes``, it is at the recommended
-    setting. ``rule`` is the least speedup per doubling of GPUs that a centre asks for.
+    Without ``nodes``, it is the recommended setting. Steps are of the global batch that is planned.
+    ``rule`` is the least speedup per doubling of GPUs that a centre asks for.
     """
 
     nodes: int | None = None
     runs: int = 1
     epochs: int | None = None
+    steps: float | None = None
     total_samples: float | None = None
+    tokens: float | None = None
+    sequence_length: int | None = None  # tokens of a sample
     rule: float | None = None
 
     def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and not (value >= 1 and math.isfinite(value)):
+        numbers = {name: value for name, value in vars(self).items() if value is not None}
+        for name, value in numbers.items():
+            if not (value >= 1 and math.isfinite(value)):
                 raise BadInput(f"{name}: given {value:g}; allowed: a number from 1")
+        if len(given := [name for name in BUDGETS if name in numbers]) > 1:
+            raise BadInput(f"given {' and '.join(given)}; allowed: one of them")
+        if (self.tokens is None) != (self.sequence_length is None):
+            raise BadInput("tokens and sequence_length, the tokens of a sample, go together")
+
+    @property
+    def samples(self) -> float | None:
+        """Return the samples of a training, where they are known without its global batch."""
+        return self.total_samples or (self.tokens and self.tokens / (self.sequence_length or 1))
 
 
 @dataclass(frozen=True)
@@ -139,17 +154,8 @@ def propose(findings: Findings, workload: str, campaign: Campaign) -> Proposal:
     layout_names = LAYOUT_NAMES if len({*map(layout_of, job.settings)}) > 1 else ()
     nodes, planned, series = _plan(job, campaign.nodes, best, layout_names)
     comparable = comparable_runs(findings.runs, workload)
-    length = Question(epochs=campaign.epochs, samples=campaign.total_samples)
-    amounts, _ = needed_epochs(comparable, findings.epochs, length)
-    amount = next(iter(amounts.values()))
-    if length.samples is None and job.unit in ("sample", "step"):
-        why = WHY_NO_EPOCH[job.unit]
-        raise Refused(f"{workload}: the time of a training is unknown: {why}; give total_samples")
-    if math.isnan(amount.mean):
-        raise Refused(f"total_samples: how many samples a {job.unit} of {workload} has is unknown")
-    training = f"{amount.mean:g} {job.unit}{'s' * (amount.mean != 1)}"
-    if length.samples is not None:
-        training = f"{number(length.samples)} samples"
+    amounts, _ = needed_epochs(comparable, findings.epochs, Question(epochs=campaign.epochs))
+    amount, training = _amount(job, campaign, next(iter(amounts.values())), planned.global_batch)
     is_own = comparable.rows["hardware"].astype(object).fillna("") == (job.hardware or "")
     rows = comparable.rows[is_own]
     options = options_of_runs(replace(comparable, rows=rows), dict.fromkeys(amounts, amount))
@@ -207,6 +213,28 @@ def _plan(
         text = f"no run has the batch and the limits of what is recommended, {advised.label}"
         raise Refused(f"{job.workload}: {text}; measure it, or give another number of nodes")
     return nodes, planned, series
+
+
+def _amount(
+    job: Job, campaign: Campaign, of_runs: Quantity, batch: float | None
+) -> tuple[Quantity, str]:
+    """Return the units of a training, and its length as text."""
+    name = next((name for name in BUDGETS if getattr(campaign, name) is not None), "epochs")
+    if name == "epochs":
+        if job.unit in ("sample", "step"):
+            why = WHY_NO_EPOCH[job.unit]
+            text = f"the time of a training is unknown: {why}; give steps, total_samples or tokens"
+            raise Refused(f"{job.workload}: {text}")
+        count = of_runs.mean
+        return of_runs, f"{count:g} {job.unit}{'s' * (count != 1)}"
+    count = getattr(campaign, name)
+    samples = campaign.samples or count * (batch or math.nan)
+    units = samples / (job.samples_per_unit or math.nan)
+    if name == "steps" and job.unit == "step":
+        units = count
+    if math.isnan(units):
+        raise Refused(f"{name}: how many samples a {job.unit} of {job.workload} has is unknown")
+    return Quantity(units, units, units), f"{number(count)} {name.removeprefix('total_')}"
 
 
 def _quality(rows: pd.DataFrame, setting: Setting) -> str:

@@ -5,7 +5,7 @@ failed run; each attempt of a requeued job is a job of its own. The energy is th
 nodes; 0 means that it was not measured.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from datetime import UTC
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ _RESOURCES = ("AllocTRES", "ReqTRES")
 _DONE, _TIMEOUT, _NO_MEMORY = "COMPLETED", "TIMEOUT", "OUT_OF_MEMORY"
 #: Why a run failed that Slurm ended for the memory of its nodes, as ``study.out_of_memory`` reads.
 _MEMORY_REASON = f"ran out of memory on its nodes (state {_NO_MEMORY})"
-#: States of jobs that ended without a result.
+#: States of jobs that ended without a result. The time and energy of these jobs are summed.
 _ENDED = frozenset({
     "FAILED", "CANCELLED", "NODE_FAIL", "PREEMPTED", "REQUEUED", "BOOT_FAIL", "DEADLINE",
     "LAUNCH_FAILED", "REVOKED", "RESIZED", "SPECIAL_EXIT",
@@ -103,10 +103,19 @@ class _Accounting:
         self._workload = workload
         self.is_shared = workload is not None or "workload" in options.constants
         self.doubts: Counter[str] = Counter()
+        self._lost: dict[str, list[tuple[float, float]]] = defaultdict(list)  # GPU-seconds, joules
         self._seen: set[tuple[Any, ...]] = set()
 
     def notes(self) -> list[str]:
-        return [f"{plural(jobs, 'job')}: {doubt}" for doubt, jobs in self.doubts.items()]
+        notes = []
+        for state, lost in self._lost.items():
+            gpu_s, energy_j = (sum(part) for part in zip(*lost, strict=True))
+            energy = f" and {energy_j / 1e6:,.3f} MJ" if energy_j else ""
+            notes.append(
+                f"{plural(len(lost), 'job')} of state {state} left out, with "
+                f"{gpu_s / 3600:,.2f} GPU-hours{energy}"
+            )
+        return notes + [f"{plural(jobs, 'job')}: {doubt}" for doubt, jobs in self.doubts.items()]
 
     def run_of(self, job: Job) -> ImportedRun | None:
         account, run = self._account, None
@@ -143,6 +152,8 @@ class _Accounting:
             is_share = any("gres/shard" in job.row.get(name, "") for name in _RESOURCES)
             return "a job with a share of a GPU (gres/shard)" if is_share else "a job without GPUs"
         if state in _ENDED:
+            energy_j = energy_of(job, duration_s, nodes_of(job.row)).joules
+            self._lost[state].append((gpus * (duration_s or 0.0), energy_j or 0.0))
             return f"a job of state {state}"
         if duration_s is None:
             raise InvalidCell("Elapsed or ElapsedRaw is missing")

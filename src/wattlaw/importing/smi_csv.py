@@ -7,7 +7,7 @@ command was killed. Other outputs of the command are named, with the command tha
 
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 from wattlaw.common.errors import BadInput
 from wattlaw.importing.gpu_rows import checked
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import MISSING, NO_TIME, Source, headers_in, moment_ns, number
+from wattlaw.importing.reading import MISSING, NO_TIME, Line, Source, headers_in, moment_ns, number
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import HOST
 
@@ -105,10 +105,13 @@ class SmiImporter:
         is_log = any(names & named and names & fields for names in headers)
         return is_log or self._layout.other(head.decode("utf-8", "replace")) is not None
 
+    def lines(self, source: Source) -> Iterator[Line]:
+        return source.table(lambda cells: "timestamp" in cells, only_complete=True)
+
     def read(self, source: Source, options: Options) -> Imported:
         path, account, rows = source.path, source.account, SampleRows(source.path)
         lines, header, id_column = array("q"), None, ""
-        for row in source.table(lambda cells: "timestamp" in cells, only_complete=True):
+        for row in self.lines(source):
             if header is None or row.header is not header.cells:
                 header = _Header(row.header, self._layout)
             line, cells = row.number, row.cells

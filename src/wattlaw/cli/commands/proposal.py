@@ -25,7 +25,10 @@ def proposal(
     epochs: Annotated[
         int | None, option("E", "Epochs of a training. Default: those of the runs.")
     ] = None,
+    steps: Annotated[float | None, option("N", "Steps of the planned batch instead.")] = None,
     total_samples: Annotated[float | None, option("N", "Samples instead of epochs.")] = None,
+    tokens: Annotated[float | None, option("N", "Tokens instead of epochs.")] = None,
+    sequence_length: Annotated[int | None, option("N", "Tokens of a sample.")] = None,
     rule: Annotated[
         float | None, option("X", "Least speedup per doubling of GPUs, such as 1.5.")
     ] = None,
@@ -37,8 +40,9 @@ def proposal(
     opened = results.open(*stores, strict=strict)
     opts.note_other_workloads(opened, workload)
     written = opened.proposal(
-        output, nodes=nodes, workload=workload, runs=runs, epochs=epochs,
-        total_samples=total_samples, rule=rule, energy_scope=energy_scope, **asked,
+        output, nodes=nodes, workload=workload, runs=runs, epochs=epochs, steps=steps,
+        total_samples=total_samples, tokens=tokens, sequence_length=sequence_length, rule=rule,
+        energy_scope=energy_scope, **asked,
     )  # fmt: skip
     print(" ".join(map(str, [written.page, *written.figures])))
     return 0
