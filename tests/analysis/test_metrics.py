@@ -159,6 +159,7 @@ def test_derived_metrics_equal_a_calculation_by_hand():
     assert run["energy_per_epoch_j"] == 9000.0
     assert run["energy_per_sample_j"] == 9.0
     assert run["energy_per_step_j"] == 450.0
+    assert run["energy_delay_js"] == 81_000.0
     assert run["gpu_energy_per_epoch_j"] == 7200.0
     assert run["power_per_gpu_w"] == 200.0  # 7,200 J on 4 GPUs in 9 s
     assert run["samples_per_gpu_hour"] == pytest.approx(100_000)

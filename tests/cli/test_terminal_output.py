@@ -10,12 +10,14 @@ import subprocess
 import sys
 import unicodedata
 from functools import partial
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import paths
 from conftest import environment
 from made_runs import made_record, made_spec
 from wattlaw.api.progress_lines import LineProgress
@@ -152,6 +154,32 @@ def test_a_terminal_gets_our_colours_and_none_from_data(store):
     assert "\x1b[31m" not in shown
     plain = re.sub(r"[│\s]", "", COLOURS.sub("", shown))
     assert all(code in plain for code in (r"\x1b[31m", "[red]", "[link=http://evil]", ":smile:"))
+
+
+def test_the_progress_bar_and_what_is_printed_meanwhile_are_escaped(tmp_path):
+    code = """
+import sys
+from wattlaw.cli.common.console import Console, make_table
+from wattlaw.cli.common.progress_bars import observer_for
+from wattlaw.common.terminal import escaped_output
+from test_terminal_output import BAD, record
+with escaped_output(), observer_for(Console(), 2) as observer:
+    observer.started(record("a" * 16, "running"))
+    observer.note(BAD)
+    print(BAD)
+    print(BAD, file=sys.stderr)
+    observer.ended(record("a" * 16, "failed"), is_new=True)
+"""
+    script = tmp_path / "show.py"
+    script.write_text(code)
+    own = (Path(__file__).parent, paths.SUPPORT, paths.SUPPORT.parent)
+    path = os.pathsep.join([*map(str, own), os.environ.get("PYTHONPATH", "")])
+    code, text = on_a_terminal(script, PYTHONPATH=path)
+    assert code == 0, text
+    text = re.sub(r"\r(?=\x1b\[2?K)", "", text)
+    assert not hidden(COLOURS.sub("", text))
+    assert "\x1b[31mred" not in text
+    assert text.count("[red]x[/red]") >= 3
 
 
 def test_log_lines_and_warnings_are_escaped():

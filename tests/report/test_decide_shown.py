@@ -26,7 +26,7 @@ from wattlaw.cli.main import main
 from wattlaw.common import progress
 from wattlaw.report.core_sections import gallery
 from wattlaw.report.topics.advice_text import what_changes
-from wattlaw.report.topics.decision_course import choice_text, decision_text
+from wattlaw.report.topics.decision_course import choice_text, decision_text, expected
 from wattlaw.report.topics.decision_course import sentences as decision_sentences
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store, read_stores
@@ -95,6 +95,9 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     opened = results.open(tmp_path / "store")
     (sentence,) = decision_sentences(opened._findings())
     assert "(after 3 runs)" in sentence
+    shown = expected(opened._findings())
+    assert len(shown.rows) == 2  # of three settings, the first was not predicted
+    assert {row[-1] for row in shown.rows} <= {"yes", "no"}
     opened.report(tmp_path / "report.html", figures=folder)
     assert (folder / "decision.svg").exists()
     page = (tmp_path / "report.html").read_text()
@@ -105,6 +108,7 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     plain = analyse(*made_study(counts=(1, 2)))  # no decision
     assert not list(decision_sentences(plain))
     assert few[0].picture(plain) is None
+    assert expected(plain) is None
 
 
 def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, monkeypatch):

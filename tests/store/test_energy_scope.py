@@ -60,6 +60,7 @@ def test_an_energy_is_that_of_the_scope_in_all_its_columns(scope, joules, name):
     assert (row["gpus"], row["energy_scope"], row["energy_is"]) == (2, name, f"{name}, counter")
     assert row["energy_j"] == row["energy_per_epoch_j"] == pytest.approx(joules)
     assert row["energy_per_gpu_hour_j"] == pytest.approx(joules * 3600 / 100)
+    assert row["energy_delay_js"] == pytest.approx(joules * 50)
 
 
 @pytest.mark.parametrize(("made", "scope"), [({"node": False}, "node"), ({"gpu": False}, "gpu")])

@@ -72,6 +72,10 @@ class Findings:
     asked_workloads: tuple[str, ...] | None = None  # that have advice; None: all
 
     @property
+    def has_quality(self) -> bool:
+        return bool(self.runs["metric"].notna().any())
+
+    @property
     def origins_label(self) -> str:
         """Return ``simulated`` or ``replayed`` if no run is measured, else nothing."""
         return origins_label(self.runs["launcher"])

@@ -175,7 +175,10 @@ class StoreReports(StoreTables):
         workload: str | None = None,
         runs: int = 1,
         epochs: int | None = None,
+        steps: float | None = None,
         total_samples: float | None = None,
+        tokens: float | None = None,
+        sequence_length: int | None = None,
         rule: float | None = None,
         energy_scope: str | None = None,
         **asked: Any,
@@ -194,8 +197,11 @@ class StoreReports(StoreTables):
             The workload. By default that of the stores' study, else the only one.
         runs, epochs
             The number of trainings, and epochs of each, by default those of most runs.
-        total_samples
-            The length of a training instead of epochs.
+        steps, total_samples, tokens
+            The length of a training instead of epochs. Steps are of the planned global batch; what
+            is planned is then recommended for the epochs of most runs.
+        sequence_length
+            The tokens of a sample, for ``tokens``.
         rule
             The least speedup per doubling of GPUs that a centre asks for, such as 1.5.
         energy_scope, **asked
@@ -221,8 +227,8 @@ class StoreReports(StoreTables):
         check_names(self.proposal, asked)
         name = self._workload(workload)
         scope = checked_scope(energy_scope) or OUTERMOST
-        plan = Campaign(nodes, runs, epochs, total_samples, rule)
-        asked_for = asked | {"epochs": epochs, "total_samples": total_samples}
+        plan = Campaign(nodes, runs, epochs, steps, total_samples, tokens, sequence_length, rule)
+        asked_for = asked | {"epochs": epochs, "total_samples": plan.samples}
         one = {name: question_or_decided(asked_for, self._decision_of(name))}
         findings = self._findings(asked, energy_scope=scope, asked_workloads=(*one,), questions=one)
         files = write_proposal(propose(findings, name, plan), Path(path))

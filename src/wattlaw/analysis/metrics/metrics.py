@@ -65,7 +65,7 @@ def run_metrics(
       ``samples_per_epoch, steps_per_epoch, samples_per_s`` of all hosts.
     - ``energy_per_epoch_j, energy_per_sample_j, energy_per_step_j``: sum over hosts; missing if a
       window has no energy or only that of a part of its time, and if the sum is not above 0.
-    - ``energy_requested``: ``energy_scope``.
+    - ``energy_delay_js``: E T; ``energy_requested``: ``energy_scope``.
     - ``energy_scope, energy_source, energy_verdict, energy_is``: what is counted, its source
       (``mixed`` when windows differ), the worst verdict, and the three as one text.
     - ``gpu_energy_j, gpu_energy_per_epoch_j, power_per_gpu_w``: the GPUs' part, and its mean power.
@@ -94,15 +94,8 @@ def run_metrics(
     done = runs[runs["status"] == "done"]
     names = [name for name in SETTINGS if name not in _DERIVED]
     settings_of = done[[*_KEPT, *names]].assign(train=_train(done["train"]), lasts=_lengths(done))
-    # The windows of the first phase of TRAINING that a run has; all but epochs get epoch 0.
-    training = epochs[epochs["phase"].isin(list(TRAINING))]
-    rank = training["phase"].map(list(TRAINING).index)
-    training = training[rank == rank.groupby(training["run_id"]).transform("min")]
-    training = training.assign(epoch=training["epoch"].where(training["phase"] == "train", 0))
-    # Parts of an interrupted epoch, and the first after a run was resumed (its caches are cold),
-    # are marked as interrupted.
-    is_left_out = training["warmup"].astype(bool) | training["interrupted"].astype(bool)
-    measured = training[~is_left_out]
+    training = training_windows(epochs)
+    measured = measured_windows(training)
     timed = _phase(measured, energy_scope).join(_utilisation(measured))
     hosts = measured[["run_id", "host"]].drop_duplicates().sort_values(["run_id", "host"])
     place = pd.DataFrame({
@@ -147,6 +140,26 @@ def missing_energy(table: pd.DataFrame) -> str | None:
         f"{missing} of {len(rows)} runs have no energy of scope {scope}: it was not measured or is "
         "left out, and no other scope replaces it"
     )
+
+
+def training_windows(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the training windows, of each run those of the first of ``TRAINING`` that it has.
+
+    Blocks of steps and whole processes, which are no epochs, get epoch 0.
+    """
+    training = windows[windows["phase"].isin(list(TRAINING))]
+    rank = training["phase"].map(list(TRAINING).index)
+    kept = training[rank == rank.groupby(training["run_id"]).transform("min")]
+    return kept.assign(epoch=kept["epoch"].where(kept["phase"] == "train", 0))
+
+
+def measured_windows(windows: pd.DataFrame) -> pd.DataFrame:
+    """Return the windows from which the time and energy of an epoch are computed.
+
+    Excluded are warm-up windows, parts of an interrupted epoch, and the first window after a run
+    was resumed, because its caches are cold.
+    """
+    return windows[~(windows["warmup"].astype(bool) | windows["interrupted"].astype(bool))]
 
 
 def with_sampled_utilisation(table: pd.DataFrame, statistics: pd.DataFrame | None) -> pd.DataFrame:
@@ -279,7 +292,7 @@ _UNIT_OF = {
 }  # fmt: skip
 _IN_UNIT = (
     "time_s", "energy_j", "gpu_energy_j", "node_energy_j", "energy_per_node_without_gpu_j",
-    "gpu_hours",
+    "gpu_hours", "energy_delay_js",
 )  # fmt: skip
 
 
@@ -303,6 +316,7 @@ def _derived(table: pd.DataFrame) -> pd.DataFrame:
     kinds = [energy_is(row) for row in table.loc[~number.duplicated(), columns].to_dict("records")]
     return table.assign(
         energy_per_node_without_gpu_j=without_gpu_j.where(without_gpu_j > 0) / table["nodes"],
+        energy_delay_js=energy_j * time_s,
         energy_is=np.array([*kinds, None], dtype=object)[number.to_numpy()],
         power_per_gpu_w=table["gpu_energy_j"] / (table["gpus"] * time_s),
         gpu_hours=hours,

@@ -12,18 +12,18 @@ from wattlaw.analysis.metrics.variation import JOB, variation, with_slow_nodes
 #: Energies and quantities derived from them. Those that count different devices have no mean.
 ENERGIES = (
     "energy_j", "energy_per_epoch_j", "energy_per_sample_j", "energy_per_step_j",
-    "energy_per_gpu_hour_j",
+    "energy_delay_js", "energy_per_gpu_hour_j",
 )  # fmt: skip
 #: Quantities above 0, and the power of a run's time to which they are proportional. Those after a
 #: quantity of ``_VARYING``, up to the next, are it or its inverse times a constant of the setting.
 _ABOVE_0 = {
     "time_s": 1, "epoch_time_s": 1, "time_per_sample_s": 1, "step_time_s": 1, "samples_per_s": -1,
     "gpu_hours": 1, "samples_per_gpu_hour": -1, "steps_per_gpu_hour": -1,
-    **dict.fromkeys(ENERGIES, 1),
+    **dict.fromkeys(ENERGIES, 1), "energy_delay_js": 2,
     "energy_per_gpu_hour_j": 0, "power_per_gpu_w": 0, "sm_clock_mean_mhz": 0,
 }  # fmt: skip
 _VARYING = (
-    "time_s", "energy_j", "energy_per_gpu_hour_j",
+    "time_s", "energy_j", "energy_delay_js", "energy_per_gpu_hour_j",
     "power_per_gpu_w", "sm_clock_mean_mhz",
 )  # fmt: skip
 _SHARES = (

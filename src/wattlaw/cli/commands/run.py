@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from wattlaw.api import studies
 from wattlaw.api.studies import Preview, RunOutcome
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import LaunchOption, StudyArgument, TableOption, option
+from wattlaw.cli.common.progress_bars import observer_for
 from wattlaw.common.formatting import number, plural
 from wattlaw.report import tables
 from wattlaw.running.planning import GpuHours, skipped_text
@@ -59,13 +59,16 @@ def run(
     if dry_run:
         _show(loaded.preview(store), console)
         return 0
+    decides = loaded.plan.study.decide is not None
     forecast = loaded.forecast(store)
     for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
         console.print(sentence, soft_wrap=True)
     for sentence in (*forecast.warnings, *loaded.earlier_versions(store)):
         print(f"warning: {sentence}", file=sys.stderr)
-    write = partial(console.print, soft_wrap=True)
-    outcome = studies.run(loaded, store, progress=write, openmetrics=openmetrics, notify=notify)
+    with observer_for(console, len(loaded), decides=decides) as observer:
+        outcome = studies.run(
+            loaded, store, progress=observer, openmetrics=openmetrics, notify=notify
+        )
     _print_outcome(outcome, console)
     return 0 if outcome.is_success else 1
 

@@ -54,7 +54,7 @@ def means(findings: Findings) -> tables.Table | None:
 
 def build(content: Content) -> Parts:
     findings = content.findings
-    if findings.runs["metric"].notna().any():
+    if findings.has_quality:
         yield from _sentences(findings)
         yield from content.pictures
         yield means(findings)

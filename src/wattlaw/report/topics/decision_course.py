@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY, LONGER_RUN
 from wattlaw.common import formatting as fmt
-from wattlaw.report import charts
+from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
 from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.advice_text import percent
@@ -130,6 +131,7 @@ def goal_text(decision: Decision) -> str:
 def build(content: Content) -> Parts:
     yield from sentences(content.findings)
     yield from content.pictures
+    yield expected(content.findings)
 
 
 def sentences(findings: Findings) -> Iterator[str]:
@@ -196,6 +198,28 @@ def course(findings: Findings) -> Spec | None:
         charts.not_shown(len(tables) - len(shown), "decision"),
     ]
     return charts.figure(panels, 2, notes, 2 * (_WIDTH + 60))
+
+
+def expected(findings: Findings) -> tables.Table | None:
+    rows = [(item, shown) for item in findings.decisions for shown in item.surprises]
+    several = len({item.study for item, _ in rows}) > 1
+    columns = [
+        *([tables.text("study", lambda row: row[0].study)] if several else []),
+        tables.text("setting", lambda row: label(row[1].setting, row[0].worker)),
+        tables.Column(
+            "predicted step",
+            lambda row: fmt.duration_text(
+                Quantity(row[1].predicted_s, row[1].low_s, row[1].high_s)
+            ),
+        ),
+        tables.Column("measured step", lambda row: fmt.duration_text(row[1].measured_s)),
+        tables.Column("difference", lambda row: fmt.change(row[1].measured_s / row[1].predicted_s)),
+        tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
+    ]
+    note = "Each setting is predicted from the runs before its first one. Nine in ten should be "
+    note += "in the 90 % interval; surprises widen the intervals of what is predicted next."
+    title = "Predicted against measured, run by run"
+    return tables.build("surprises", title, columns, rows, note=note)
 
 
 def _table(decision: Decision) -> pd.DataFrame:
