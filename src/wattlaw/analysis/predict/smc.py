@@ -163,11 +163,13 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
         at[risen], values[risen] = moved, heights[rises].max(1)
         if risen.size:
             gradients[risen] = _gradients(log_density, moved)
-        for index, step, change in zip(risen, steps, before - gradients[risen], strict=True):
-            product = step @ change
-            if product > 1e-10:
-                left = identity - np.outer(step, change) / product
-                inverse[index] = left @ inverse[index] @ left.T + np.outer(step, step) / product
+        changes = before - gradients[risen]
+        products = steps[:, None] @ changes[:, :, None]
+        bent = products[:, 0, 0] > 1e-10
+        up, product, risen = steps[bent, :, None], products[bent], risen[bent]
+        left = identity - up * changes[bent, None] / product
+        inverse[risen] = left @ inverse[risen] @ left.transpose(0, 2, 1)
+        inverse[risen] += up * up.transpose(0, 2, 1) / product
     order = np.argsort(-values, kind="stable")
     modes: list[Floats] = []
     for index in order:
@@ -179,9 +181,9 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
 
 def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
     size = at.shape[1]
-    steps = _DELTA * np.eye(size)
-    rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
-    above, below = log_density(rows).reshape(2, -1, size)
+    steps = _DELTA * np.vstack([np.eye(size), -np.eye(size)])
+    heights = log_density((at[:, None] + steps).reshape(-1, size))
+    above, below = heights.reshape(-1, 2, size).transpose(1, 0, 2)
     return (above - below) / (2 * _DELTA)
 
 
