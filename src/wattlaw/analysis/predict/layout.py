@@ -113,7 +113,11 @@ class Layout:
 
     @cached_property
     def has_between(self) -> bool:
-        return bool(((self.nodes > 1) | (~self.is_placed & (self.gpus > 1))).any())
+        return bool((self.is_between & (self.gpus > 1)).any())
+
+    @cached_property
+    def is_between(self) -> npt.NDArray[np.bool_]:
+        return (self.nodes > 1) | ~self.is_placed
 
     @cached_property
     def is_placed_everywhere(self) -> bool:

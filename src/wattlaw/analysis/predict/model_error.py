@@ -128,34 +128,6 @@ class Errors(NamedTuple):
         return np.asarray(np.logaddexp.reduce(-0.5 * each, axis=1))
 
 
-class _Sizes(NamedTuple):
-    """Standard deviations in logs."""
-
-    placement: float | Floats
-    load: float | Floats
-    both: float | Floats
-    own: float | Floats
-    noise: float | Floats
-
-
-class _Parts(NamedTuple):
-    """Covariances."""
-
-    placement: Floats
-    load: Floats
-    own: Floats
-    luck: Floats
-
-    def covariance(self, sizes: _Sizes) -> Floats:
-        return (
-            sizes.placement**2 * self.placement
-            + sizes.load**2 * self.load
-            + sizes.both**2 * self.placement * self.load
-            + sizes.own**2 * self.own
-            + self.luck
-        )
-
-
 def draw_errors(
     layouts: tuple[Layout, Layout],
     settings: tuple[Sequence[Hashable], Sequence[Hashable]],
@@ -186,32 +158,31 @@ def draw_errors(
     placement, load = rows[:, _PLACEMENT] / _REACH, rows[:, _LOAD]
     own, place = _numbered(settings), _numbered(placements or settings)
     spread = np.zeros(len(own)) if luck is None else np.concatenate(luck)
-    every = _Parts(
-        correlation(placement[:seen], placement),
-        correlation(load[:seen], load),
-        (own[:seen, None] == own).astype(float),
-        (place[:seen, None] == place) * spread[:seen, None] * spread,
-    )
-    sizes = [_sizes(each, usual, noise) for each in product(*_SIZES)]
+    near, alike = correlation(placement[:seen], placement), correlation(load[:seen], load)
+    same_place = (place[:seen, None] == place) * spread[:seen, None] * spread
+    # Covariances of each part at size 1, and of what an allocation adds.
+    parts = np.array([near, alike, near * alike, own[:seen, None] == own, same_place])
+    sizes, noises, weights = _sizes(usual, noise)
     shares = [
         1 / np.sqrt(item.gpus) if is_mean_of_gpus else np.ones(len(item.gpus)) for item in layouts
     ]
-    chosen = _choose(every, sizes, shares[0], residuals, dice)
-    parts = _prior_draws(placement, load, own, len(residuals), dice)
+    by_chance = (noises[:, None] * shares[0]) ** 2
+    chosen = _choose(parts, sizes, by_chance, weights, residuals, dice)
+    each = _prior_draws(placement, load, own, len(residuals), dice)
     shared = spread * dice.standard_normal((len(residuals), int(place.max()) + 1))[:, place]
-    *widths, noises = np.array([each for each, _ in sizes])[chosen].T[:, :, None]
-    drawn = sum(width * part for width, part in zip(widths, parts, strict=True)) + shared
+    widths = sizes[chosen].T[:, :, None]
+    drawn = sum(width * part for width, part in zip(widths, each, strict=True)) + shared
     order = np.argsort(chosen, kind="stable")
     missed = np.empty((len(residuals), seen))
     missed[order] = dice.standard_normal(missed.shape)
-    missed = residuals - drawn[:, :seen] - noises * shares[0] * missed
+    missed = residuals - drawn[:, :seen] - np.sqrt(by_chance[chosen]) * missed
     errors = drawn[:, seen:]
     for at in np.split(order, np.flatnonzero(np.diff(chosen[order])) + 1):
-        each = sizes[chosen[at[0]]][0]
-        covariance = every.covariance(each)
-        matrix = covariance[:, :seen] + np.diag((each.noise * shares[0]) ** 2)
+        size = chosen[at[0]]
+        covariance = _covariances(sizes[size], parts)
+        matrix = covariance[:, :seen] + np.diag(by_chance[size])
         errors[at] += missed[at] @ np.linalg.solve(matrix, covariance[:, seen:])
-    return errors, shares[1] * float(np.median(noises))
+    return errors, shares[1] * float(np.median(noises[chosen]))
 
 
 def _few(count: int) -> Indices:
@@ -223,44 +194,46 @@ def _numbered(names: tuple[Sequence[Hashable], Sequence[Hashable]]) -> Indices:
     return np.array([numbers[name] for name in (*names[0], *names[1])])
 
 
-def _sizes(
-    levels: Sequence[tuple[float, float]], usual: float, least_noise: float
-) -> tuple[_Sizes, float]:
-    placement, load, both, own = (usual * size for size, _ in levels)
-    noise = min(own, _REPEATS * usual)
-    own = float(np.sqrt(own**2 - noise**2))
-    sizes = _Sizes(placement, load, both, own, max(noise, least_noise))
-    return sizes, float(np.prod([weight for _, weight in levels]))
+def _sizes(usual: float, least_noise: float) -> tuple[Floats, Floats, Floats]:
+    """Return the sizes of each combination, shape (combinations, parts), its noise and weight."""
+    levels, weights = np.moveaxis(np.array([*product(*_SIZES)]), 2, 0)
+    sizes = usual * levels
+    noises = np.minimum(sizes[:, 3], _REPEATS * usual)
+    sizes[:, 3] = np.sqrt(sizes[:, 3] ** 2 - noises**2)
+    return sizes, np.maximum(noises, least_noise), weights.prod(1)
+
+
+def _covariances(sizes: Floats, parts: Floats) -> Floats:
+    return np.asarray(np.einsum("...k,kij->...ij", sizes**2, parts[:-1]) + parts[-1])
 
 
 def _choose(
-    parts: _Parts, sizes: Sequence[tuple[_Sizes, float]], shares: Floats, residuals: Floats,
+    parts: Floats, sizes: Floats, by_chance: Floats, weights: Floats, residuals: Floats,
     dice: np.random.Generator,
 ) -> Indices:  # fmt: skip
     few = _few(residuals.shape[1])
-    near = _Parts(*(part[np.ix_(few, few)] for part in parts))
     shown = np.ascontiguousarray(residuals[:, few].T)
-    every = _Sizes(*np.array([each for each, _ in sizes]).T[..., None, None])
-    own = (every.noise * shares[few]) ** 2 + 1e-9
-    covariances = near.covariance(every) + own * np.eye(few.size)
-    roots = np.linalg.cholesky(covariances)
+    own = (by_chance[:, few] + 1e-9)[:, None] * np.eye(few.size)
+    roots = np.linalg.cholesky(_covariances(sizes, parts[:, few[:, None], few]) + own)
     inverses = np.linalg.inv(roots)
-    constants = np.log([weight for _, weight in sizes])
-    constants -= np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+    constants = np.log(weights) - np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(1)
+    # Squares are sums of products of two residuals, each pair of different ones twice.
+    one, other = np.tril_indices(few.size)
+    factors = (inverses.transpose(0, 2, 1) @ inverses)[:, one, other]
+    factors *= np.where(one == other, -0.5, -1.0)
 
     def scores(which: Indices, residuals: Floats) -> Floats:
-        found = np.empty((which.size, residuals.shape[1]))
-        for row, index in zip(found, which, strict=True):
-            scaled = inverses[index] @ residuals
-            row[:] = constants[index] - 0.5 * np.einsum("ij,ij->j", scaled, scaled)
-        return found
+        products = factors[which] @ (residuals[one] * residuals[other])
+        return np.asarray(products + constants[which, None])
 
     # Most sizes are unlikely in all draws, which some of the draws show.
     trial = scores(np.arange(len(sizes)), shown[:, :: max(1, shown.shape[1] // _TRIAL)])
     likely = np.flatnonzero((trial > trial.max(0) - _UNLIKELY).any(1))
-    values = scores(likely, shown)
-    chosen: Indices = likely[np.argmax(values + dice.gumbel(size=values.shape), axis=0)]
-    return chosen
+    blocks = (shown[:, at : at + _TRIAL] for at in range(0, shown.shape[1], _TRIAL))
+    values = np.hstack([scores(likely, block) for block in blocks])
+    for row in range(likely.size):  # as ``dice.gumbel``, in less time
+        values[row] -= np.log(-np.log(1 - dice.random(len(residuals))))
+    return np.asarray(likely[values.argmax(0)])
 
 
 def _prior_draws(

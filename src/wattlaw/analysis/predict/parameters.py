@@ -38,15 +38,21 @@ class Transformation:
         self.mean = np.array([[prior.mean] for prior in priors])
         self.sd = np.array([[prior.sd] for prior in priors])
         scales = np.array([prior.scale for prior in priors])
-        self.plain, self.logit = (scales[:, None] == name for name in ("plain", "logit"))
-        self.above = np.where(scales == "above_1", 1.0, 0.0)[:, None]
+        self.plain, self.logit, self.above = (
+            np.flatnonzero(scales == name).tolist() for name in ("plain", "logit", "above_1")
+        )
 
     def values(self, normals: Floats) -> Floats:
         """Return the parameters for standard normal numbers, shape (draws, parameters)."""
         raw = self.mean + self.sd * np.ascontiguousarray(normals.T)
         values: Floats = np.exp(raw)
-        np.divide(values, 1 + values, out=values, where=self.logit)
-        return (np.where(self.plain, raw, values) + self.above).T
+        for row in self.plain:
+            values[row] = raw[row]
+        for row in self.logit:
+            values[row] /= 1 + values[row]
+        for row in self.above:
+            values[row] += 1
+        return values.T
 
 
 LN = np.log

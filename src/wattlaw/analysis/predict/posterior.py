@@ -236,8 +236,8 @@ def _fit(observations: tuple[Observation, ...], seed: int, priors: parameters.Pr
         for name in known
     }
     table = np.column_stack([normals[name] for name in known])
-    columns = parameters.Transformation(list(known.values())).values(table)
-    values = {name: columns[:, index : index + 1] for index, name in enumerate(known)}
+    columns = parameters.Transformation(list(known.values())).values(table).T[:, :, None]
+    values = dict(zip(known, columns, strict=True))
     if growth[0] <= _GROWTH:  # else it may have begun
         values["storage"] = beyond.shown_storage(values, layout)
     return Posterior(
@@ -258,8 +258,7 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
         noise = np.where(layout.has_batch, noise, np.hypot(noise, values["batch_noise"]))
     shared: Floats = values["session"]
     if layout.has_between:
-        is_between = (layout.nodes > 1) | ~layout.is_placed
-        allocation = values["allocation"] * (is_between * steps.communication_weight)
+        allocation = values["allocation"] * (layout.is_between * steps.communication_weight)
         shared = np.sqrt(shared**2 + allocation**2)
     return noise, shared
 
@@ -327,8 +326,8 @@ class _Data:
 def _log_likelihood(
     data: _Data, names: list[str], transformation: parameters.Transformation, normals: Floats
 ) -> Floats:
-    columns = transformation.values(normals)
-    values = {name: columns[:, index : index + 1] for index, name in enumerate(names)}
+    columns = transformation.values(normals).T[:, :, None]
+    values = dict(zip(names, columns, strict=True))
     steps = step(values, data.layout, power=data.log_power is not None)
     noise, shared = scales(values, data.layout, steps)
     residual = data.log_time - np.log(steps.step_s)
@@ -357,9 +356,8 @@ def grouped_t(residual: Floats, noise: Floats, shared: Floats, sessions: Floats)
     shape = residual.shape
     scaled, load = residual / noise, np.broadcast_to(shared / noise, shape)
     squares, cross, loads = (part @ sessions for part in (scaled**2, scaled * load, load**2))
-    distance = squares - cross**2 / (1 + loads)
-    tails = (FREEDOM + sessions.sum(0)) / 2 * np.log(1 + distance / FREEDOM) + 0.5 * np.log(
-        1 + loads
-    )
+    inner = 1 + loads
+    distance = squares - cross**2 / inner
+    tails = (FREEDOM + sessions.sum(0)) / 2 * np.log(1 + distance / FREEDOM) + 0.5 * np.log(inner)
     result: Floats = -tails.sum(1) - np.log(noise).sum(1) * (shape[1] / noise.shape[1])
     return result

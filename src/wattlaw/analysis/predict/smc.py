@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.common.progress import track
@@ -72,37 +71,22 @@ def sample(
     modes = climb(log_posterior, starts)
     mixture = _Mixture.around(log_posterior, modes)
 
-    def at_points(at: Floats) -> _State:
-        return _State(at, log_posterior(at), mixture.log_density(at))
+    def densities(at: Floats) -> Floats:
+        """Return the logs of the posterior and of the mixture, shape (2, particles)."""
+        return np.array([log_posterior(at), mixture.log_density(at)])
 
-    state, exponent = at_points(mixture.draws(dice, first.shape[0])), 0.0
+    at, exponent = mixture.draws(dice, first.shape[0]), 0.0
+    logs = densities(at)
     for _ in track(range(_MOST_STAGES), "Fitting the prediction model"):
-        gain = state.posterior - state.start
+        gain = logs[0] - logs[1]
         step = _next_step(gain, 1 - exponent)
         exponent += step
         is_last = exponent >= 1 - 1e-9
         thinning = _LAST if is_last else 1
-        state = _stage(at_points, state, _weights(gain * step), exponent, thinning, dice)
+        at, logs = _stage(densities, at, logs, _weights(gain * step), exponent, thinning, dice)
         if is_last:
             break
-    return state.at
-
-
-@dataclass(frozen=True)
-class _State:
-    at: Floats
-    posterior: Floats
-    start: Floats
-
-    def where(self, chosen: npt.NDArray[np.bool_], other: "_State") -> "_State":
-        return _State(
-            np.where(chosen[:, None], self.at, other.at),
-            np.where(chosen, self.posterior, other.posterior),
-            np.where(chosen, self.start, other.start),
-        )
-
-    def take(self, index: npt.NDArray[np.int64]) -> "_State":
-        return _State(self.at[index], self.posterior[index], self.start[index])
+    return at
 
 
 @dataclass(frozen=True)
@@ -145,10 +129,8 @@ class _Mixture:
 
     def log_density(self, rows: Floats) -> Floats:
         inverses, at_means, logs = self._whitening
-        squares = np.empty((len(logs), len(rows)))
-        for index, (inverse, at_mean) in enumerate(zip(inverses, at_means, strict=True)):
-            scaled = rows @ inverse - at_mean
-            squares[index] = np.einsum("ij,ij->i", scaled, scaled)
+        scaled = rows @ inverses - at_means[:, None]
+        squares = np.einsum("kij,kij->ki", scaled, scaled)
         return np.asarray(np.logaddexp.reduce(logs[:, None] - 0.5 * squares, axis=0))
 
 
@@ -181,11 +163,13 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
         at[risen], values[risen] = moved, heights[rises].max(1)
         if risen.size:
             gradients[risen] = _gradients(log_density, moved)
-        for index, step, change in zip(risen, steps, before - gradients[risen], strict=True):
-            product = step @ change
-            if product > 1e-10:
-                left = identity - np.outer(step, change) / product
-                inverse[index] = left @ inverse[index] @ left.T + np.outer(step, step) / product
+        changes = before - gradients[risen]
+        products = steps[:, None] @ changes[:, :, None]
+        bent = products[:, 0, 0] > 1e-10
+        up, product, risen = steps[bent, :, None], products[bent], risen[bent]
+        left = identity - up * changes[bent, None] / product
+        inverse[risen] = left @ inverse[risen] @ left.transpose(0, 2, 1)
+        inverse[risen] += up * up.transpose(0, 2, 1) / product
     order = np.argsort(-values, kind="stable")
     modes: list[Floats] = []
     for index in order:
@@ -197,9 +181,9 @@ def climb(log_density: LogLikelihood, starts: Floats) -> list[Floats]:
 
 def _gradients(log_density: LogLikelihood, at: Floats) -> Floats:
     size = at.shape[1]
-    steps = _DELTA * np.eye(size)
-    rows = np.concatenate([at[:, None] + steps, at[:, None] - steps]).reshape(-1, size)
-    above, below = log_density(rows).reshape(2, -1, size)
+    steps = _DELTA * np.vstack([np.eye(size), -np.eye(size)])
+    heights = log_density((at[:, None] + steps).reshape(-1, size))
+    above, below = heights.reshape(-1, 2, size).transpose(1, 0, 2)
     return (above - below) / (2 * _DELTA)
 
 
@@ -226,36 +210,33 @@ def _next_step(gain: Floats, most: float) -> float:
 
 
 def _stage(
-    at_points: Callable[[Floats], _State], start: _State, weights: Floats, exponent: float,
+    densities: LogLikelihood, at: Floats, logs: Floats, weights: Floats, exponent: float,
     thinning: int, dice: np.random.Generator,
-) -> _State:  # fmt: skip
-    """Return the particles of a stage: all of chains that start at resampled ones."""
-    mean = weights @ start.at
-    centred = start.at - mean
+) -> tuple[Floats, Floats]:  # fmt: skip
+    """Return the particles of a stage and their densities: of chains from resampled ones."""
+    mean = weights @ at
+    centred = at - mean
     spread = (centred * weights[:, None]).T @ centred + 1e-6 * np.eye(mean.size)
     root = np.linalg.cholesky(spread)
-    inverse = np.linalg.inv(root).T
-
-    def heights(state: _State) -> Floats:  # log of the stage's density over the normal one
-        scaled = (state.at - mean) @ inverse
-        between = exponent * state.posterior + (1 - exponent) * state.start
-        return np.asarray(between + 0.5 * (scaled**2).sum(1))
-
+    path = np.array([exponent, 1 - exponent])
     # Systematic resampling.
     positions = (dice.random() + np.arange(CHAINS)) / CHAINS
     chosen = np.minimum(np.searchsorted(np.cumsum(weights), positions), weights.size - 1)
-    state = start.take(chosen)
-    height, kept = heights(state), list[_State]()
+    # The normal distribution is a standard one in coordinates from its mean by its root.
+    normals, logs = centred[chosen] @ np.linalg.inv(root).T, logs[:, chosen]
+    heights = path @ logs + 0.5 * np.einsum("ij,ij->i", normals, normals)
+    kept = []
     for turn in range(LENGTH * thinning):
         correlation = _CORRELATIONS[turn % len(_CORRELATIONS)]
-        jump = dice.standard_normal(state.at.shape) @ root.T
-        near = mean + correlation * (state.at - mean)
-        proposed = at_points(near + np.sqrt(1 - correlation**2) * jump)
-        proposed_height = heights(proposed)
-        accepted = np.log(dice.random(CHAINS)) < proposed_height - height
-        state = proposed.where(accepted, state)
-        height = np.where(accepted, proposed_height, height)
+        jumps = np.sqrt(1 - correlation**2) * dice.standard_normal(normals.shape)
+        moved = correlation * normals + jumps
+        moved_logs = densities(mean + moved @ root.T)
+        moved_heights = path @ moved_logs + 0.5 * np.einsum("ij,ij->i", moved, moved)
+        accepted = np.log(dice.random(CHAINS)) < moved_heights - heights
+        normals = np.where(accepted[:, None], moved, normals)
+        logs = np.where(accepted, moved_logs, logs)
+        heights = np.where(accepted, moved_heights, heights)
         if turn % thinning == thinning - 1:
-            kept.append(state)
-    parts = zip(*(vars(each).values() for each in kept), strict=True)
-    return _State(*map(np.concatenate, parts))
+            kept.append((normals, logs))
+    every, every_logs = zip(*kept, strict=True)
+    return mean + np.concatenate(every) @ root.T, np.hstack(every_logs)

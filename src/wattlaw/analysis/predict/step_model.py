@@ -27,12 +27,15 @@
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from wattlaw.analysis.predict.layout import Layout, Paths
 from wattlaw.analysis.predict.observation import Floats
 
 Parameters = dict[str, Floats]
+Indices = npt.NDArray[np.int64]
 
+_NONE = np.zeros((1, 1))
 #: Rounds of the search for the clock under a power limit: its busy share depends on the clock.
 _ROUNDS = 2
 #: Standard normal quantiles: the phases of a step by their power.
@@ -73,26 +76,24 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     unit_s = reference.compute_s * values["compute"]
     floor, sharp = values["floor"], values["sharpness"]
     kinds, which = layout.kinds
-    speed: Floats = np.ones((1, 1))
+    busy = kinds.micro
     for index in kinds.other_precisions:
-        speed = np.where(kinds.precision == index, values[f"precision_{index}"], speed)
-    busy = kinds.micro / speed
-    slowed, active_w = busy, 1 - _share(values, "static")
+        other = kinds.micro / values[f"precision_{index}"]
+        busy = np.where(kinds.precision == index, other, busy)
+    slowed, active_w = busy, 1 - values.get("static", _NONE)
     micro = free = _smooth_max(busy, floor, sharp)[0]
     if kinds.has_limits:
         power_limit, clock_limit = kinds.power_limit_w / reference.power_w, kinds.clock_limit_mhz
         slowed, active_w = at_limits(values, power_limit, clock_limit / reference.clock_mhz, busy)
         micro = _smooth_max(slowed, floor, sharp)[0]
-    free, slowed, active_w, micro = (
-        part[which] if len(part) > 1 else part for part in (free, slowed, active_w, micro)
-    )
-    part_s = unit_s * micro * _growth(values, layout)
+    part_s = _of_each(unit_s * micro, which) * _growth(values, layout)
     parts_s = layout.parts * part_s
-    exposed_s, derivative = np.zeros((1, 1)), np.zeros((1, 1))
+    exposed_s = derivative = _NONE
     if layout.has_inside or layout.has_between:
-        network_s = np.maximum(unit_s * _network(values, layout), 1e-300)
-        if layout.has_limits:
-            network_s = network_s * (1 + values["clocked_communication"] * (micro / free - 1))
+        network_s = unit_s * _network(values, layout)
+        if kinds.has_limits:
+            more = _of_each(micro / free - 1, which)
+            network_s = network_s * (1 + values["clocked_communication"] * more)
         hidden_s = values["overlappable"] * part_s
         both_s, larger = _smooth_max(hidden_s, network_s, values["overlap"])
         exposed_s = both_s - hidden_s
@@ -107,12 +108,13 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
         total_s = total_s + unit_s * values["epoch_overhead"] / layout.epoch_steps
     watts = waiting = idle = None
     if power:
+        slowed, active_w, micro = (_of_each(part, which) for part in (slowed, active_w, micro))
         active = parts_s / total_s * slowed / micro
         talking = (waiting_s + exposed_s) / total_s
         idle_w, talk_w = values["wait_power"], values["communication_power"]
         static, clocked = values["static"], 1 - values["static"]
         talk_w = talk_w * (
-            1 + _share(values, "clocked_communication_power") * (active_w / clocked - 1)
+            1 + values.get("clocked_communication_power", _NONE) * (active_w / clocked - 1)
         )
         others = talk_w * talking + idle_w * (1 - active - talking)
         share = static + active_w * active + clocked * others
@@ -124,9 +126,9 @@ def step(values: Parameters, layout: Layout, *, power: bool) -> Step:
     return Step(*turned)  # type: ignore[arg-type]
 
 
-def _share(values: Parameters, name: str) -> Floats:
-    """Return a share that a lower clock changes, 0 where no run shows it."""
-    return values.get(name, np.zeros((1, 1)))
+def _of_each(part: Floats, which: Indices) -> Floats:
+    """Return what is known of kinds, for each setting."""
+    return part.take(which, axis=0) if len(part) > 1 else part
 
 
 def _smooth_max(one: Floats, other: Floats, sharpness: Floats) -> tuple[Floats, Floats]:
@@ -156,7 +158,7 @@ def _network(values: Parameters, layout: Layout) -> Floats:
         nodes = np.where(layout.is_placed, layout.nodes, layout.gpus / size)
         sharing = np.where(layout.is_placed, layout.sharing, size)
         paths = Paths.of(layout.gpus, nodes, most, sharing)._replace(is_on_two=layout.nodes == 2)
-    total: Floats = np.zeros((1, 1))
+    total = _NONE
     if layout.has_inside:
         total = values["inside_volume"] * paths.inside
         total = total + values["inside_latency"] * paths.inside_hops
@@ -191,7 +193,7 @@ def at_limits(
     """
     has_limit = bool(np.isfinite(power_limit).any())
     has_lock = bool(np.isfinite(clock_limit).any())
-    clocked = 1 - values.get("static", np.zeros((1, 1)))
+    clocked = 1 - values.get("static", _NONE)
     if not has_limit and not has_lock:
         return busy, clocked
     top: Floats = np.ones((1, 1))
