@@ -29,9 +29,6 @@ from wattlaw.study.plan import PlannedRun, expand
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
-#: A run is too little to be sure by above this relative error of its mean step time, as in
-#: ``SHORT`` of analysis/metrics/time_errors.py.
-_ERROR = 0.05
 _REPEATS = 2
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
@@ -68,8 +65,7 @@ class Seen:
     threads: int | None = None  # of a worker
     has_energy: bool = False
     steps: int | None = None  # of the whole training, if it has ended by itself
-    timed_steps: int = 0
-    step_error: float = 0.0  # of the mean of ``timed_steps``, relative
+    needed_steps: int = 0  # of a run, for a mean that is sure enough
     layout: SeenLayout = field(default_factory=SeenLayout)
 
     @property
@@ -183,30 +179,30 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
 
 def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[str]]:
     """Return how many steps a run measures, why, and notes; batches are from ``base`` on."""
-    wanted = steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
-    warmup, notes = Measure().warmup_steps, []
+    usual = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
+    wanted = steps = max(usual, seen.needed_steps)
+    warmup, notes = Measure().warmup_steps, list[str]()
     why = f"about {number(steps * seen.step_s, 2)} s"
+    why += ", which its unsteady steps need" if steps > usual else ""
     if seen.training_steps is None:
         why += (
             f"; how long it trains is unknown: a batch of {largest:,} needs {steps + warmup} steps"
         )
-    else:
-        fewest = seen.training_steps * base // largest
-        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
-        why = why if steps == wanted else f"all of a training with a batch of {largest:,}"
-        if steps > fewest - warmup:
-            notes.append(
-                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
-                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
-            )
-    steady = math.ceil(seen.timed_steps * (seen.step_error / _ERROR) ** 2)
-    if steady > steps:
-        remedy = "raise steps of measure" if steps == wanted else "let it train for more epochs"
+        return steps, why, notes
+    fewest = seen.training_steps * base // largest
+    steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
+    why = why if steps == wanted else f"all of a training with a batch of {largest:,}"
+    if steps > fewest - warmup:
         notes.append(
-            f"the step time varies: a run needs {steady:,} steps to know its mean to "
-            f"±{200 * _ERROR:.0f} %, and measures {steps}; for a surer answer, {remedy}"
+            f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
+            f"for {steps} after {warmup} of warm-up: let it train for more epochs"
         )
-    return steps, why, notes
+    elif steps < seen.needed_steps:
+        notes.append(
+            f"a run of {steps} steps is too short to be sure by: its steps vary, so that it needs "
+            f"{seen.needed_steps:,}; let it train for more epochs"
+        )
+    return steps, "; ".join([why, *notes]), notes
 
 
 def _sweeps(

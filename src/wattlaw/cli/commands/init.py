@@ -110,6 +110,8 @@ def _seen(
     is_parallel: bool,
 ) -> Seen:
     """Return what the run has shown; ``BadInput`` if it has shown too little for a study."""
+    from wattlaw.analysis.metrics.time_errors import steps_needed
+
     record, folder, steps = done.record, done.folder, done.steps
     if record is None or folder is None or steps is None:
         raise BadInput("init: started as one of several tasks; start it as one")
@@ -137,8 +139,7 @@ def _seen(
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,
         steps=steps.steps if is_whole else None,
-        timed_steps=steps.steps_measured or 0,
-        step_error=steps.step_time_error or 0.0,
+        needed_steps=steps_needed(steps.windows),
         layout=SeenLayout.of(steps, json.loads(steps.network) if steps.network else None),
     )  # fmt: skip
 
