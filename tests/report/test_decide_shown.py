@@ -46,14 +46,14 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     assert main([*line, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith(f"{store} is not a store")
-    first = json.loads(captured.out)
+    first = json.loads(captured.out)["measurements"]
     assert first[0]["gpus"] == 1
     assert {item["gpu_hours"] for item in first} == {None}
     run(study, store)
     study = write_decide(QUESTION)
     assert main([*line, "--json", "--count", "2"]) == 0
     captured = capsys.readouterr()
-    items = json.loads(captured.out)
+    items = json.loads(captured.out)["measurements"]
     assert (len(items), captured.err) == (2, "")
     for item in items:
         assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
@@ -69,7 +69,7 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     with RunLock(RunFolder(store / "runs" / busy.run_id)) as held:  # of a campaign
         assert held.acquire()
         assert main([*line, "--json", "--count", "2"]) == 0
-    items = json.loads(capsys.readouterr().out)
+    items = json.loads(capsys.readouterr().out)["measurements"]
     assert first not in [[item[name] for name in names] for item in items]
     assert main(line) == 0
     shown = capsys.readouterr().out
@@ -221,6 +221,9 @@ def test_all_surfaces_say_the_same_to_do_next(asked, said, write_decide, tmp_pat
     for line in ([str(store), str(study)], [str(store), *table]):
         assert main(["next", *line]) == 0
         assert f"measure next: {step}" in capsys.readouterr().out
+        assert main(["next", *line, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["next_step"], shown["measurements"]) == (step, [])
     assert main(["advise", str(store)]) == int(found.recommended is None)
     assert f"- Measure next: {step}" in capsys.readouterr().out
     (sentence,) = decision_sentences(opened._findings())
