@@ -30,6 +30,9 @@ _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
 _REPEATS = 2
+#: Of runs of a study, beside their steps, relative to the short run: they have processes of wattlaw
+#: of their own, and workers that start together (1.6 to 2.2 on two busy cores).
+_BESIDE = 2.5
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
 _SHARDED = ("fsdp", "deepspeed", "tensor", "pipeline")
@@ -53,7 +56,7 @@ class Seen:
     command: tuple[str, ...]  # of one rank
     ranks: int
     step_s: float
-    startup_s: float  # until the end of the first step
+    beside_s: float  # of the run beside its steps: start-up and end
     launch_with: str = "auto"
     global_batch: int | None = None
     gradient_accumulation: int | None = None
@@ -156,8 +159,10 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
     text = _text(seen, machine, words, settings, largest, layouts, measured)
     runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
     gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
+    unit = 10 ** (math.floor(math.log10(gpu_hours)) - 1)  # two digits, rounded up
     text += (
-        f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {gpu_hours:.2g}}}"
+        f"  {'# ' * _ran_elsewhere(seen, machine)}"
+        f"budget: {{gpu_hours: {math.ceil(gpu_hours / unit) * unit:.2g}}}"
         "  # at most this much measuring\n"
     )
     if machine.caps_w == () and machine.has_gpus:
@@ -260,7 +265,7 @@ def _gpu_hours(seen: Seen, run: PlannedRun, base: int, steps: int, machine: Mach
     most = max(1.0, growth * seen.ranks / workers, growth)
     if cap_w is not None:
         most *= (machine.default_w or cap_w) / cap_w
-    return workers * (seen.startup_s + steps * seen.step_s * most) / 3600
+    return workers * (_BESIDE * seen.beside_s + steps * seen.step_s * most) / 3600
 
 
 def _with_batch(seen: Seen, batch: Argument | None, placeholder: str) -> list[str]:
