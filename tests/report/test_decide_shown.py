@@ -213,7 +213,7 @@ def test_all_surfaces_say_the_same_to_do_next(asked, said, write_decide, tmp_pat
     step = found.decision.next_step
     assert (found.recommended is None) == ("deadline" in asked)
     assert said in step
-    assert f"wattlaw run STUDY.yaml --store {store}" in step
+    assert f"wattlaw run {study} --store {store}" in step
     assert ("(the budget is spent)" in step) == ("budget" in asked)
     assert f"measure next: {step}" in shown.out + shown.err
     assert "Next: wattlaw advise" not in shown.out
@@ -286,11 +286,12 @@ def test_the_line_of_a_setting_is_a_sweep_that_has_it(setting, write_decide, tmp
 
 def test_without_a_decision_the_next_run_has_its_line(write_decide, tmp_path):
     sweeps = [{"gpus": [1, 2], "local_batch": [8]}]
-    run(write_decide(None, sweeps=sweeps, repeats=1), tmp_path / "store")
+    study = write_decide(None, sweeps=sweeps, repeats=1)
+    run(study, tmp_path / "store")
     advice = results.open(tmp_path / "store").advise()
     (line,) = (line for line in what_changes(advice) if line.startswith("Measure next"))
     option = advice.next_measurement.option
-    assert f"wattlaw run STUDY.yaml --store {tmp_path / 'store'}" in line
+    assert f"wattlaw run {study} --store {tmp_path / 'store'}" in line
     assert f"{sweep_text(option.setting)} and repeats: {option.repeats + 1}" in line
 
 
@@ -313,19 +314,24 @@ def test_runs_whose_training_ended_are_named_and_more_of_its_steps_are_not_asked
     assert f"In {len(runs)} runs" in codes(f"it ended; {TOO_SHORT}")[TRAINING_ENDED]
 
 
-def test_a_study_that_is_simulated_by_the_command_line_stays_so(write_decide, tmp_path, capsys):
+def test_a_study_that_is_simulated_by_the_command_line_stays_so(
+    write_decide, tmp_path, capsys, monkeypatch
+):
     sweeps, store = [{"gpus": [1, 2], "local_batch": [4, 8]}], tmp_path / "store"
     launch = {"kind": "local", "gpus_per_node": 2, "simulation": {"hardware": "mit-v100"}}
     asked = QUESTION | {"budget": {"runs": 1}}
     job = {"workloads": [{"name": "digits-cnn"}], "sweeps": sweeps, "launch": launch}
     study = write_decide(asked, **job)
-    assert main(["run", str(study), "--store", str(store), "--launch", "simulated"]) == 0
-    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", study.name, "--store", str(store), "--launch", "simulated"]) == 0
+    assert f"wattlaw run {study.name} --store {store}" in capsys.readouterr().out
     step = stored_decision(store).next_step
-    assert f"wattlaw run STUDY.yaml --store {store} --launch simulated" in step
+    assert f"wattlaw run {study.name} --store {store} --launch simulated" in step
     assert main(["next", str(store)]) == 0
     assert f"measure next: {step}" in capsys.readouterr().out
     (line,) = (line for line in what_changes(results.open(store).advise())
                if line.startswith("Measure next"))  # fmt: skip
     assert "on the hardware itself" in line
-    assert f"wattlaw run STUDY.yaml --store {store} --launch local, where" in line
+    assert f"wattlaw run {study.name} --store {store} --launch local, where" in line
+    study.unlink()  # the file is not here any more, as in a store from elsewhere
+    assert f"wattlaw run STUDY.yaml --store {store}" in stored_decision(store).next_step

@@ -434,7 +434,7 @@ def next_run(advice: Advice, option: Option) -> str:
         return f"{text}: wattlaw measure -o {advice.store} -- COMMAND"
     kind = "slurm" if (run.option.setting.nodes or 1) > 1 else "local"
     launch = f" --launch {kind}" if advice.simulated else ""
-    text += f": {run_command(advice.store)}{launch}"
+    text += f": {run_command(advice.store, advice.study_file)}{launch}"
     lines = [sweep] if sweep else []
     is_short = "short-run" in {warning.code for warning in advice.warnings}
     more = "more steps under measure" if is_short else f"repeats: {run.option.repeats + 1}"
