@@ -33,6 +33,7 @@ from wattlaw.store.store import Store, read_stores
 from wattlaw.study.not_as_declared import TOO_SHORT, TRAINING_ENDED
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
+from wattlaw_dashboard.dashboard_overview import RunRow, Total
 
 SETTING = (
     "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
@@ -312,6 +313,26 @@ def test_runs_whose_training_ended_are_named_and_more_of_its_steps_are_not_asked
 
     assert TRAINING_ENDED not in codes("another note")
     assert f"In {len(runs)} runs" in codes(f"it ended; {TOO_SHORT}")[TRAINING_ENDED]
+
+
+@pytest.mark.parametrize(("label", "noun"), [(None, "worker"), ("NVIDIA A100", "GPU")])
+def test_gpus_are_called_alike_before_and_after_runs_that_failed(
+    write_decide, tmp_path, label, noun
+):
+    loaded = load_study(write_decide(QUESTION))
+    run(write_decide(QUESTION), tmp_path / "store")
+    launch = loaded.plan.study.launch.model_copy(update={"hardware": label})
+    study, question = loaded.plan.study.model_copy(update={"launch": launch}), Question("time")
+    runs, epochs = read_stores([Store(tmp_path / "store")])
+    failed = runs.assign(status="failed", hardware=label)
+    for shown in (failed, runs[:0]):
+        found = read_evidence(
+            question, study, loaded.plan.runs, shown, epochs[:0], epoch_samples=1000
+        )
+        assert found.worker == noun
+    rows = [RunRow(0, "r", {}, {"hardware": label})]
+    assert Total("measured", (), rows).worker() == noun
+    assert Total("measured", (), rows).worker(gpu_energy_j=1.0) == "GPU"
 
 
 def test_a_study_that_is_simulated_by_the_command_line_stays_so(
