@@ -124,9 +124,10 @@ class Total:
     def hours(self) -> float:
         return sum(row.hours for row in self.rows)
 
-    @property
-    def worker(self) -> str:
-        return worker_noun(pd.DataFrame([row.record for row in self.rows], columns=_COLUMNS))
+    def worker(self, gpu_energy_j: float | None = None) -> str:
+        """Return what a "gpu" of the rows is called, by their records and energy."""
+        records = pd.DataFrame([row.record for row in self.rows], columns=_COLUMNS)
+        return worker_noun(records.assign(gpu_energy_j=gpu_energy_j))
 
     @property
     def left_s(self) -> float | None:

@@ -203,8 +203,9 @@ def _used(found: Sequence[view.Total], reading: Reading | None) -> list[_Used]:
         sums = Counter[str]({_TIME: total.hours} if total.hours else {})
         for row in total.rows:
             sums.update(read.used.get(row.run_id, {}))
-        is_of_gpus = any("GPUs" in name for name in sums.keys() - {_TIME})  # their energy is known
-        time_of = partial(fmt.work_text, worker="GPU" if is_of_gpus else total.worker)
+        energies_j = (sums.get(f"{kind}energy of GPUs") for kind in ("", "estimated "))
+        worker = total.worker(next((it for it in energies_j if it is not None), None))
+        time_of = partial(fmt.work_text, worker=worker)
         texts = {
             name: (time_of if name == _TIME else fmt.energy_text)(sums[name])
             for name in _USED if name in sums

@@ -81,7 +81,7 @@ def _summary(overview: view.Overview) -> Iterator[Text | Padding]:
         if total.left_s is not None:
             text += f", about {fmt.duration_text(total.left_s)} left"
         text += f"   ({', '.join(f'{count:,} {name}' for name, count in total.counts.items())})"
-        work = f", {fmt.work_text(total.hours, total.worker)}" if total.hours else ""
+        work = f", {fmt.work_text(total.hours, total.worker())}" if total.hours else ""
         yield Text(text + work)
         bar = ProgressBar(total=max(1, runs - total.not_needed), completed=ended, width=60)
         yield Padding(bar, 0)

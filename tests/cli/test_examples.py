@@ -28,6 +28,7 @@ def test_an_example_is_copied_and_its_study_passes_its_check(name, tmp_path, mon
     for path in written:
         assert path.read_bytes() == (FOLDER / path.name).read_bytes()
     if written[0].suffix == ".yaml":
+        monkeypatch.chdir(folder)  # where the script is
         assert main(["check", str(written[0])]) == 0
 
 

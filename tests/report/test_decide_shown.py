@@ -33,6 +33,7 @@ from wattlaw.store.store import Store, read_stores
 from wattlaw.study.not_as_declared import TOO_SHORT, TRAINING_ENDED
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
+from wattlaw_dashboard.dashboard_overview import RunRow, Total
 
 SETTING = (
     "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
@@ -46,14 +47,14 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     assert main([*line, "--json"]) == 0
     captured = capsys.readouterr()
     assert captured.err.startswith(f"{store} is not a store")
-    first = json.loads(captured.out)
+    first = json.loads(captured.out)["measurements"]
     assert first[0]["gpus"] == 1
     assert {item["gpu_hours"] for item in first} == {None}
     run(study, store)
     study = write_decide(QUESTION)
     assert main([*line, "--json", "--count", "2"]) == 0
     captured = capsys.readouterr()
-    items = json.loads(captured.out)
+    items = json.loads(captured.out)["measurements"]
     assert (len(items), captured.err) == (2, "")
     for item in items:
         assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
@@ -69,7 +70,7 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     with RunLock(RunFolder(store / "runs" / busy.run_id)) as held:  # of a campaign
         assert held.acquire()
         assert main([*line, "--json", "--count", "2"]) == 0
-    items = json.loads(capsys.readouterr().out)
+    items = json.loads(capsys.readouterr().out)["measurements"]
     assert first not in [[item[name] for name in names] for item in items]
     assert main(line) == 0
     shown = capsys.readouterr().out
@@ -213,7 +214,7 @@ def test_all_surfaces_say_the_same_to_do_next(asked, said, write_decide, tmp_pat
     step = found.decision.next_step
     assert (found.recommended is None) == ("deadline" in asked)
     assert said in step
-    assert f"wattlaw run STUDY.yaml --store {store}" in step
+    assert f"wattlaw run {study} --store {store}" in step
     assert ("(the budget is spent)" in step) == ("budget" in asked)
     assert f"measure next: {step}" in shown.out + shown.err
     assert "Next: wattlaw advise" not in shown.out
@@ -221,6 +222,9 @@ def test_all_surfaces_say_the_same_to_do_next(asked, said, write_decide, tmp_pat
     for line in ([str(store), str(study)], [str(store), *table]):
         assert main(["next", *line]) == 0
         assert f"measure next: {step}" in capsys.readouterr().out
+        assert main(["next", *line, "--json"]) == 0
+        shown = json.loads(capsys.readouterr().out)
+        assert (shown["next_step"], shown["measurements"]) == (step, [])
     assert main(["advise", str(store)]) == int(found.recommended is None)
     assert f"- Measure next: {step}" in capsys.readouterr().out
     (sentence,) = decision_sentences(opened._findings())
@@ -283,11 +287,12 @@ def test_the_line_of_a_setting_is_a_sweep_that_has_it(setting, write_decide, tmp
 
 def test_without_a_decision_the_next_run_has_its_line(write_decide, tmp_path):
     sweeps = [{"gpus": [1, 2], "local_batch": [8]}]
-    run(write_decide(None, sweeps=sweeps, repeats=1), tmp_path / "store")
+    study = write_decide(None, sweeps=sweeps, repeats=1)
+    run(study, tmp_path / "store")
     advice = results.open(tmp_path / "store").advise()
     (line,) = (line for line in what_changes(advice) if line.startswith("Measure next"))
     option = advice.next_measurement.option
-    assert f"wattlaw run STUDY.yaml --store {tmp_path / 'store'}" in line
+    assert f"wattlaw run {study} --store {tmp_path / 'store'}" in line
     assert f"{sweep_text(option.setting)} and repeats: {option.repeats + 1}" in line
 
 
@@ -310,19 +315,44 @@ def test_runs_whose_training_ended_are_named_and_more_of_its_steps_are_not_asked
     assert f"In {len(runs)} runs" in codes(f"it ended; {TOO_SHORT}")[TRAINING_ENDED]
 
 
-def test_a_study_that_is_simulated_by_the_command_line_stays_so(write_decide, tmp_path, capsys):
+@pytest.mark.parametrize(("label", "noun"), [(None, "worker"), ("NVIDIA A100", "GPU")])
+def test_gpus_are_called_alike_before_and_after_runs_that_failed(
+    write_decide, tmp_path, label, noun
+):
+    loaded = load_study(write_decide(QUESTION))
+    run(write_decide(QUESTION), tmp_path / "store")
+    launch = loaded.plan.study.launch.model_copy(update={"hardware": label})
+    study, question = loaded.plan.study.model_copy(update={"launch": launch}), Question("time")
+    runs, epochs = read_stores([Store(tmp_path / "store")])
+    failed = runs.assign(status="failed", hardware=label)
+    for shown in (failed, runs[:0]):
+        found = read_evidence(
+            question, study, loaded.plan.runs, shown, epochs[:0], epoch_samples=1000
+        )
+        assert found.worker == noun
+    rows = [RunRow(0, "r", {}, {"hardware": label})]
+    assert Total("measured", (), rows).worker() == noun
+    assert Total("measured", (), rows).worker(gpu_energy_j=1.0) == "GPU"
+
+
+def test_a_study_that_is_simulated_by_the_command_line_stays_so(
+    write_decide, tmp_path, capsys, monkeypatch
+):
     sweeps, store = [{"gpus": [1, 2], "local_batch": [4, 8]}], tmp_path / "store"
     launch = {"kind": "local", "gpus_per_node": 2, "simulation": {"hardware": "mit-v100"}}
     asked = QUESTION | {"budget": {"runs": 1}}
     job = {"workloads": [{"name": "digits-cnn"}], "sweeps": sweeps, "launch": launch}
     study = write_decide(asked, **job)
-    assert main(["run", str(study), "--store", str(store), "--launch", "simulated"]) == 0
-    capsys.readouterr()
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", study.name, "--store", str(store), "--launch", "simulated"]) == 0
+    assert f"wattlaw run {study.name} --store {store}" in capsys.readouterr().out
     step = stored_decision(store).next_step
-    assert f"wattlaw run STUDY.yaml --store {store} --launch simulated" in step
+    assert f"wattlaw run {study.name} --store {store} --launch simulated" in step
     assert main(["next", str(store)]) == 0
     assert f"measure next: {step}" in capsys.readouterr().out
     (line,) = (line for line in what_changes(results.open(store).advise())
                if line.startswith("Measure next"))  # fmt: skip
     assert "on the hardware itself" in line
-    assert f"wattlaw run STUDY.yaml --store {store} --launch local, where" in line
+    assert f"wattlaw run {study.name} --store {store} --launch local, where" in line
+    study.unlink()  # the file is not here any more, as in a store from elsewhere
+    assert f"wattlaw run STUDY.yaml --store {store}" in stored_decision(store).next_step

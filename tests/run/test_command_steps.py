@@ -158,9 +158,18 @@ def test_a_launcher_or_script_that_is_missing_is_named_before_a_run_starts(
     (line,) = capsys.readouterr().err.splitlines()
     assert "mpirun" in line
     assert not (tmp_path / "store").exists()
-    workloads = [command("there", "plain.py"), command("gone", "no-such.py")]
+    workloads = [
+        command("there", "plain.py"),
+        {"name": "gone", "command": ["{python}", "no-such.py"]},
+    ]
     path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
+    assert main(["check", str(path)]) == 2
+    shown = capsys.readouterr()
+    (line,) = shown.err.splitlines()
+    assert f'workloads[1].command: the script "no-such.py" does not exist in {Path.cwd()}' in line
+    assert "ok" not in shown.out
+    study = yaml.safe_load(path.read_text())  # a script may be on the nodes of a cluster only
+    study["launch"] = {"kind": "slurm", "gpus_per_node": 1}
+    path.write_text(yaml.safe_dump(study))
     assert main(["check", str(path)]) == 0
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith("warning: workloads[1].command")
-    assert "no-such.py" in line
+    assert 'warning: workloads[1].command: the script "no-such.py"' in capsys.readouterr().err

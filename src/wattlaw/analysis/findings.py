@@ -11,6 +11,7 @@ import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice, advise
 from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.decide.next_step import STUDY_FILE
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import energy_laws
 from wattlaw.analysis.laws.fitting import Fits
@@ -69,6 +70,7 @@ class Findings:
     #: By workload, with the decision that answers it; of others, nothing is asked.
     questions: Mapping[str, tuple[Question, Decision | None]] = field(default_factory=dict)
     store: str = "STORE"  # the name of the runs' folder in commands
+    study_file: str = STUDY_FILE  # that of its study
     asked_workloads: tuple[str, ...] | None = None  # that have advice; None: all
 
     @property
@@ -133,7 +135,12 @@ class Findings:
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
         tables = self.runs, self.epochs, self.stored
         return advise_each(
-            *tables, self.questions, self.footprint, self.asked_workloads, self.store
+            *tables,
+            self.questions,
+            self.footprint,
+            self.asked_workloads,
+            self.store,
+            self.study_file,
         )
 
 
@@ -145,6 +152,7 @@ def advise_each(
     footprint: Footprint | None = None,
     workloads: Sequence[str] | None = None,
     store: str = "STORE",
+    study_file: str = STUDY_FILE,
 ) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
     """Return the advice on each workload, and those that have none with the reason.
 
@@ -160,7 +168,14 @@ def advise_each(
         try:
             advice.append(
                 advise(
-                    runs, epochs, workload, question, stored=stored, decision=decision, store=store
+                    runs,
+                    epochs,
+                    workload,
+                    question,
+                    stored=stored,
+                    decision=decision,
+                    store=store,
+                    study_file=study_file,
                 )
             )
         except Refused as refusal:
@@ -185,6 +200,7 @@ def analyse(
     energy_scope: str = OUTERMOST,
     asked_workloads: tuple[str, ...] | None = None,
     store: str = "STORE",
+    study_file: str = STUDY_FILE,
 ) -> Findings:
     """Return all findings of the tables.
 
@@ -224,6 +240,7 @@ def analyse(
         decisions=tuple(decisions),
         questions=questions or {},
         store=store,
+        study_file=study_file,
         asked_workloads=asked_workloads,
     )
 

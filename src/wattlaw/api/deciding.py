@@ -76,6 +76,7 @@ class StoreDecider:
     _runs: Sequence[PlannedRun]
     _store: Path
     _at_once: int = 1
+    file: Path | None = None  # of the study
     #: Damaged files of earlier decisions.
     _damage: list[Caution] = field(default_factory=list)
     #: What the last choice rested on.
@@ -163,4 +164,7 @@ class StoreDecider:
         self._evidence = evidence
         others = [run for run in pending if run.run_id in locked]
         decision, chosen = self._planner.next_runs(evidence, pending, active, others, count)
-        return with_next_step(decision, self._store, self._study), chosen, others
+        file = self.file
+        if file is not None and file.resolve().is_relative_to(self._store.resolve()):
+            file = store.study_source(self._study.name)  # it is the store's copy
+        return with_next_step(decision, self._store, self._study, file), chosen, others

@@ -136,7 +136,7 @@ class Results(StoreReports):
             far=far,
             stored=self._present_tables[0],
             decision=decision,
-            store=self._store_word,
+            **self._words,
         )
 
     def predict(

@@ -281,7 +281,7 @@ class StoreReports(StoreTables):
         from wattlaw.analysis.findings import advise_each
 
         tables = self._present_metrics(), self.epochs, self._present_tables[0]
-        return advise_each(*tables, self._questions(None), store=self._store_word)
+        return advise_each(*tables, self._questions(None), **self._words)
 
     def _questions(
         self, prices: Mapping[str, Any] | None
@@ -296,7 +296,7 @@ class StoreReports(StoreTables):
 
         options = {
             "decisions": tuple(self._decisions()), "questions": self._questions(prices),
-            "footprint": read_question(prices or {}).footprint, "store": self._store_word,
+            "footprint": read_question(prices or {}).footprint, **self._words,
             "asked_workloads": self.asked_workloads,
         } | options  # fmt: skip
         runs, epochs = self._present_tables

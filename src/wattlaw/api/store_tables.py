@@ -213,8 +213,14 @@ class StoreTables:
         return origins_label(self.metrics["launcher"])
 
     @property
-    def _store_word(self) -> str:
-        return shlex.quote(str(self.paths[0])) if len(self.paths) == 1 else "STORE"
+    def _words(self) -> dict[str, Any]:
+        """How commands name the store and the file of its study."""
+        if len(self.paths) != 1:
+            return {}
+        files = [store.study_source(study.name) for store, study in self._studies]
+        file = files[0] if len(files) == 1 else None
+        words = {"store": self.paths[0]} | ({} if file is None else {"study_file": file})
+        return {name: shlex.quote(str(path)) for name, path in words.items()}
 
     def __len__(self) -> int:
         """Return the number of runs, of any status."""
@@ -317,7 +323,10 @@ def stored_decision(store: Path) -> Decision | None:
     """
     try:
         values = read_decision(store)
-        return None if values is None else with_next_step(Decision.from_dict(values), store)
+        if values is None:
+            return None
+        decision = Decision.from_dict(values)
+        return with_next_step(decision, store, file=Store(store).study_source(decision.study))
     except BadInput as error:
         raise BadInput(
             f"{decision_path(store)}: damaged, or of another version of wattlaw ({error}); move it "

@@ -185,7 +185,7 @@ class Study:
         _, _, states = self._stored(store)
         ended = (*_MEASURED, "running", "damaged")
         pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
-        decider = StoreDecider(self.plan.study, self.plan.runs, Path(store))
+        decider = StoreDecider(self.plan.study, self.plan.runs, Path(store), file=self.path)
         return decider.next_measurements(pending, count)
 
     def _stored(
@@ -418,7 +418,7 @@ def run(
         raise NotAvailable("; ".join(missing))
     launcher = _launcher(study).open(plan.study.launch, path)
     results.create()
-    results.keep_study(plan.study.name, standalone_text(study.path, plan.study))
+    results.keep_study(plan.study.name, standalone_text(study.path, plan.study), study.path)
     decide = plan.study.decide
     if progress is None or callable(progress):
         write = progress or work.notebook_line() or (lambda _: None)
@@ -438,7 +438,7 @@ def run(
             from wattlaw.api.deciding import StoreDecider
 
             at_once = decide.at_once or (1 if launcher.queue is None else _JOBS_AT_ONCE)
-            decider = StoreDecider(plan.study, plan.runs, path, at_once)
+            decider = StoreDecider(plan.study, plan.runs, path, at_once, study.path)
             decider.check_store()
         commit = planning.git_commit(Path.cwd())
         outcome = Campaign(

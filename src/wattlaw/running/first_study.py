@@ -29,10 +29,10 @@ from wattlaw.study.plan import PlannedRun, expand
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
-#: A run is too little to be sure by above this relative error of its mean step time, as in
-#: ``SHORT`` of analysis/metrics/time_errors.py.
-_ERROR = 0.05
 _REPEATS = 2
+#: Of runs of a study, beside their steps, relative to the short run: they have processes of wattlaw
+#: of their own, and workers that start together (1.6 to 2.2 on two busy cores).
+_BESIDE = 2.5
 #: Runs with GPUs differ by about 1 %, those on cores of a virtual machine by 10 to 20 %.
 _TOLERANCE = {True: "2%", False: "10%"}
 _SHARDED = ("fsdp", "deepspeed", "tensor", "pipeline")
@@ -56,7 +56,7 @@ class Seen:
     command: tuple[str, ...]  # of one rank
     ranks: int
     step_s: float
-    startup_s: float  # until the end of the first step
+    beside_s: float  # of the run beside its steps: start-up and end
     launch_with: str = "auto"
     global_batch: int | None = None
     gradient_accumulation: int | None = None
@@ -68,8 +68,7 @@ class Seen:
     threads: int | None = None  # of a worker
     has_energy: bool = False
     steps: int | None = None  # of the whole training, if it has ended by itself
-    timed_steps: int = 0
-    step_error: float = 0.0  # of the mean of ``timed_steps``, relative
+    needed_steps: int = 0  # of a run, for a mean that is sure enough
     layout: SeenLayout = field(default_factory=SeenLayout)
 
     @property
@@ -160,8 +159,10 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
     text = _text(seen, machine, words, settings, largest, layouts, measured)
     runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
     gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
+    unit = 10 ** (math.floor(math.log10(gpu_hours)) - 1)  # two digits, rounded up
     text += (
-        f"  {'# ' * _ran_elsewhere(seen, machine)}budget: {{gpu_hours: {gpu_hours:.2g}}}"
+        f"  {'# ' * _ran_elsewhere(seen, machine)}"
+        f"budget: {{gpu_hours: {math.ceil(gpu_hours / unit) * unit:.2g}}}"
         "  # at most this much measuring\n"
     )
     if machine.caps_w == () and machine.has_gpus:
@@ -183,30 +184,30 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
 
 def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[str]]:
     """Return how many steps a run measures, why, and notes; batches are from ``base`` on."""
-    wanted = steps = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
-    warmup, notes = Measure().warmup_steps, []
+    usual = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
+    wanted = steps = max(usual, seen.needed_steps)
+    warmup, notes = Measure().warmup_steps, list[str]()
     why = f"about {number(steps * seen.step_s, 2)} s"
+    why += ", which its unsteady steps need" if steps > usual else ""
     if seen.training_steps is None:
         why += (
             f"; how long it trains is unknown: a batch of {largest:,} needs {steps + warmup} steps"
         )
-    else:
-        fewest = seen.training_steps * base // largest
-        steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
-        why = why if steps == wanted else f"all of a training with a batch of {largest:,}"
-        if steps > fewest - warmup:
-            notes.append(
-                f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
-                f"for {steps} after {warmup} of warm-up: let it train for more epochs"
-            )
-    steady = math.ceil(seen.timed_steps * (seen.step_error / _ERROR) ** 2)
-    if steady > steps:
-        remedy = "raise steps of measure" if steps == wanted else "let it train for more epochs"
+        return steps, why, notes
+    fewest = seen.training_steps * base // largest
+    steps = max(min(steps, fewest - warmup), min(steps, _LEAST_STEPS))
+    why = why if steps == wanted else f"all of a training with a batch of {largest:,}"
+    if steps > fewest - warmup:
         notes.append(
-            f"the step time varies: a run needs {steady:,} steps to know its mean to "
-            f"±{200 * _ERROR:.0f} %, and measures {steps}; for a surer answer, {remedy}"
+            f"with a batch of {largest:,} the training has {plural(fewest, 'step')}, too few "
+            f"for {steps} after {warmup} of warm-up: let it train for more epochs"
         )
-    return steps, why, notes
+    elif steps < seen.needed_steps:
+        notes.append(
+            f"a run of {steps} steps is too short to be sure by: its steps vary, so that it needs "
+            f"{seen.needed_steps:,}; let it train for more epochs"
+        )
+    return steps, "; ".join([why, *notes]), notes
 
 
 def _sweeps(
@@ -264,7 +265,7 @@ def _gpu_hours(seen: Seen, run: PlannedRun, base: int, steps: int, machine: Mach
     most = max(1.0, growth * seen.ranks / workers, growth)
     if cap_w is not None:
         most *= (machine.default_w or cap_w) / cap_w
-    return workers * (seen.startup_s + steps * seen.step_s * most) / 3600
+    return workers * (_BESIDE * seen.beside_s + steps * seen.step_s * most) / 3600
 
 
 def _with_batch(seen: Seen, batch: Argument | None, placeholder: str) -> list[str]:

@@ -91,12 +91,25 @@ class Store:
         except OSError as error:
             raise BadInput(f"{self.path}: cannot be a store: {error.strerror}") from None
 
-    def keep_study(self, name: str, text: str) -> None:
-        """Keep a study file in the store, for archives: runs have their own specification."""
+    def keep_study(self, name: str, text: str, source: Path | None = None) -> None:
+        """Keep a study file in the store, for archives, and where it is: runs need neither."""
         with contextlib.suppress(OSError):  # a run does not need the copy
             (self.path / "studies").mkdir(exist_ok=True)
             with replacing(self.path / "studies" / f"{name}.yaml", durable=False) as copy:
                 copy.write_text(text, encoding="utf-8")
+            if source is not None:
+                write_text(self._source_file(name), str(source.absolute()))
+
+    def study_source(self, name: str) -> Path | None:
+        """Return the file that the last run of a study read; None if it is not here any more."""
+        with contextlib.suppress(OSError, ValueError):
+            path = Path(read_text(self._source_file(name)))
+            if path.is_file():
+                return path.relative_to(cwd) if path.is_relative_to(cwd := Path.cwd()) else path
+        return None
+
+    def _source_file(self, name: str) -> Path:
+        return self.path / "studies" / f"{name}.source"
 
     def cancel(self) -> None:
         if self._cancelled.exists() and not self._cancelled.is_file():

@@ -71,6 +71,7 @@ def _is_missing(spec: WorkloadSpec) -> bool:
 
 
 def missing_files(study: Study) -> list[str]:
+    """Return what commands lack here; ``BadInput`` for a script that Python is to run here."""
     sentences = []
     for index, spec in enumerate(study.workloads):
         place, words = f"workloads[{index}].command", spec.command or ()
@@ -78,7 +79,12 @@ def missing_files(study: Study) -> list[str]:
             sentences.append(f"{place}: the program {quote(words[0])} is not installed here")
         script = next((word for word in words[1:] if word.endswith(".py")), None)
         if script is not None and "{" not in script and not Path(script).is_file():
-            sentences.append(f"{place}: the script {quote(script)} does not exist")
+            where = "" if Path(script).is_absolute() else f" in {Path.cwd()}"
+            sentence = f"{place}: the script {quote(script)} does not exist{where}"
+            is_first = "python" in Path(words[0]).name and words[1] == script
+            if is_first and study.launch.kind == "local":
+                raise BadInput(sentence)
+            sentences.append(sentence)
     return sentences
 
 

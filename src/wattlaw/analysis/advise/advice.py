@@ -21,6 +21,7 @@ from wattlaw.analysis.advise.possible_options import (
 )
 from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
+from wattlaw.analysis.decide.next_step import STUDY_FILE
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs, unanswered
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
@@ -79,6 +80,7 @@ class Advice(Choice):
     any_batch_meets: str = field(repr=False)  # ``meets the deadline of 2 d``; empty without bounds
     decision: Decision | None = None  # of the study whose question this answers
     store: str = field(default="STORE", repr=False)  # of the runs, as a word of a command
+    study_file: str = field(default=STUDY_FILE, repr=False)  # likewise
 
     @property
     def tolerance(self) -> float:
@@ -130,6 +132,7 @@ def advise(
     far: bool = False,
     decision: Decision | None = None,
     store: str = "STORE",
+    study_file: str = STUDY_FILE,
 ) -> Advice:
     """Return the recommended setting for a workload, as ``Results.advise`` explains.
 
@@ -138,8 +141,8 @@ def advise(
     of one of the workload's jobs. Settings that did not run are predicted, and recommended only
     where no other meets the constraints. Bounds of options are 95 % intervals of the mean on other
     days and nodes (``metrics.variation``); those of predicted ones and of whole jobs 95 % intervals
-    of a run. ``decision`` is that of a study which asks ``question``; ``store`` names the
-    folder of the runs in commands.
+    of a run. ``decision`` is that of a study which asks ``question``; ``store`` and
+    ``study_file`` name the folder of the runs and the study in commands.
     """
     job, question = comparable_runs(table, workload), question or Question()
     amounts, cautions = needed_epochs(job, epochs, question)
@@ -198,6 +201,7 @@ def advise(
         any_batch_meets=larger.meets if larger else "",
         decision=decision,
         store=store,
+        study_file=study_file,
     )
 
 

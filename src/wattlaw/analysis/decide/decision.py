@@ -63,7 +63,7 @@ class Decision(Result):
     gpu_hours_grid: float | None
     runs: int  # that ended
     stopped_because: str | None  # why no run is needed any more; None while runs are
-    worker: str = "GPU"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
+    worker: str = "worker"  # what a "gpu" of the runs is called: GPU, or worker on CPUs
     #: Of the whole job on the setting, relative to what the study says is run today.
     time_change: float | None = None
     time_change_from: str | None = None  # the runs, where they show both settings, or the model

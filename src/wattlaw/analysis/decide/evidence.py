@@ -169,7 +169,7 @@ def read_evidence(
         hours={name: settings[name].gpus * total / HOUR_S for name, (total, _) in seconds.items()},
         untried=untried,
         warnings=warnings,
-        worker=worker_noun(rows) if len(rows) else "GPU",
+        worker=worker_noun(rows if len(rows) else own, study.launch.hardware),
         samples_per_epoch=per_epoch,
         overheads=beside,
         memory=known_memory,

@@ -16,21 +16,29 @@ from wattlaw.study.not_as_declared import TRAINING_ENDED
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED
 
+#: A study file whose name is not known.
+STUDY_FILE = "STUDY.yaml"
 #: Bounds of a question that may be loosened.
 _BOUNDS = ("deadline", "max_slowdown", "energy_budget", "max_gpu_hours", "max_gpus")
 
 
-def run_command(store: str, study: str = "STUDY.yaml") -> str:
+def run_command(store: str, study: str) -> str:
     return f"wattlaw run {study} --store {store}"
 
 
-def with_next_step(decision: Decision, store: Path, study: Study | None = None) -> Decision:
-    """Return the decision with what to do next. A ``study`` replaces the stored ``would_help``."""
+def with_next_step(
+    decision: Decision, store: Path, study: Study | None = None, file: Path | None = None
+) -> Decision:
+    """Return the decision with what to do next, with the ``file`` of the study where it is known.
+
+    A ``study`` replaces the stored ``would_help``.
+    """
     helps = decision.would_help if study is None else _would_help(study, decision)
     name = shlex.quote(str(store))
+    own = STUDY_FILE if file is None else shlex.quote(str(file))
     # The copy of a replayed study lacks the table beside the study file.
     copy = shlex.quote(str(store / "studies" / f"{decision.study}.yaml"))
-    copy = copy if decision.origin == MEASURED else "STUDY.yaml"
+    copy = copy if file is None and decision.origin == MEASURED else own
     # The launcher may be of the command line only.
     launch = " --launch simulated" if decision.origin == "simulated" else ""
     if decision.stopped_because == CERTAIN:
@@ -42,7 +50,7 @@ def with_next_step(decision: Decision, store: Path, study: Study | None = None) 
         why = (
             "the budget is spent" if is_spent else "no run of the present study is left that helps"
         )
-        text = f"{helps}; then {run_command(name)}{launch} ({why})"
+        text = f"{helps}; then {run_command(name, own)}{launch} ({why})"
     return replace(decision, would_help=helps, next_step=text)
 
 

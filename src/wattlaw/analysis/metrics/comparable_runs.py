@@ -70,10 +70,13 @@ _GPU_NAME = re.compile(
 )
 
 
-def worker_noun(runs: pd.DataFrame) -> str:
-    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker."""
+def worker_noun(runs: pd.DataFrame, label: str | None = None) -> str:
+    """Return what a "gpu" of runs is called: GPU if one was measured or is named, else worker.
+
+    ``runs`` may have failed or be none; ``label`` is the hardware that their study names.
+    """
     is_measured = runs.filter(_OF_GPUS).notna().any(axis=None)
-    is_named = any(_GPU_NAME.search(str(name)) for name in runs["hardware"].unique())
+    is_named = any(_GPU_NAME.search(str(name)) for name in (*runs["hardware"].unique(), label))
     return "GPU" if is_measured or is_named else "worker"
 
 

@@ -1,7 +1,7 @@
 """How well a run knows its mean step time by its own steps."""
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
+from math import ceil, sqrt
 from typing import Any
 
 import pandas as pd
@@ -13,6 +13,8 @@ from wattlaw.study.sources import MEASURED, source_of
 #: A run that knows its mean no better (its 95 % interval is +-10 %, the tolerance of a study on
 #: cores in running/first_study.py), or that has fewer steps, is too little to be sure by.
 SHORT, _FEW_STEPS = 0.05, 10
+#: ``steps_needed`` are enough with this probability, where another run's steps vary as much.
+_ENOUGH = 0.9
 MORE_STEPS = (
     "Measure more steps (measure.steps). Where the training has no more, let it train for more "
     "epochs or with a smaller batch."
@@ -50,6 +52,22 @@ def are_short(table: pd.DataFrame) -> pd.Series:
     is_few = table["train_time_s"] < (_FEW_STEPS - 0.5) * table["step_time_s"]
     is_few &= (table["basis"] == "steps") & (table["launcher"].map(source_of) == MEASURED)
     return is_few | (table["time_error"] > SHORT)
+
+
+def steps_needed(windows: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many steps a run should measure so that it is not one of ``are_short``.
+
+    ``windows`` are of another run of the training, on one host. The two estimates of the variance
+    of the mean, each by the means of ten blocks, differ as an F distribution says.
+    """
+    table = pd.DataFrame(windows)
+    table = table[~table["warmup"].astype(bool)].assign(run_id="", host="")
+    steps, freedom = int(table["steps"].sum()), _BLOCKS - 1
+    if steps < _FEW_STEPS:  # they show no variation
+        return _FEW_STEPS
+    error = float(time_errors(table).fillna(0.0).max())
+    margin = float(special.fdtri(freedom, freedom, _ENOUGH))
+    return max(_FEW_STEPS, ceil(steps * margin * (error / SHORT) ** 2))
 
 
 def step_time_so_far(

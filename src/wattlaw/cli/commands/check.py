@@ -8,6 +8,7 @@ import typer
 
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
+from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import percent, plural
 from wattlaw.running.planning import skipped_text
 from wattlaw.study.plan import impossible
@@ -25,6 +26,10 @@ def check(
 ) -> int:
     """Validate a study file and count its runs."""
     loaded = studies.load_study(study)
+    try:
+        files = catalogue.missing_files(loaded.plan.study)
+    except BadInput as error:
+        raise BadInput(f"{study}: {error}") from None
     forecast = loaded.forecast()
     for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
         print(sentence)
@@ -47,7 +52,6 @@ def check(
             f"question: {goal_text(decision)}; measuring stops once a setting is within "
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
-    files = catalogue.missing_files(loaded.plan.study)
     for sentence in [
         *forecast.missing,
         *files,

@@ -110,22 +110,25 @@ def _seen(
     is_parallel: bool,
 ) -> Seen:
     """Return what the run has shown; ``BadInput`` if it has shown too little for a study."""
+    from wattlaw.analysis.metrics.time_errors import steps_needed
+
     record, folder, steps = done.record, done.folder, done.steps
     if record is None or folder is None or steps is None:
         raise BadInput("init: started as one of several tasks; start it as one")
     if done.exit_code:
         raise BadInput(f"init: the command failed: {record.reason}; its output says why")
-    if not steps.step_time_mean_s or not steps.windows or record.started_at is None:
+    if not steps.step_time_mean_s or record.started_at is None or record.finished_at is None:
         why = "; ".join(record.notes) or "it has no training steps"
         raise BadInput(f"init: no step time was measured: {why}")
     if steps.workers_work_together is False:
         raise BadInput(f"init: {'; '.join(record.notes)}")
     ranks, energy = steps.world_size or 1, phase_summaries(folder)[RUN].energy
+    total = record.finished_at - record.started_at
     is_whole = (steps.steps_measured or 0) + (steps.pauses or 0) < asked
     return Seen(
         tuple(command), ranks,
         step_s=steps.step_time_mean_s,
-        startup_s=max(0.0, steps.windows[0]["start_ns"] / 1e9 - record.started_at.timestamp()),
+        beside_s=max(0.0, total.total_seconds() - sum(it["duration_s"] for it in steps.windows)),
         launch_with=launch_with,
         global_batch=batch_that_ran(steps.steps_by_samples, 0),
         gradient_accumulation=steps.gradient_accumulation,
@@ -137,8 +140,7 @@ def _seen(
         dataset_samples=record.facts.dataset_samples,
         has_energy=energy.total_j is not None,
         steps=steps.steps if is_whole else None,
-        timed_steps=steps.steps_measured or 0,
-        step_error=steps.step_time_error or 0.0,
+        needed_steps=steps_needed(steps.windows),
         layout=SeenLayout.of(steps, json.loads(steps.network) if steps.network else None),
     )  # fmt: skip
 

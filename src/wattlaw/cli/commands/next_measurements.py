@@ -42,7 +42,9 @@ def next_measurements(
     if not (store / "runs").exists():
         print(f"{store} is not a store yet; shown are the first runs", file=sys.stderr)
     if as_json:
-        print(json.dumps([item.to_dict() for item in measurements], allow_nan=False))
+        shown = {name: getattr(decision, name) for name in ("next_step", "stopped_because")}
+        shown |= {"measurements": [item.to_dict() for item in measurements]}
+        print(json.dumps(shown, allow_nan=False))
         return 0
     console = Console()
     console.print(decision_text(decision), soft_wrap=True)

@@ -159,7 +159,10 @@ def _sure(advice: Advice) -> tuple[str, str]:
     sure = percent(advice.probability)
     if advice.recommended is not None and not advice.recommended.is_measured:
         sure = f"at most {sure}"
-    note = f"to be within {fmt.percent(advice.tolerance)} of the best"
+        why = "its runs are too short" if advice.recommended.is_short else "no run shows it"
+        note = f"no surer, since {why}, to be within {fmt.percent(advice.tolerance)} of the best"
+    else:
+        note = f"to be within {fmt.percent(advice.tolerance)} of the best"
     if advice.spread_from == "decision" and advice.decision is not None:
         runs = fmt.plural(advice.decision.runs, "run")
         return sure, f"{note}, by the study's decision after {runs}"
@@ -411,7 +414,7 @@ def next_run(advice: Advice, option: Option) -> str:
         return f"{text}: wattlaw measure -o {advice.store} -- COMMAND"
     kind = "slurm" if (run.option.setting.nodes or 1) > 1 else "local"
     launch = f" --launch {kind}" if advice.simulated else ""
-    text += f": {run_command(advice.store)}{launch}"
+    text += f": {run_command(advice.store, advice.study_file)}{launch}"
     lines = [sweep] if sweep else []
     is_short = "short-run" in {warning.code for warning in advice.warnings}
     more = "more steps under measure" if is_short else f"repeats: {run.option.repeats + 1}"

@@ -80,8 +80,7 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
         if decision.stopped_because != CERTAIN:
             lines.append(f"not certain; measure next: {decision.next_step}")
     elif settings:
-        # The first run shows what a worker is.
-        following = label(settings[0], decision.worker if decision.runs else "worker")
+        following = label(settings[0], decision.worker)
         following += f" and {len(settings) - 1} more" if len(settings) > 1 else ""
         why = decision.missing or f"{percent(decision.confidence)} are needed"
         if decision.meets is not None and decision.meets < LIKELY:
