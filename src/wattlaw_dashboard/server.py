@@ -57,18 +57,18 @@ class Channel:
     async def fresh(self) -> Parts:
         """Return the parts, computed anew if it is time; if that fails, the last and the reason."""
         async with self._lock:
-            begin_s = time.monotonic()
-            if begin_s < self._due_s:
+            if time.monotonic() < self._due_s:
                 return self._parts
+            used_s = 0.0
             try:
-                self._parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
+                parts, used_s = await asyncio.to_thread(_timed, self.compute)
+                self._parts = {**parts, PROBLEM: ""}
             except Exception as error:  # the viewers see it, and the next period may succeed
                 if isinstance(error, NoSuchRun) and not self._parts:
                     raise
                 text = escape(replace_invisible(one_line(error)))
                 self._parts = {**self._parts, PROBLEM: text}
-            now_s = time.monotonic()
-            self._due_s = now_s + max(PERIOD_S, (now_s - begin_s) / SHARE)
+            self._due_s = time.monotonic() + max(PERIOD_S, used_s / SHARE)
             return self._parts
 
     async def events(self) -> AsyncIterator[str]:
@@ -90,6 +90,12 @@ class Channel:
                 sent_s = time.monotonic()
         finally:
             self.viewers -= 1
+
+
+def _timed(compute: Callable[[], Parts]) -> tuple[Parts, float]:
+    """Return the parts and the seconds of a core that they took."""
+    begin_s = time.thread_time()
+    return compute(), time.thread_time() - begin_s
 
 
 class Application:

@@ -54,21 +54,18 @@ def decision_text(decision: Decision) -> str:
         if not decision.clearly_best:
             unclear = "no setting is clearly best; leading: "
             shown = [
-                f"{label(item.setting, decision.worker)}: {item.probability:.2f}"
+                f"{label(item.setting, decision.worker)}: {percent(item.probability)}"
                 for item in decision.others
             ]
             others = f" ({'; '.join(shown)})" if shown else ""
-        sure = (
-            f"within {100 * decision.tolerance:g} % of the best with probability "
-            f"{decision.probability:.2f}{others}, on average "
-            f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
-        )
+        sure = f"{_sure(decision)}{others}, on average "
+        sure += f"{fmt.percent(decision.expected_regret, 2)} worse than the best"
         text = f"decision: {unclear}{_leading(decision, decision.setting, sure)}"
         if decision.time_change:
             text += f", {fmt.less(decision.time_change, 'time')} than what you run"
             text += " (predicted)" if decision.time_change_from == "model" else ""
         if decision.meets is not None and decision.meets < LIKELY:
-            text += f", meets the constraints with probability {decision.meets:.2f}"
+            text += f", {_at_least(decision.meets)} sure to meet the constraints"
     return text + _spent(decision)
 
 
@@ -79,10 +76,7 @@ def choice_text(decision: Decision, settings: Sequence[Setting]) -> str:
     """
     lines = ["decision: no setting is known yet"]
     if decision.setting is not None and decision.probability is not None:
-        most = "at most " if decision.missing == LONGER_RUN else ""
-        sure = f"{most}{_at_least(decision.probability)} sure to be within "
-        sure += f"{fmt.percent(decision.tolerance)} of the best"
-        lines = [f"decision: {_leading(decision, decision.setting, sure)}"]
+        lines = [f"decision: {_leading(decision, decision.setting, _sure(decision))}"]
         if decision.meets is not None and decision.meets < LIKELY:
             lines[0] += f", {_at_least(decision.meets)} sure to meet the constraints"
     if decision.stopped_because is not None:
@@ -105,6 +99,12 @@ def _leading(decision: Decision, setting: Setting, sure: str) -> str:
     is_only = not decision.others and decision.probability == 1
     named = label(setting, decision.worker)
     return f"{named}: {'the only setting to choose from' if is_only else sure}"
+
+
+def _sure(decision: Decision) -> str:
+    most = "at most " if decision.missing == LONGER_RUN else ""
+    sure = f"{most}{_at_least(decision.probability or 0.0)} sure to be within "
+    return f"{sure}{fmt.percent(decision.tolerance)} of the best"
 
 
 def _at_least(probability: float) -> str:
