@@ -12,23 +12,16 @@ from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
-import pyarrow as pa
 
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.api.store_tables import stored_decision
-from wattlaw.common.errors import BadInput, WattlawError, one_line
+from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import escape_invisible
 from wattlaw.report.topics.decision_course import decision_text
 from wattlaw.running.planning import count_statuses
-from wattlaw.running.run_status import (
-    LAYOUT_COLUMNS,
-    LIMITS,
-    TITLE_COLUMNS,
-    StatusPoller,
-    run_title,
-)
+from wattlaw.running.run_status import LIMITS, TITLE_COLUMNS, StatusPoller, run_title
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
 from wattlaw.study.labels import group_label, run_layout
@@ -63,7 +56,7 @@ _COLUMNS = [
     "hardware", "gpu_memory_bytes", *TITLE_COLUMNS,
 ]  # fmt: skip
 _OLDEST = datetime.min.replace(tzinfo=UTC)
-_LAYOUT = ("gpus", "local_batch", *LAYOUT_COLUMNS)
+_LAYOUT = [name for name in TITLE_COLUMNS if name not in ("workload", "repeat", "nodes", *LIMITS)]
 limits_label = cache(lambda *limits: group_label(dict(zip(LIMITS, limits, strict=True))) or "none")
 _layout_label = cache(
     lambda *layout: run_layout(dict(zip(_LAYOUT, layout, strict=True))) or "data parallel"
@@ -244,7 +237,7 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
     for index, path in enumerate(paths):
         try:
             overview.add(index, path, poller)
-        except (WattlawError, OSError, pa.ArrowException) as error:
+        except Exception as error:  # the page says so, and the next reading may succeed
             overview.notes.append(one_line(error))
     return overview
 

@@ -18,7 +18,7 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.api.results import open as open_results
 from wattlaw.common import formatting as fmt
-from wattlaw.common.errors import NoSuchRun, NotAvailable, WattlawError, one_line
+from wattlaw.common.errors import NoSuchRun, WattlawError, one_line
 from wattlaw.common.text import join_names
 from wattlaw.report.rendering import environment
 from wattlaw.report.sections import Answer
@@ -72,15 +72,14 @@ class Refreshed(Generic[T]):
         self._value: T | None = None
         self._due_s = 0.0
         self._lock = threading.Lock()
-        self._has_read = threading.Event()
 
     def get(self, wait_s: float | None = 0.0) -> T | None:
         """Start to read the value if it is due, wait for it so long (None: for ever), and return
         the last one, None before the first."""
         if time.monotonic() >= self._due_s and self._lock.acquire(blocking=False):
-            self._has_read.clear()
-            threading.Thread(target=self._refresh, daemon=True).start()
-        self._has_read.wait(wait_s)
+            self._thread = threading.Thread(target=self._refresh, daemon=True)
+            self._thread.start()
+        self._thread.join(wait_s)
         return self._value
 
     def _refresh(self) -> None:
@@ -90,7 +89,6 @@ class Refreshed(Generic[T]):
         finally:
             end_s = time.monotonic()
             self._due_s = end_s + max(self._shortest_s, (end_s - begin_s) / view.SHARE)
-            self._has_read.set()
             self._lock.release()
 
 
@@ -125,9 +123,7 @@ class Pages:
         return self._report.get()
 
     def overview(self, chosen: view.Chosen = _EVERYTHING) -> Parts:
-        state = self._state.get(_WAIT_S) or self._state.get(None)
-        if state is None:
-            raise NotAvailable("the state of the store cannot be read; see the terminal of wattlaw")
+        state = self._state.get(_WAIT_S) or self._state.get(None) or view.Overview()
         rows = chosen.rows(state.rows)
         running = view.active(rows)
         with self._lock:
@@ -228,7 +224,8 @@ def _choices(rows: Sequence[view.RunRow], chosen: view.Chosen) -> dict[str, list
     texts = {name: {row.fields[name] for row in rows} for name in view.FIELDS}
     for name, text in chosen.values:
         texts[name] |= {text}
-    return {name: sorted(each, key=view.natural) for name, each in texts.items() if len(each) > 1}
+    varied = (item for item in texts.items() if len(item[1] - {"unknown"}) > 1)
+    return {name: sorted(each, key=view.natural) for name, each in varied}
 
 
 def read_results(paths: Sequence[Path]) -> Reading:

@@ -59,15 +59,15 @@ class Channel:
         async with self._lock:
             if time.monotonic() < self._due_s:
                 return self._parts
-            used_s = 0.0
+            begin_s = time.process_time()
             try:
-                parts, used_s = await asyncio.to_thread(_timed, self.compute)
-                self._parts = {**parts, PROBLEM: ""}
+                self._parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
             except Exception as error:  # the viewers see it, and the next period may succeed
                 if isinstance(error, NoSuchRun) and not self._parts:
                     raise
                 text = escape(replace_invisible(one_line(error)))
                 self._parts = {**self._parts, PROBLEM: text}
+            used_s = time.process_time() - begin_s
             self._due_s = time.monotonic() + max(PERIOD_S, used_s / SHARE)
             return self._parts
 
@@ -90,12 +90,6 @@ class Channel:
                 sent_s = time.monotonic()
         finally:
             self.viewers -= 1
-
-
-def _timed(compute: Callable[[], Parts]) -> tuple[Parts, float]:
-    """Return the parts and the seconds of a core that they took."""
-    begin_s = time.thread_time()
-    return compute(), time.thread_time() - begin_s
 
 
 class Application:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from wattlaw.common import registry
 from wattlaw.common.errors import WattlawError, one_line
@@ -23,20 +23,17 @@ from wattlaw.study.not_as_declared import (
     uncooperative_text,
 )
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-
 _TIMEOUT_S, _POLL_S = 60.0, 1.0
 #: Shortest time between two queries of a queue by a view.
 _QUEUE_S = 10.0
 #: The columns of a run that say how its GPUs are limited.
 LIMITS = ("power_limit_w", "clock_limit_mhz", "power_profile")
-#: Those of its layout: what the study asks for, and what its processes made.
-LAYOUT_COLUMNS = ("layout", "tp", "pp", "cp", "ep", "sharding", "gradient_accumulation")
+#: Those of the layout that its processes made.
+_SEEN = ("tp", "pp", "cp", "ep", "sharding", "gradient_accumulation")
 #: The columns of a run that its title has.
 TITLE_COLUMNS = (
     "workload", "repeat", "gpus", "local_batch", "nodes", "emulated_gpus", *LIMITS,
-    *LAYOUT_COLUMNS,
+    "layout", *_SEEN,
 )  # fmt: skip
 _COLUMNS = ["run_id", "status", "reason", "job_id", *TITLE_COLUMNS]
 #: The jobs of a store by run id, and the errors of queues that cannot be read.
@@ -58,7 +55,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class StoreStatus:
-    runs: "pa.Table"  # whose records can be read
+    runs: Any  # the table of those whose records can be read
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
     warnings: list[tuple[str, str]]  # code and text, about runs that did not train as declared
