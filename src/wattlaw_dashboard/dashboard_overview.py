@@ -6,17 +6,16 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
-import pyarrow as pa
 
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.api.store_tables import stored_decision
-from wattlaw.common.errors import BadInput, WattlawError, one_line
+from wattlaw.common.errors import BadInput, one_line
 from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.terminal import escape_invisible
@@ -25,15 +24,15 @@ from wattlaw.running.planning import count_statuses
 from wattlaw.running.run_status import LIMITS, TITLE_COLUMNS, StatusPoller, run_title
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.labels import group_label
+from wattlaw.study.labels import group_label, run_layout
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.sources import MEASURED, origins_label, source_of
 from wattlaw_dashboard.tails import RunTail, Written
 
 #: What runs are filtered and grouped by.
 FIELDS = {
-    "workload": "workload", "gpus": "GPUs", "nodes": "nodes", "batch": "global batch", "cap": "cap",
-    "status": "status", "source": "source",
+    "workload": "workload", "gpus": "GPUs", "nodes": "nodes", "batch": "global batch",
+    "layout": "layout", "cap": "cap", "status": "status", "source": "source",
 }  # fmt: skip
 #: Rows of a table of runs, or of groups.
 MOST_ROWS = 100
@@ -57,7 +56,11 @@ _COLUMNS = [
     "hardware", "gpu_memory_bytes", *TITLE_COLUMNS,
 ]  # fmt: skip
 _OLDEST = datetime.min.replace(tzinfo=UTC)
-_cap_label = cache(lambda *limits: group_label(dict(zip(LIMITS, limits, strict=True))) or "none")
+_LAYOUT = [name for name in TITLE_COLUMNS if name not in ("workload", "repeat", "nodes", *LIMITS)]
+limits_label = cache(lambda *limits: group_label(dict(zip(LIMITS, limits, strict=True))) or "none")
+_layout_label = cache(
+    lambda *layout: run_layout(dict(zip(_LAYOUT, layout, strict=True))) or "data parallel"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,7 @@ class Total:
     def text(self) -> str:
         return f"{len(self.rows):,} {self.source}"
 
-    @property
+    @cached_property
     def counts(self) -> dict[str, int]:
         return count_statuses(row.status for row in self.rows)
 
@@ -151,10 +154,10 @@ def totals(rows: Iterable[RunRow], by: Sequence[str] = ()) -> list[Total]:
     return [found[key] for key in sorted(found, key=lambda key: [*map(natural, key)])]
 
 
-def natural(text: str) -> tuple[float, str]:
-    """Return what sorts texts by the number that they begin with."""
-    number = text.partition(" ")[0]
-    return float(number) if number.isdecimal() else 0.0, text
+def natural(text: str) -> tuple[str, float, str]:
+    """Return what sorts texts by the unit after the number that they begin with, and by that."""
+    number, _, unit = text.partition(" ")
+    return (unit, float(number), text) if number.isdecimal() else ("", 0.0, text)
 
 
 @dataclass(frozen=True)
@@ -206,12 +209,13 @@ class Overview:
     def add(self, index: int, path: Path, poller: StatusPoller) -> None:
         store = Store.existing(path)
         status = poller.status(store)
-        self.notes += status.errors
+        self.notes += [*status.errors, *(text for _, text in status.warnings)]
         not_done = {run.run_id: run for run in status.not_done}
-        for record in store.snapshot().runs.select(_COLUMNS).to_pylist():
+        for record in status.runs.select(_COLUMNS).to_pylist():
             run_id, run = record["run_id"], not_done.get(record["run_id"])
             texts = [record["workload"], record["gpus"], record["nodes"]]
-            texts += [record["global_batch"] or "unknown", _cap_label(*map(record.get, LIMITS))]
+            texts += [record["global_batch"] or "unknown", _layout_label(*map(record.get, _LAYOUT))]
+            texts += [limits_label(*map(record.get, LIMITS))]
             texts += [run.state if run else record["status"], source_of(record["launcher"])]
             fields = dict(zip(FIELDS, map(str, texts), strict=True))
             why = (run.reason, run.is_not_needed) if run else ()
@@ -234,7 +238,7 @@ def read_overview(paths: Sequence[Path], poller: StatusPoller) -> Overview:
     for index, path in enumerate(paths):
         try:
             overview.add(index, path, poller)
-        except (WattlawError, OSError, pa.ArrowException) as error:
+        except Exception as error:  # the page says so, and the next reading may succeed
             overview.notes.append(one_line(error))
     return overview
 
@@ -247,6 +251,15 @@ def newest(rows: Iterable[RunRow], most: int = MOST_ROWS) -> list[RunRow]:
         return row.status == "running", row.status == "queued", changed_at
 
     return heapq.nlargest(most, rows, key=place)
+
+
+def failures(rows: Iterable[RunRow]) -> list[list[RunRow]]:
+    """Return the runs that failed, newest first, those of one source and reason together."""
+    failed = [row for row in rows if row.status in FAILED]
+    same: dict[tuple[str, str, str | None], list[RunRow]] = {}
+    for row in newest(failed, len(failed)):
+        same.setdefault((row.source, row.status, row.reason), []).append(row)
+    return list(same.values())
 
 
 def active(rows: Iterable[RunRow]) -> list[RunRow]:

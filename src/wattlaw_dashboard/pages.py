@@ -25,10 +25,11 @@ from wattlaw.report.sections import Answer
 from wattlaw.report.tables import Table
 from wattlaw.report.topics import verdict
 from wattlaw.running.planning import count_statuses
-from wattlaw.running.run_status import StatusPoller
+from wattlaw.running.run_status import LIMITS, StatusPoller
 from wattlaw.store.record import RunRecord, now
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
+from wattlaw.study.labels import layout_label
 from wattlaw.study.sources import source_of
 from wattlaw_dashboard import dashboard_overview as view
 from wattlaw_dashboard.tails import Written, ended_run
@@ -42,8 +43,10 @@ _Used = tuple[view.Total, dict[str, str]]
 PROBLEM = "problem"
 #: The shortest time between two states.
 PERIOD_S = 1.0
-#: The shortest time between two readings of all results, and times of their duration.
-_RESULTS_S, _RESULTS_FACTOR = 10.0, 10.0
+#: The shortest time between two readings of all results.
+_RESULTS_S = 10.0
+#: How long a page waits for a new state before it shows the last one, in s.
+_WAIT_S = 0.2
 #: Energies of windows, with what they are of. Outer scopes contain inner ones.
 _ENERGIES = {
     "gpu_energy_j": "energy of GPUs", "cpu_energy_j": "energy of processors",
@@ -61,18 +64,22 @@ _HEADINGS = {
 
 
 class Refreshed(Generic[T]):
-    """A value that takes long to read: a thread reads it again from time to time."""
+    """A value that takes long to read: a thread reads it again from time to time, at a tenth of its
+    time at most."""
 
-    def __init__(self, read: Callable[[], T]) -> None:
-        self._read = read
+    def __init__(self, read: Callable[[], T], shortest_s: float = _RESULTS_S) -> None:
+        self._read, self._shortest_s = read, shortest_s
         self._value: T | None = None
         self._due_s = 0.0
         self._lock = threading.Lock()
 
-    def get(self) -> T | None:
-        """Return the last value, None before the first one, and start to read it if it is due."""
+    def get(self, wait_s: float | None = 0.0) -> T | None:
+        """Start to read the value if it is due, wait for it so long (None: for ever), and return
+        the last one, None before the first."""
         if time.monotonic() >= self._due_s and self._lock.acquire(blocking=False):
-            threading.Thread(target=self._refresh, daemon=True).start()
+            self._thread = threading.Thread(target=self._refresh, daemon=True)
+            self._thread.start()
+        self._thread.join(wait_s)
         return self._value
 
     def _refresh(self) -> None:
@@ -81,7 +88,7 @@ class Refreshed(Generic[T]):
             self._value = self._read()
         finally:
             end_s = time.monotonic()
-            self._due_s = end_s + max(_RESULTS_S, _RESULTS_FACTOR * (end_s - begin_s))
+            self._due_s = end_s + max(self._shortest_s, (end_s - begin_s) / view.SHARE)
             self._lock.release()
 
 
@@ -102,12 +109,13 @@ class Pages:
     paths: tuple[Path, ...]
     _poller: StatusPoller = field(default_factory=StatusPoller)
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _due_s: float = 0.0
 
     def __post_init__(self) -> None:
         self._tails = view.RunTails(self.paths)
         #: Tables of a done run do not change.
         self._ended = lru_cache(maxsize=8)(lambda path, _: ended_run(RunFolder(path)))
+        read_state = partial(view.read_overview, self.paths, self._poller)
+        self._state = Refreshed(read_state, PERIOD_S / 2)  # all choices share it
         self._reading = Refreshed(partial(read_results, self.paths))
         self._report = Refreshed(partial(read_report, self.paths))
 
@@ -115,38 +123,34 @@ class Pages:
         return self._report.get()
 
     def overview(self, chosen: view.Chosen = _EVERYTHING) -> Parts:
+        state = self._state.get(_WAIT_S) or self._state.get(None) or view.Overview()
+        rows = chosen.rows(state.rows)
+        running = view.active(rows)
         with self._lock:
-            if time.monotonic() >= self._due_s:  # all choices share it
-                begin_s = time.monotonic()
-                self._state = view.read_overview(self.paths, self._poller)
-                end_s = time.monotonic()
-                self._due_s = end_s + max(PERIOD_S / 2, (end_s - begin_s) / view.SHARE)
-            state = self._state
-            rows = chosen.rows(state.rows)
-            running = view.active(rows)
             written = self._tails.poll(running)
         reading = self._reading.get()
-        failed = [row for row in rows if row.status in view.FAILED]
+        failures = view.failures(rows)
         logs = [
-            (row, view.log_tail(Store(self.paths[row.store]).folder(row.run_id)))
-            for row in view.newest(failed, 10)
+            (same, view.log_tail(Store(self.paths[same[0].store]).folder(same[0].run_id)))
+            for same in failures[:10]
         ]
         groups = view.totals(rows, chosen.by)
         of_groups = _used(groups[: view.MOST_ROWS], reading)
         shown: dict[str, dict[str, Any]] = {
             "answer": {"reading": reading, "blocks": _answer(reading, chosen)},
             "summary": {"of": _used(view.totals(state.rows), reading), "paths": self.paths},
-            "filter": {"choices": _choices(state.rows, chosen)},
+            "filter": {},
             "groups": {
                 "of": of_groups, "groups": len(groups),
                 "names": [name for name in _USED if any(name in used for _, used in of_groups)],
                 "statuses": count_statuses(row.status for row in rows),
             },
             "live": {"charts": timelines(*written), "running": running},
-            "failed": {"rows": logs, "of": view.totals(failed), "count": len(failed)},
+            "failed": {"logs": logs, "reasons": len(failures)},
             "runs": {"rows": view.newest(rows), "of": view.totals(rows), "count": len(rows)},
         }  # fmt: skip
-        common = {"state": state, "chosen": chosen, "fields": view.FIELDS}
+        common = {"state": state, "chosen": chosen, "fields": view.FIELDS,
+                  "choices": _choices(state.rows, chosen)}  # fmt: skip
         return {name: _render(name, **common, **values) for name, values in shown.items()}
 
     def run(self, store: int, run_id: str) -> Parts:
@@ -162,11 +166,14 @@ class Pages:
                     written = self._tails.poll([row])
         except (OSError, pa.ArrowException, WattlawError) as error:
             note = one_line(error)
-        last = sorted(written[1], key=lambda mark: -mark.end_s)[:50]
+        marks = sorted(written[1], key=lambda mark: -mark.end_s)
+        setting = record.spec.setting
+        cap = view.limits_label(*(getattr(setting, name) for name in LIMITS))
+        labels = {"layout": layout_label(setting), "cap": cap, "state": folder.state(record)}
         return {
-            "facts": _render("facts", record=record, state=folder.state(record), note=note),
-            "live": _render("live", charts=timelines(*written), running=()),
-            "windows": _render("windows", marks=last),
+            "facts": _render("facts", record=record, note=note, **labels),
+            "live": _render("live", charts=timelines(*written)),
+            "windows": _render("windows", marks=marks),
             "log": _render("log", text=view.log_tail(folder)),
         }
 
@@ -218,7 +225,8 @@ def _choices(rows: Sequence[view.RunRow], chosen: view.Chosen) -> dict[str, list
     texts = {name: {row.fields[name] for row in rows} for name in view.FIELDS}
     for name, text in chosen.values:
         texts[name] |= {text}
-    return {name: sorted(each, key=view.natural) for name, each in texts.items() if len(each) > 1}
+    varied = (item for item in texts.items() if len(item[1] - {"unknown"}) > 1)
+    return {name: sorted(each, key=view.natural) for name, each in varied}
 
 
 def read_results(paths: Sequence[Path]) -> Reading:

@@ -57,9 +57,9 @@ class Channel:
     async def fresh(self) -> Parts:
         """Return the parts, computed anew if it is time; if that fails, the last and the reason."""
         async with self._lock:
-            begin_s = time.monotonic()
-            if begin_s < self._due_s:
+            if time.monotonic() < self._due_s:
                 return self._parts
+            begin_s = time.process_time()
             try:
                 self._parts = {**await asyncio.to_thread(self.compute), PROBLEM: ""}
             except Exception as error:  # the viewers see it, and the next period may succeed
@@ -67,8 +67,8 @@ class Channel:
                     raise
                 text = escape(replace_invisible(one_line(error)))
                 self._parts = {**self._parts, PROBLEM: text}
-            now_s = time.monotonic()
-            self._due_s = now_s + max(PERIOD_S, (now_s - begin_s) / SHARE)
+            used_s = time.process_time() - begin_s
+            self._due_s = time.monotonic() + max(PERIOD_S, used_s / SHARE)
             return self._parts
 
     async def events(self) -> AsyncIterator[str]:

@@ -12,6 +12,8 @@ from wattlaw_dashboard.tails import LEAST_STEPS, STEPS, Device, Mark, ends
 
 #: More devices than this are shown as their mean, least and greatest value.
 MOST_LINES = 8
+#: Seconds between two labels of time.
+_TICKS_S = (10, 20, 30, 60, 120, 300, 600, 1200, 1800, 3600, 7200, 14400, 28800, 86400)
 _TITLES = {
     "power_w": ("Power", "W"), "sm_util": ("Utilisation", "%"),
     "sm_clock_mhz": ("SM clock", "MHz"), "temperature_c": ("Temperature", "°C"),
@@ -91,7 +93,8 @@ def _chart(
                             "is_warmup": mark.is_warmup})  # fmt: skip
     chart.grid = [(y(top * share), number(top * share)) for share in (0.0, 0.5, 1.0)]
     chart.limits = [(y(limit), number(limit)) for limit in limits]
-    for age_s in (span_s * part / 5 for part in range(5)):
+    tick_s = next((step_s for step_s in _TICKS_S if 5 * step_s >= span_s), span_s // 5)
+    for age_s in range(0, int(0.95 * span_s), tick_s):
         label = f"-{duration_text(age_s)}" if age_s else "last"
         chart.times.append((f"{100 * (1 - age_s / span_s):.1f}%", label))
     gap = 10 * chart.width * max(1, span_s / STEPS) / span_s

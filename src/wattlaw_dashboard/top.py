@@ -25,7 +25,7 @@ from wattlaw_dashboard import dashboard_overview as view
 from wattlaw_dashboard.tails import Device
 
 #: Steps of a sparkline, and its seconds.
-_BARS, _SPARK_S = " ▁▂▃▄▅▆▇█", 40
+_BARS, _SPARK_S = " ▁▂▃▄▅▆▇█", 20
 #: Rows of each table: a terminal has few lines.
 _MOST_DEVICES, _MOST_RUNS = 16, 6
 #: Values of a device by their headings.
@@ -94,11 +94,13 @@ def _summary(overview: view.Overview) -> Iterator[Text | Padding]:
 def _devices(devices: list[Device], *, is_running: bool) -> Table | Text:
     if not devices:
         return Text("No samples of running runs." if is_running else "No run is running.")
-    columns = ("device", "host", *_COLUMNS, f"power, last {_SPARK_S} s")
-    table = make_table(columns, (), right=_COLUMNS)
     shown = sorted(devices, key=lambda item: (item.host, item.kind != "gpu", item.id))
+    known = {heading: name for heading, name in _COLUMNS.items()
+             if any(device.last(name) is not None for device in shown[:_MOST_DEVICES])}  # fmt: skip
+    columns = ("device", "host", *known, f"power, {_SPARK_S} s")
+    table = make_table(columns, (), right=known, no_wrap=columns)
     for device in shown[:_MOST_DEVICES]:
-        values = [fmt.number(device.last(name)) for name in _COLUMNS.values()]
+        values = [fmt.number(device.last(name)) for name in known.values()]
         origin = f" ({device.origin})" if device.origin else ""
         name = escape_invisible(device.id[-24:] + origin)
         powers_w = list(device.series("power_w").values())[-_SPARK_S:]
@@ -113,13 +115,17 @@ def _devices(devices: list[Device], *, is_running: bool) -> Table | Text:
 
 def _runs(overview: view.Overview) -> Iterator[Table]:
     ended = ("done", OUT_OF_MEMORY)
-    tables = {"running and queued": view.ACTIVE, "failures": view.FAILED, "done": ended}
+    tables = {"running and queued": view.ACTIVE, "failures": view.FAILED, " or ".join(ended): ended}
     for title, states in tables.items():
         rows = [row for row in overview.rows if row.status in states]
         if not rows:
             continue
         counts = Counter(row.source for row in rows)
         shown = ", ".join(f"{count:,} {source}" for source, count in counts.items())
-        texts = ((row.title, row.status, row.reason or "") for row in view.newest(rows, _MOST_RUNS))
+        same = view.failures(rows) or [[row] for row in view.newest(rows, _MOST_RUNS)]
+        texts = (
+            (each[0].title + (f" and {len(each) - 1:,} more" if each[1:] else ""), each[0].status,
+             each[0].reason or "") for each in same[:_MOST_RUNS]
+        )  # fmt: skip
         columns = (f"{title} ({shown})", "state", "reason")
         yield make_table(columns, (map(escape_invisible, each) for each in texts))

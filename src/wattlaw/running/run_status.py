@@ -55,6 +55,7 @@ class RunStatus:
 
 @dataclass(frozen=True)
 class StoreStatus:
+    runs: Any  # the table of those whose records can be read
     states: list[str]  # of each run
     not_done: list[RunStatus]  # in order of run id
     warnings: list[tuple[str, str]]  # code and text, about runs that did not train as declared
@@ -125,7 +126,7 @@ def store_status(store: Store, queued: _Queued | None = None) -> StoreStatus:
     declared = runs.select(columns).filter(pc.is_valid(runs["global_batch_declared"]))
     warnings += [(OTHER_BATCH, text) for text in batch_texts(declared.to_pylist())]
     states = ["done"] * done + [run.state for run in not_done]
-    return StoreStatus(states, not_done, warnings, list(errors))
+    return StoreStatus(runs, states, not_done, warnings, list(errors))
 
 
 def _status(store: Store, row: dict[str, Any], job: Job | None) -> RunStatus:

@@ -39,7 +39,7 @@ def status(store: StoreArgument, as_json: JsonOption = False) -> int:
         print(json.dumps(summary))
         return 0
     console = Console()
-    listed = ", ".join(f"{count} {state}" for state, count in counts.items()) or "none yet"
+    listed = ", ".join(f"{count:,} {state}" for state, count in counts.items()) or "none yet"
     console.print(f"{store}: {fmt.plural(len(stored.states), 'run')}: {listed}")
     for reason, count in Counter(not_needed).items():
         console.print(

@@ -116,7 +116,6 @@ def recommended(advices: Sequence[Advice]) -> tables.Table | None:
         *_amounts(rows),
         tables.text("against the baseline", lambda row: change(row[0])),
         tables.Column("sure", lambda row: probability(row[0])),
-        tables.text("measure next", lambda row: advice_text.next_run(*row)),
         tables.text("known by", lambda row: _known_by(row[1])),
     ]
     note = (
