@@ -78,7 +78,7 @@ SLOW = (
     "image_files",
     "command_line", "limit_comparison", "claims", "site_limits", "full_disk",
     "cancel", "import_isolation", "hostile_limits", "damaged_stores",
-    "hostile_tables", "implausible_energy", "unexpected_errors", "terminal_output",
+    "tables", "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
 
 
