@@ -1,6 +1,7 @@
 """What several test files share: studies on disk, the command line as a process, real runs."""
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -22,6 +23,7 @@ from fake_amdsmi import AmdMachine
 from fake_nvml import VARIABLE, FakeGpus
 from wattlaw.common.processes import handling
 from wattlaw.store.store import Store
+from wattlaw.study.model import Study
 
 # More test processes than cores: threads of their own would wait for each other, and nets as small
 # as those here take three times the processor's time. Launchers tell their workers how many.
@@ -57,6 +59,11 @@ def study_of(**changes: object) -> dict[str, object]:
     return study | changes
 
 
+def parsed(**changes: object) -> Study:
+    """Return that study as it is read from a file."""
+    return Study.model_validate_json(json.dumps(study_of(**changes)))
+
+
 #: Long enough to be killed in the middle, and far shorter than the tests' time limit.
 LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
@@ -71,7 +78,7 @@ SLOW = (
     "image_files",
     "command_line", "limit_comparison", "claims", "site_limits", "full_disk",
     "cancel", "import_isolation", "hostile_limits", "damaged_stores",
-    "hostile_tables", "implausible_energy", "unexpected_errors", "terminal_output",
+    "tables", "implausible_energy", "unexpected_errors", "terminal_output",
 )  # fmt: skip
 
 
@@ -186,9 +193,18 @@ def setenv(patch: pytest.MonkeyPatch, values: Mapping[str, str]) -> None:
 
 def wattlaw(*arguments: object, **options: object) -> "subprocess.CompletedProcess[str]":
     """Run the command line as a user does, and wait for it."""
-    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
-    options = {"timeout": 170, "env": environment()} | options
-    return subprocess.run(line, capture_output=True, text=True, check=False, **options)
+    return python("-m", "wattlaw", *arguments, **options)
+
+
+def python(
+    *words: object, check: bool = False, **options: Any
+) -> "subprocess.CompletedProcess[str]":
+    """Run this Python in the environment of child processes, and wait for it."""
+    usual = {"timeout": 170, "env": environment(), "text": True}
+    if "stdout" not in options:
+        usual["capture_output"] = True
+    command = [sys.executable, *map(str, words)]
+    return subprocess.run(command, check=check, **(usual | options))
 
 
 def environment() -> dict[str, str]:

@@ -7,7 +7,6 @@ import inspect
 import json
 import pkgutil
 import runpy
-import subprocess
 import sys
 from datetime import timedelta
 from pathlib import Path
@@ -19,7 +18,7 @@ import pytest
 
 import wattlaw
 import wattlaw.api
-from conftest import environment, study_of
+from conftest import python, study_of
 from made_stores import write_store
 from made_studies import MIT, mit
 from made_tables import study
@@ -111,10 +110,7 @@ def test_a_script_without_a_main_guard_runs_a_simulated_study(tmp_path):
         f"import wattlaw\nopen('study.yaml', 'w').write({STUDY!r})\n"
         "print(wattlaw.run('study.yaml', 'results').done)\n"
     )
-    ran = subprocess.run(
-        [sys.executable, str(script)], cwd=tmp_path, capture_output=True, text=True, timeout=120,
-        check=False, env=environment(),
-    )  # fmt: skip
+    ran = python(script, cwd=tmp_path)
     assert (ran.stdout, ran.stderr) == ("18\n", "")
 
 
@@ -360,10 +356,7 @@ def test_results_show_themselves_in_a_notebook_with_text_from_data_escaped(resul
 
 def test_every_public_name_is_imported_when_it_is_used():
     code = "import sys, wattlaw; print(sorted(m for m in sys.modules if m.startswith('wattlaw')))"
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment()
-    )
-    assert shown.stdout == "['wattlaw']\n"
+    assert python("-c", code).stdout == "['wattlaw']\n"
     assert dir(wattlaw) == sorted(wattlaw.__all__)
     for name in wattlaw.__all__:
         assert getattr(wattlaw, name)

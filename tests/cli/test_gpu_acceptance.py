@@ -1,25 +1,24 @@
 """The program for the first hour on a GPU, rehearsed with the fake driver; its page."""
 
 import json
-import subprocess
+import os
 import sys
 
 import pytest
 
-import paths
+from conftest import python
+from paths import ROOT
 
-ROOT = paths.ROOT
 sys.path.append(str(ROOT / "benchmarks"))
-import gpu_acceptance  # noqa: E402
-import gpu_page  # noqa: E402
+import gpu_acceptance
+import gpu_page
 
 
 @pytest.fixture(scope="module")
 def rehearsed(tmp_path_factory):
     output = tmp_path_factory.mktemp("rehearsal")
-    line = [sys.executable, ROOT / "benchmarks" / "gpu_acceptance.py", "--short"]
-    line += ["--output", output, "--wheels", output / "none"]
-    done = subprocess.run(line, capture_output=True, text=True, check=False, timeout=880)
+    line = (ROOT / "benchmarks" / "gpu_acceptance.py", "--short", "--output", output)
+    done = python(*line, "--wheels", output / "none", timeout=880, env=os.environ)
     content = json.loads((output / "results.json").read_text())
     assert done.returncode == 0, done.stdout + (output / "log.txt").read_text()[-3000:]
     return content, output / "results.json"

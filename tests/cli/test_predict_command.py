@@ -50,11 +50,6 @@ def placed(tmp_path_factory):
     return import_table(tmp_path_factory.mktemp("placed"), (1, 2, 4, 8), columns)
 
 
-@pytest.fixture(scope="module")
-def bare(tmp_path_factory):
-    return import_table(tmp_path_factory.mktemp("bare"), (1, 2, 4), ())
-
-
 def test_the_json_has_each_quantity_with_its_interval_and_python_the_same_rows(placed, capsys):
     asked = {"baseline": "gpus=4,local_batch=16", "seed": 3}
     code = predict_command([placed], gpus="16,32", epochs=10, as_json=True, **asked)
@@ -103,8 +98,8 @@ def test_a_script_on_one_worker_is_predicted_there_with_what_is_recommended(tmp_
     assert best.global_batch == 128
 
 
-def test_what_a_table_does_not_say_is_missing(bare):
-    row = wattlaw.open(bare).predict(gpus=[16]).rows[0].to_dict()
+def test_what_a_table_does_not_say_is_missing(tmp_path):
+    row = wattlaw.open(import_table(tmp_path, (1, 2, 4), ())).predict(gpus=[16]).rows[0].to_dict()
     unknown = ("nodes", "local_batch", "step_time_s", "time_per_sample_s", "energy_per_sample_j",
                "power_per_gpu_w", "train_time_s")  # fmt: skip
     assert {name: row[name] for name in unknown} == dict.fromkeys(unknown)

@@ -7,9 +7,8 @@ import tomllib
 
 import yaml
 
-import paths
+from paths import ROOT
 
-ROOT = paths.ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 

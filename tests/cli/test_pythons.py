@@ -8,9 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import paths
-
-ROOT = paths.ROOT
+from paths import ROOT
 
 
 def interpreter(version: str) -> str | None:

@@ -1,11 +1,10 @@
 """What the soak counts as a failure, tells and replays; ``.ci/run`` runs the soak itself."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 
+from conftest import python
 from soak.judge import of_output
 from soak.outcome import Outcome, table
 from soak.sandbox import REPOSITORY
@@ -21,9 +20,7 @@ def test_a_failure_is_counted_told_and_replayed(tmp_path):
     assert [(one.count, one.replay) for one in told.failures] == [(2, "fuzz:7:1")]
     assert "replay fuzz:7:1" in table([told])
     path = os.pathsep.join(str(REPOSITORY / name) for name in ("tests", "tests/support", "src"))
-    line = [sys.executable, "-m", "soak", "replay", "fuzz:7:1"]
-    environment = os.environ | {"PYTHONPATH": path}
-    done = subprocess.run(line, env=environment, capture_output=True, text=True, check=False)
+    done = python("-m", "soak", "replay", "fuzz:7:1", env=os.environ | {"PYTHONPATH": path})
     assert done.returncode == 0, done.stdout + done.stderr
     assert "does not fail" in done.stdout
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from test_terminal_output import hidden, on_a_terminal, record
 
-from conftest import environment, heard
+from conftest import environment, heard, python, wattlaw
 from wattlaw.cli.main import main
 from wattlaw.store.store import Store
 
@@ -52,11 +52,8 @@ def run_with(faults):
     """Give a function that runs ``wattlaw workloads --json`` with a fault."""
 
     def run(at: str, code: str, **changes: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", "wattlaw", "workloads", "--json"],
-            capture_output=True, text=True, check=False, timeout=120,
-            env=os.environ | faults | {"AT": at, "INJECTED": code} | changes,
-        )  # fmt: skip
+        own = os.environ | faults | {"AT": at, "INJECTED": code} | changes
+        return wattlaw("workloads", "--json", env=own)
 
     return run
 
@@ -119,11 +116,7 @@ def test_an_exception_in_a_thread_is_reported_and_the_command_continues(run_with
 
 def test_our_other_processes_end_in_one_line_too(faults):
     injected = {"AT": "wattlaw_site.hooks", "INJECTED": "raise RuntimeError('boom')"}
-    found = subprocess.run(
-        [sys.executable, "-m", "wattlaw_site", "show"],
-        capture_output=True, text=True, check=False, timeout=120,
-        env=os.environ | faults | injected,
-    )  # fmt: skip
+    found = python("-m", "wattlaw_site", "show", env=os.environ | faults | injected)
     assert found.returncode == 70
     assert "Traceback" in saved_by(found).read_text(encoding="utf-8")
 
@@ -141,23 +134,17 @@ def test_ctrl_c_while_modules_are_imported_shows_no_traceback(run_with, at):
 def test_a_closed_output_pipe_ends_the_command_silently():
     reader, writer = os.pipe()
     os.close(reader)
-    found = subprocess.run(
-        [sys.executable, "-m", "wattlaw", "workloads"],
-        stdout=writer, stderr=subprocess.PIPE, check=False, env=environment(), timeout=120,
-    )  # fmt: skip
+    found = wattlaw("workloads", stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert found.returncode == 1
-    assert found.stderr == b""
+    assert found.stderr == ""
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
 @pytest.mark.parametrize("command", ["workloads", "--version"])
 def test_a_full_disk_under_standard_output_is_named(command):
     with Path("/dev/full").open("w") as full:
-        found = subprocess.run(
-            [sys.executable, "-m", "wattlaw", command], stdout=full, stderr=subprocess.PIPE,
-            text=True, check=False, env=environment(), timeout=120,
-        )  # fmt: skip
+        found = wattlaw(command, stdout=full, stderr=subprocess.PIPE)
     assert found.returncode == 2
     assert found.stderr == "wattlaw: standard output: No space left on device\n"
 
@@ -173,10 +160,7 @@ def test_a_terminal_that_knows_ascii_only_shows_every_text(store, tmp_path, enco
     table = tmp_path / "t.csv"
     table.write_text("n,t,w\n1,9,Größe\n2,5,Größe\n4,3,Größe\n1,2,中\n", encoding="utf-8")
     line = ["fit", table, "--x", "n", "--y", "t", "--by", "w"]
-    found = subprocess.run(
-        [sys.executable, "-m", "wattlaw", *map(str, line)],
-        capture_output=True, check=False, env=environment() | ASCII[encoding], timeout=120,
-    )  # fmt: skip
+    found = wattlaw(*line, env=environment() | ASCII[encoding], text=False)
     assert found.returncode == 0, found.stderr
     assert b"Gr" in found.stdout
     assert b"\\u4e2d" in found.stderr

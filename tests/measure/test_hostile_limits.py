@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from fake_nvml import FakeGpus
-from limiting import CAP, FAKE_BIN, HARDWARE, SET, Place, restore_stale_or_raise
+from limiting import CAP, FAKE_PATH, HARDWARE, SET, Place, restore_stale_or_raise
 from made_runs import made_spec
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import NotAvailable
@@ -191,8 +191,7 @@ def test_root_makes_no_folder_where_another_user_could_replace_it(open_folder):
 
 def test_a_process_merely_named_nvidia_smi_is_not_waited_for(place, monkeypatch):
     device = place.devices[0]
-    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
-    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    monkeypatch.setenv("PATH", FAKE_PATH)
     place.boards.header.root = 0
     line = ["nvidia-smi", "-c", "read x", "-i", device, "-pl", "100"]
     hostile = subprocess.Popen(

@@ -17,7 +17,7 @@ import pytest
 from conftest import started, wait_for
 from limiting import (
     CAP,
-    FAKE_BIN,
+    FAKE_PATH,
     OWNER,
     SET,
     Child,
@@ -184,8 +184,7 @@ def family(process: Child) -> list[psutil.Process]:
 
 
 def test_a_pending_nvidia_smi_does_not_undo_the_restore(start, monkeypatch, tmp_path):
-    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
-    monkeypatch.setenv("PATH", os.pathsep.join(path))
+    monkeypatch.setenv("PATH", FAKE_PATH)
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
     (tmp_path / "slow").touch()
     place = start(root=0)

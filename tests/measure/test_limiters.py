@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ import pytest
 from conftest import setenv, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
-from limiting import FAKE_BIN
+from limiting import FAKE_PATH
 from wattlaw.common import registry
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.devices import meter
@@ -88,8 +87,7 @@ def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
 
 def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
     boards.header.root = 0
-    path = [str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]]
-    setenv(patch, {**boards.environment(), "PATH": os.pathsep.join(path)})
+    setenv(patch, {**boards.environment(), "PATH": FAKE_PATH})
 
     @contextmanager
     def denied() -> Iterator[None]:

@@ -216,14 +216,9 @@ def test_a_setting_that_misses_a_bound_never_ties(bound):
     assert 200.0 not in {tie.option.setting.power_limit_w for tie in bounded.ties}
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
+def test_advise_exits_with_1_where_nothing_is_recommended(tmp_path, capsys):
     parts = [runs_of({"gpus": n}, near(100 / n**0.9)) for n in (1, 2, 4)]
-    tables = tables_of(*parts)
-    return write_store(tmp_path_factory.mktemp("answers") / "store", *tables).path
-
-
-def test_advise_exits_with_1_where_nothing_is_recommended(store, tmp_path, capsys):
+    store = write_store(tmp_path / "store", *tables_of(*parts)).path
     assert main(["advise", str(store)]) == 0
     assert main(["advise", str(store), "--deadline", "1s"]) == 1
     assert main(["advise", str(store), "--deadline", "1s", "--json"]) == 1

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-import paths
 import wattlaw
 from conftest import records, setenv, study_in
 from conftest import wattlaw as run_wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
+from paths import SCRIPTS
 from wattlaw.api.deciding import evidence_of
 from wattlaw.api.studies import load_study, run
 from wattlaw.cli.main import main
@@ -18,7 +18,6 @@ from wattlaw.running.steps import batch_that_ran
 from wattlaw.store.store import Store
 from wattlaw.study.not_as_declared import OTHER_BATCH
 
-SCRIPTS = paths.SCRIPTS
 #: Environment of scripts/ddp.py on two workers, for a local batch of 8, and what it trains.
 VARIANTS = {
     "right": ("BATCH={local_batch}", 16),

@@ -2,14 +2,12 @@
 
 import json
 import os
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 
 import paths
-from conftest import environment
+from conftest import environment, python
 from wattlaw.callbacks.training_callback import rows_of
 from wattlaw.store.store import Store
 
@@ -180,11 +178,8 @@ def test_two_workers_are_one_run_with_the_work_of_both(tmp_path, library):
     )
     line = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     path = os.pathsep.join([str(paths.SUPPORT), environment()["PYTHONPATH"]])
-    done = subprocess.run(
-        [sys.executable, *line, script, tmp_path / "store"],
-        capture_output=True, text=True, timeout=180, check=False,
-        env=environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path},
-    )  # fmt: skip
+    own = environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = python(*line, script, tmp_path / "store", env=own)
     assert done.returncode == 0, done.stderr
     (record,) = Store(tmp_path / "store").records()
     setting = record.spec.setting

@@ -1,6 +1,5 @@
 """Real runs that are killed at bad moments, and their status in the store afterwards."""
 
-import json
 import os
 import signal
 import subprocess
@@ -10,14 +9,13 @@ import pandas as pd
 import psutil
 import pytest
 
-from conftest import LONG, in_training, processes_of, records, started, study_of, wait_for, wattlaw
+from conftest import LONG, in_training, parsed, processes_of, records, started, wait_for, wattlaw
 from launchers import ScriptedLauncher, execute
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
 from wattlaw.running.launcher import Ended
 from wattlaw.running.training.environment import AGENT_PID
 from wattlaw.store.store import Store
-from wattlaw.study.model import Study
 
 TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
 
@@ -150,7 +148,7 @@ def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path
 
 @pytest.fixture
 def study():
-    return Study.model_validate_json(json.dumps(study_of(repeats=2, order="as_written")))
+    return parsed(repeats=2, order="as_written")
 
 
 def by_repeat(store):
@@ -172,15 +170,8 @@ def test_a_command_that_fails_in_every_setting_stops_the_campaign_until_it_is_re
     def exits():
         return Ended("rank 0 ended with exit code 2: no such file")
 
-    broken = Study.model_validate_json(
-        json.dumps(
-            study_of(
-                workloads=[command("")],
-                sweeps=[{"gpus": [1], "global_batch": [8, 16, 32]}],
-                repeats=2,
-            )
-        )
-    )
+    sweeps = [{"gpus": [1], "global_batch": [8, 16, 32]}]
+    broken = parsed(workloads=[command("")], sweeps=sweeps, repeats=2)
     store = tmp_path / "store"
     counts = []
     for _ in range(2):

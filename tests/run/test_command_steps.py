@@ -11,14 +11,13 @@ import pandas as pd
 import pytest
 import yaml
 
-import paths
 from agents import free_port
 from conftest import wattlaw
+from paths import SCRIPTS
 from wattlaw.cli.main import main
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
-SCRIPTS = paths.SCRIPTS
 COUNT = "for i in $(seq 10000); do echo step $i seen $((i*4)) loss 0.$i; sleep 0.02; done"
 CORES = "Cpus_allowed_list:"
 PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+) loss (?P<loss>\S+)"

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paths
-from conftest import environment, wattlaw
+from conftest import environment, python, wattlaw
 from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.time_errors import SHORT, steps_needed, time_errors
 from wattlaw.cli.commands.init import _batch
@@ -345,11 +345,8 @@ def test_the_gpus_of_this_machine_have_caps_within_their_range(tmp_path):
         "from wattlaw.running.first_machine import this_machine\n"
         "it = this_machine()\nprint([it.per_node, it.has_gpus, it.caps_w, it.memory_gb])"
     )
-    shown = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
-        env=environment() | boards.environment(),
-    ).stdout  # fmt: skip
-    per_node, has_gpus, caps_w, memory_gb = ast.literal_eval(shown)
+    shown = python("-c", code, env=environment() | boards.environment())
+    per_node, has_gpus, caps_w, memory_gb = ast.literal_eval(shown.stdout)
     assert (per_node, has_gpus) == (2, True)
     assert (caps_w, memory_gb) == ((320.0,), 40)  # 80 % of 400 W; 60 % is below the range
 

@@ -10,14 +10,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-import paths
+from conftest import python
+from paths import SCRIPTS
 from wattlaw.running.instrumentation import instrumented_environment
 from wattlaw.running.instrumentation.records import ProcessSteps, StepsFolder
 from wattlaw.running.instrumentation.steady_state import summarise
-
-SCRIPTS = paths.SCRIPTS
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -26,10 +26,7 @@ def environment(folder: Path) -> dict[str, str]:
 
 def run(folder: Path, *line: object, **more: str) -> tuple[list[dict[str, Any]], str]:
     """Run Python with the hook; return the results that the script prints, and its output."""
-    done = subprocess.run(
-        [sys.executable, *map(str, line)],
-        env=environment(folder) | more, capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
+    done = python(*line, env=environment(folder) | more, check=True, timeout=300)
     output = done.stdout + done.stderr
     return [json.loads(line) for line in re.findall(r"RESULT (.*)", output)], output
 
@@ -57,11 +54,9 @@ def test_steps_samples_and_times_of_a_plain_script_are_exact(tmp_path):
     assert [*process.evaluated.nonzero()[0]] == [5, 10, 15]
     assert (process.data_wait_s[1:] >= 0).all()
     assert 0 < process.data_wait_s[1:].sum() < process.step_end_s[-1] - process.step_end_s[0]
-    first_s, *_, last_s = of_script["ends_s"]
-    assert process.step_end_s[-1] - process.step_end_s[0] == pytest.approx(
-        last_s - first_s, rel=0.02
-    )
-    assert process.step_end_s[0] == pytest.approx(first_s, abs=0.5)
+    next_s = np.array(of_script["ends_s"]) + 0.001  # the script looks at its clock after a step
+    assert (process.step_end_s <= next_s).all()
+    assert (process.step_end_s[1:] >= next_s[:-1]).all()
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """``track(log_to=...)``: results in the run that is open in W&B, MLflow or TensorBoard."""
 
 import json
-import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import wattlaw
-from conftest import environment
+from conftest import environment, python
 from fake_nvml import FakeGpus
 from wattlaw.common.errors import NotAvailable
 from wattlaw.store.store import Store
@@ -61,11 +60,8 @@ def test_the_result_is_in_the_run_that_is_open(tmp_path, to):
         "MLFLOW_DISABLE_TELEMETRY": "true",
         **{f"WANDB_{name}_DIR": str(tmp_path) for name in ("CACHE", "CONFIG", "DATA")},
     }
-    done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", OPEN[to] + LOOP, to],
-        capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path,
-        env=environment() | gpus.environment() | offline,
-    )  # fmt: skip
+    line = ("-W", "error::UserWarning", "-c", OPEN[to] + LOOP, to)
+    done = python(*line, cwd=tmp_path, env=environment() | gpus.environment() | offline)
     assert done.returncode == 0, done.stderr
     (record,) = Store(tmp_path / "store").records()
     if to == "wandb":

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import paths
 from conftest import environment, setenv, started, wattlaw
 from fake_nvml import FakeGpus
+from paths import SCRIPTS
 from trees import AcpiMeters
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.job import jobs_of
@@ -166,7 +166,6 @@ def test_nothing_is_looked_up_online_by_any_process_of_a_measurement(tmp_path, m
     ]
 
 
-SCRIPTS = paths.SCRIPTS
 COUNT = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo step $i seen $((i*4)); sleep 0.05; done"
 PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+)"
 

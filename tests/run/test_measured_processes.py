@@ -76,9 +76,7 @@ def test_a_second_ctrl_c_kills_at_once(tmp_path):
         time.sleep(0.5)
         assert "command" in living(known)
         process.send_signal(signal.SIGINT)
-        begin_s = time.monotonic()
-        assert process.wait(20) == 137
-        assert time.monotonic() - begin_s < 10
+        assert process.wait(20) == 137  # after a first one alone they are killed after 30 s
         assert living(known) == set()
 
 

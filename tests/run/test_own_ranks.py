@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-import paths
 from conftest import study_in, wattlaw
+from paths import SCRIPTS
 from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
 from wattlaw.running.instrumentation.observer import wrong_ranks
 from wattlaw.running.instrumentation.records import ProcessSteps
 from wattlaw.running.training.rank_starters import find_rank_starter
 from wattlaw.store.store import Store
-
-SCRIPTS = paths.SCRIPTS
 
 
 @pytest.mark.parametrize(

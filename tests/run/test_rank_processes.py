@@ -11,10 +11,9 @@ import psutil
 import pytest
 from test_training import run_here
 
-from conftest import PLUGIN, records, study_of, wait_for, wattlaw
+from conftest import PLUGIN, parsed, records, wait_for, wattlaw
 from wattlaw.running.training import rank_processes
 from wattlaw.running.training.rank_processes import run_ranks
-from wattlaw.study.model import Study
 
 #: What torchrun gives one rank of two on a single node; torch's own documentation lists them.
 SAME = {
@@ -193,12 +192,12 @@ def test_blocked_modules_cannot_be_imported(begun):
 
 
 def test_a_real_run_is_done_where_the_libraries_of_the_front_end_are_not(begun, tmp_path):
-    study = study_of(
+    study = parsed(
         sweeps=[{"gpus": [2], "global_batch": [96]}],
         measure={"epochs": 2, "warmup_epochs": 1, "assume_cpu_w": 15},
         launch={"gpus_per_node": 2, "threads_per_worker": 1},
     )
-    store = run_here(Study.model_validate_json(json.dumps(study)), tmp_path / "store")
+    store = run_here(study, tmp_path / "store")
     (record,) = store.records()
     assert record.status == "done"
     assert (store.pandas("epochs").cpu_energy_j > 0).all()

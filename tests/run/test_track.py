@@ -1,5 +1,6 @@
 """``wattlaw.track``: three lines in any loop, its windows, and its optimizer steps."""
 
+import itertools
 import json
 import sys
 import time
@@ -26,12 +27,16 @@ def test_an_epoch_is_a_window_and_an_evaluation_inside_is_not_part_of_its_traini
                 time.sleep(0.2)
             time.sleep(0.1)
     parts = ("train", "evaluate", "train")
-    assert pick(windows(tmp_path), "phase", "epoch", "warmup") == [
+    found = windows(tmp_path)
+    assert pick(found, "phase", "epoch", "warmup") == [
         (phase, epoch, epoch == 0) for epoch in range(3) for phase in parts
     ]
+    assert min(gaps_s(found)) > -0.001  # no window has a part of another
     store = Store(tmp_path)
     (row,) = run_metrics(store.pandas("runs"), store.pandas("epochs")).to_dict("records")
-    assert row["epoch_time_s"] == pytest.approx(0.2, abs=0.03)
+    trained_s = [one["duration_s"] for one in found if one["phase"] == "train" and one["epoch"]]
+    assert min(trained_s) >= 0.1
+    assert row["epoch_time_s"] == pytest.approx(sum(trained_s) / 2)
     assert (run.record.status, run.record.spec.workload.name) == ("done", "loop")
 
 
@@ -114,6 +119,14 @@ def pick(rows: Windows, *names: str) -> list[tuple[object, ...]]:
     return [tuple(row[name] for name in names) for row in rows]
 
 
+def gaps_s(rows: Windows) -> list[float]:
+    """Return the time from the end of each window to the start of the next."""
+    return [
+        (later["start_ns"] - earlier["start_ns"]) * 1e-9 - earlier["duration_s"]
+        for earlier, later in itertools.pairwise(rows)
+    ]
+
+
 def test_steps_are_a_warmup_window_and_a_measured_one(tmp_path):
     with wattlaw.track("x", tmp_path, steps=30, warmup_steps=2, **LONG) as run:
         for number in range(60):
@@ -127,7 +140,8 @@ def test_steps_are_a_warmup_window_and_a_measured_one(tmp_path):
     assert all(row["epoch"] != row["epoch"] for row in found)  # missing
     measured = found[1]
     assert measured["duration_s"] == pytest.approx(30 * measured["step_time_mean_s"])
-    assert 0.05 <= measured["step_time_p50_s"] <= measured["step_time_p95_s"] < 0.2
+    p50_s, p95_s = measured["step_time_p50_s"], measured["step_time_p95_s"]
+    assert 0.05 <= p50_s <= p95_s < measured["duration_s"]
     assert measured["step_time_cv"] >= 0
     measure = run.record.spec.measure
     assert (measure.epochs, measure.steps, measure.warmup_steps) == (None, 30, 2)
@@ -153,8 +167,9 @@ def test_evaluations_are_not_part_of_steps_and_short_epochs_do_not_divide_them(t
     ]
     (rest,) = found[3:]  # until it is long enough for an energy
     assert (rest["from_step"], rest["warmup"]) == (5, False)
-    assert 1 <= rest["duration_s"] < 1.3
-    assert found[1]["duration_s"] + found[2]["duration_s"] < 0.3
+    assert rest["duration_s"] >= 1
+    assert rest["steps"] <= 51  # each takes 0.02 s or longer
+    assert min(gaps_s(found[1:])) > 0.299  # the evaluations
 
 
 def test_steps_of_an_epoch_are_values_of_its_window(tmp_path):
@@ -171,7 +186,7 @@ def test_steps_of_an_epoch_are_values_of_its_window(tmp_path):
     assert pick(epochs, "phase", "epoch", "steps", "samples", "loss") == [
         ("train", epoch, 2, 40, 2.0) for epoch in (0, 1)
     ]
-    assert all(0.02 <= row["step_time_mean_s"] < 0.1 for row in epochs)
+    assert all(0.02 <= row["step_time_mean_s"] < row["duration_s"] for row in epochs)
     assert (rest["steps"], rest["loss"]) == (2, 7)
     assert rest["samples"] != rest["samples"]  # of one step they are unknown
 

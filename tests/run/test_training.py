@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import study_of
+from conftest import parsed
 from ranks import spec_of
 from wattlaw.running.campaign import Campaign
 from wattlaw.running.local import LocalLauncher
@@ -43,13 +43,12 @@ def store(tmp_path_factory):
 
     ``test_workloads.py`` compares one and two.
     """
-    study = study_of(
+    study = parsed(
         sweeps=[{"gpus": [1, 3], "global_batch": [96]}],
         measure={"epochs": 3, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15},
         launch={"gpus_per_node": 4, "max_parallel": 2, "threads_per_worker": 1},
     )
-    parsed = Study.model_validate_json(json.dumps(study))
-    return run_here(parsed, tmp_path_factory.mktemp("training") / "store")
+    return run_here(study, tmp_path_factory.mktemp("training") / "store")
 
 
 @pytest.fixture(scope="module")

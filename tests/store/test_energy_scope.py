@@ -44,12 +44,6 @@ def tables(*, node: bool = True, gpu: bool = True, repeats: int = 2):
     return frames(runs, windows)
 
 
-@pytest.fixture
-def store(tmp_path):
-    write_store(tmp_path / "store", *tables())
-    return tmp_path / "store"
-
-
 @pytest.mark.parametrize(
     ("scope", "joules", "name"),
     [("gpu", 2 * GPU_J, "gpu"), ("node", NODE_J, "node"), ("all", NODE_J, "node"),
@@ -71,7 +65,8 @@ def test_a_scope_that_was_not_measured_is_missing(made, scope):
     assert table["time_s"].notna().all()
 
 
-def test_every_analysis_names_the_scope(store):
+def test_every_analysis_names_the_scope(tmp_path):
+    store = write_store(tmp_path / "store", *tables()).path
     results = wattlaw.open(store)
     assert results.advise(energy_scope="gpu").rests_on.energy_is == "gpu, counter"
     assert results.advise().rests_on.energy_is == "node, counter"

@@ -1,28 +1,25 @@
 """GPU-hours of a plan: measured where the store has a repeat, else not known."""
 
 import datetime
-import json
 import re
 
 import pyarrow.parquet as pq
 import pytest
 
-from conftest import study_of
+from conftest import parsed
 from made_runs import made_record
 from wattlaw.cli.main import main
 from wattlaw.running.planning import GpuHours, gpu_hours
 from wattlaw.store.record import RunRecord
 from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.store import Store
-from wattlaw.study.model import Study
 from wattlaw.study.plan import PlannedRun, expand
 
 BEGUN = datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC)
 
 
 def plan(**changes: object) -> list[PlannedRun]:
-    study = study_of(order="as_written", **changes)
-    return expand(Study.model_validate_json(json.dumps(study)))
+    return expand(parsed(order="as_written", **changes))
 
 
 def record(run: PlannedRun, hours: float, status: str = "done") -> RunRecord:

@@ -1,24 +1,18 @@
 """From a study to its runs: grids united, duplicates merged, the order drawn, nodes counted."""
 
-import json
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conftest import study_of
+from conftest import parsed
 from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
 from wattlaw.running.local import LocalLauncher
 from wattlaw.study.command import substitute
 from wattlaw.study.identity import run_id
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec
 from wattlaw.study.plan import PlannedRun, expand, impossible, read_study
-
-
-def parsed(**changes: object) -> Study:
-    return Study.model_validate_json(json.dumps(study_of(**changes)))
 
 
 def points(runs: list[PlannedRun]) -> list[tuple[int, int, int]]:

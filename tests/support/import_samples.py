@@ -1,6 +1,7 @@
 """A small file of each format that ``wattlaw import`` reads, as its documentation shows it."""
 
 import json
+import random
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import pandas as pd
 
 import program_logs
 import real_runs
+from soak import mutate
 from wattlaw.common.delimited import encoding_of
 
 
@@ -36,6 +38,17 @@ class Sample:
         path = folder / self.file
         path.write_bytes(self.content())
         return path
+
+
+def damaged(dice: random.Random, content: bytes) -> bytes:
+    """Return content with bytes, words, lines or values of JSON changed."""
+    if content[:1] == b"{" and dice.random() < 0.6:
+        tree = mutate.data(dice, json.loads(content), dice.choice([1, 2, 5]))
+        return json.dumps(tree, default=str, skipkeys=True).encode("utf-8", "surrogatepass")
+    if dice.random() < 0.55:
+        return mutate.raw(dice, content)
+    text = mutate.text(dice, content.decode("utf-8", "surrogateescape"), dice.choice([1, 2, 8]))
+    return text.encode("utf-8", "surrogateescape")
 
 
 class MlflowSample(Sample):

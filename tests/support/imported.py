@@ -24,9 +24,9 @@ def made(folder: Path, name: str, *lines: str, encoding: str = "utf-8") -> Path:
     return a_file(folder / name, "".join(f"{line}\n" for line in lines).encode(encoding))
 
 
-def smi(rows: dict[float, str], *columns: str, sep: str = ", ", at: str = "04:19:") -> list[str]:
+def smi(rows: dict[float, str], *columns: str, sep: str = ", ") -> list[str]:
     """Return a log of nvidia-smi: the cells of each row by its seconds."""
-    times = {s: f"2026/09/11 {at[:3]}{19 + int(s // 60):02}:{s % 60:06.3f}" for s in rows}
+    times = {s: f"2026/09/11 04:{19 + int(s // 60):02}:{s % 60:06.3f}" for s in rows}
     return [sep.join(("timestamp", *columns)), *(times[s] + sep + rows[s] for s in rows)]
 
 
@@ -36,8 +36,8 @@ def windows(read: Import, *phases: str) -> list[dict[str, Any]]:
     return [row for row in rows if not phases or row["phase"] in phases]
 
 
-def joules(read: Import, column: str = "gpu_energy_j") -> list[float]:
-    return [sum(row.get(column) or 0.0 for row in run.windows) for run in read.runs]
+def joules(read: Import) -> list[float]:
+    return [sum(row.get("gpu_energy_j") or 0.0 for row in run.windows) for run in read.runs]
 
 
 def gpus(read: Import) -> list[int]:

@@ -22,6 +22,8 @@ from wattlaw.measure.limits.restore import StaleLimit, restore_stale
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
+#: The PATH with its commands, and this Python.
+FAKE_PATH = os.pathsep.join([str(FAKE_BIN), str(Path(sys.executable).parent), os.environ["PATH"]])
 SET = "nvmlDeviceSetPowerManagementLimit"
 #: The hardware's default and maximum are 250 W; somebody has set 217.5 W.
 HARDWARE = {"limit_max_mw": 250_000, "limit_default_mw": 250_000, "limit_mw": 217_500}

@@ -1,14 +1,12 @@
 """Runs that the real packages of W&B (offline) and MLflow write, each in a process of its own."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from conftest import environment
+from conftest import environment, python
 
 #: The time of the first step; the others follow each second, the validation takes 5 s.
 BEGIN_S = 1_769_860_000
@@ -61,10 +59,8 @@ def _written(script: str, folder: Path, *arguments: object, **variables: str) ->
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.1",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
     }
-    return subprocess.run(
-        [sys.executable, "-c", script, str(folder), *map(str, arguments)], capture_output=True,
-        text=True, timeout=180, check=True, cwd=folder, env=environment() | own | quiet | variables,
-    ).stdout  # fmt: skip
+    variables = environment() | own | quiet | variables
+    return python("-c", script, folder, *arguments, check=True, cwd=folder, env=variables).stdout
 
 
 def wandb_run(

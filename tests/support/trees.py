@@ -16,8 +16,6 @@ from pathlib import Path
 from fake_amdsmi import AmdMachine
 from powercap import Powercap
 
-FAKE_BIN = Path(__file__).parent / "fake_bin"
-
 
 def put(path: Path, value: object) -> Path:
     """Write a file as the kernel does, with a newline."""

@@ -9,7 +9,6 @@ import re
 import signal
 import socket
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import BrowserContext, expect, sync_playwright
 
-from conftest import started, wait_for
+from conftest import python, started, wait_for
 from made_stores import write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.common.errors import NotPermitted
@@ -272,10 +271,7 @@ def test_the_socket_is_private(tmp_path, monkeypatch):  # its path has at most 1
         if os.geteuid() == 0:
             code = f"import os, socket; os.setgid({NOBODY}); os.setuid({NOBODY}); " \
                    f"socket.socket(socket.AF_UNIX).connect({str(place)!r})"  # fmt: skip
-            refused = subprocess.run(
-                [sys.executable, "-c", code], capture_output=True, text=True, check=False
-            )
-            assert "PermissionError" in refused.stderr
+            assert "PermissionError" in python("-c", code).stderr
         process.send_signal(signal.SIGTERM)
         assert process.wait(30) == 0
     assert not place.exists()

@@ -7,8 +7,8 @@ import re
 import pytest
 
 import program_logs as logs
+from import_samples import damaged
 from imported import a_file, left_out, metrics, notes, refusal, windows
-from importer_suite import damaged
 from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 

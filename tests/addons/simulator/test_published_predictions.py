@@ -5,13 +5,11 @@ import importlib
 import numpy as np
 import pytest
 
-import paths
+from paths import ROOT
 from public_data import public_csv
 from wattlaw.hardware.library import read_cluster
 from wattlaw_simulator.power import Board
 from wattlaw_simulator.simulated_job import Parameters
-
-ROOT = paths.ROOT
 
 
 @pytest.fixture
@@ -30,7 +28,7 @@ def test_documented_predictions_match_the_simulator(benchmarks, table):
 
 
 def test_the_page_of_claims_has_the_present_exponents(benchmarks):
-    text = (paths.ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "papers.md").read_text(encoding="utf-8")
     for row in benchmarks("paper_items")._tables("mit-2022"):
         assert f"| {' | '.join(row)} |\n" in text, "run make bench-papers"
 

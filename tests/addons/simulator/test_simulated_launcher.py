@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 
-from conftest import records, started, study_of, wait_for
+from conftest import parsed, records, started, study_of, wait_for
 from made_runs import made_record
 from wattlaw.api import studies
 from wattlaw.cli.main import main
@@ -21,7 +21,7 @@ from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Measure, RunSpec, Study, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
 from wattlaw.study.setting import Setting
 from wattlaw_simulator.launching import SimulatedLauncher
 from wattlaw_simulator.launching.simulated_machine import Machine
@@ -88,8 +88,7 @@ def test_cluster_files_of_the_same_name_have_different_labels(tmp_path):
         told["node"]["cores"] = cores
         own.write_text(yaml.safe_dump(told))
         launch = {"kind": "simulated", "simulation": {"hardware": str(own)}}
-        study = Study.model_validate_json(json.dumps(study_of(launch=launch)))
-        label = SimulatedLauncher.resolve(study).launch.hardware
+        label = SimulatedLauncher.resolve(parsed(launch=launch)).launch.hardware
         assert re.fullmatch(r"ours [0-9a-f]{8} \(simulated, calibrated\)", label)
         labels.add(label)
     assert len(labels) == 2
