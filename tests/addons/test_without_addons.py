@@ -126,7 +126,6 @@ def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(without, 
     ("line", "words"),
     [
         (("report", "--template", "mit-2022"), "allowed: those of add-ons"),
-        (("report", "--section", "claims"), "claims"),
         (("claims",), "claims"),
     ],
 )
