@@ -29,7 +29,7 @@ _ORIGINS = {
 
 def reasons(findings: Findings) -> tables.Table | None:
     """Those that are not done, or done without a training window that counts."""
-    runs = findings.stored
+    runs = findings.stored.sort_values(["status", "reason", "run_id"])
     is_done = runs["status"] == "done"
     runs = runs.assign(status=runs["status"].mask(is_done, _NOT_TIMED))
     runs = runs[~(is_done & runs["run_id"].isin(findings.runs["run_id"]))]
