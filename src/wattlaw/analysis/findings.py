@@ -42,12 +42,15 @@ from wattlaw.study.sources import origin_of, origins_label, source_of, sources_l
 #: A number of a note, such as of steps with a pause.
 _NUMBER = re.compile(r"(?<!\w)[+-]?\d[\d.,]*")
 _COSTS = ("co2_kg", "cost", "counted")
+_NOT_TIMED = "no training window of known duration after warm-up that was not interrupted"
 
 
 @dataclass(frozen=True, eq=False)  # a key of caches, by identity
 class Findings:
     stored: pd.DataFrame  # all runs, as in the stores
     statuses: dict[str, int]
+    not_done: pd.DataFrame  # of runs: failed, interrupted; with reasons
+    not_timed: pd.DataFrame  # run_id, workload, gpus, reason: done runs that are in no result
     facts: dict[str, str]  # workloads, hardware, software and dates of the runs, as text by name
     notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
     runs: pd.DataFrame  # metrics.metrics.run_metrics
@@ -213,9 +216,14 @@ def analyse(
     table = run_metrics(runs, epochs, energy_scope)
     table = with_slow_nodes(with_sampled_utilisation(table, statistics))
     series = scaling_series(table)
+    columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
+    not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
+    untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
     return Findings(
         stored=runs,
         statuses={str(key): int(count) for key, count in runs["status"].value_counts().items()},
+        not_done=not_done[columns].reset_index(drop=True),
+        not_timed=untimed[["run_id", "workload", "gpus"]].assign(reason=_NOT_TIMED),
         facts=facts(runs),
         notes=notes(runs),
         runs=table,

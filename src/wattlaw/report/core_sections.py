@@ -83,6 +83,13 @@ def _citations(findings: Findings) -> tuple[str, ...]:
     )
 
 
+def _environment(content: Content) -> Parts:
+    facts = content.findings.facts
+    if shown := [facts[name] for name in ("Hardware", "Software") if name in facts]:
+        yield f"{'; '.join(shown)}."
+    yield measured.facts(content.findings)
+
+
 def _section(
     title: str,
     build: Callable[[Content], Parts],
@@ -150,7 +157,7 @@ SECTIONS: dict[str, Section] = {
     ),
     "data": Section("Runs and data quality", _data),
     "methods": Section("Methods", _methods),
-    "environment": Section("Environment", lambda content: [measured.facts(content.findings)]),
+    "environment": Section("Environment", _environment),
 }  # fmt: skip
 #: Sections at the end of the default page, after those of add-ons.
 _LAST = ("data", "methods", "environment")

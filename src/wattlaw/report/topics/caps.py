@@ -1,5 +1,6 @@
 """Power caps and clocks: their effect on time and energy."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pandas as pd
@@ -79,8 +80,26 @@ def build(content: Content) -> Parts:
     findings = content.findings
     if findings.runs[list(LIMITS)].isna().all(axis=None):
         yield "No run has a power cap or a locked clock."
+    rows = effects_by_workload(findings)
+    per = "workload and hardware" if "hardware" in findings.varying_settings else "workload"
+    for kind, label in dict.fromkeys((row["kind"], row["label"]) for row in rows):
+        same = [row for row in rows if (row["kind"], row["label"]) == (kind, label)]
+        reference = " or ".join(dict.fromkeys(row["reference"] for row in same))
+        text = f"{label} relative to {reference}: time {_change_range(row['time'] for row in same)}"
+        energies = [row["energy"] for row in same if fmt.known(row["energy"])]
+        if energies:
+            text += f", energy {_change_range(energies)}"
+        settings = fmt.plural(sum(row["settings"] for row in same), "setting")
+        medians = "median" if len(same) == 1 else f"{len(same)} medians, one per {per},"
+        yield f"{text} ({medians} of {settings})."
     yield from content.pictures
     yield effects(findings)
+
+
+def _change_range(ratios: Iterable[float]) -> str:
+    values = list(ratios)
+    low, high = fmt.change(min(values)), fmt.change(max(values))
+    return low if low == high else f"{low} to {high}"
 
 
 def effects_figure(findings: Findings, limit: Limit) -> Spec | None:

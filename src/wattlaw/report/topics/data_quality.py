@@ -11,7 +11,6 @@ from wattlaw.report.topics.measured import energy_reasons, interruption_note, su
 from wattlaw.study.sources import source_of
 
 _NOT_TIMED = "done, not timed"
-_NO_WINDOW = "no training window of known duration after warm-up that was not interrupted"
 _MAX_RUN_IDS = 3
 _COMMAND = "wattlaw status STORE --json"
 _VERDICTS = {
@@ -29,13 +28,17 @@ _ORIGINS = {
 
 def reasons(findings: Findings) -> tables.Table | None:
     """Those that are not done, or done without a training window that counts."""
-    runs = findings.stored.sort_values(["status", "reason", "run_id"])
-    is_done = runs["status"] == "done"
-    runs = runs.assign(status=runs["status"].mask(is_done, _NOT_TIMED))
-    runs = runs[~(is_done & runs["run_id"].isin(findings.runs["run_id"]))]
-    known = runs["status"].map({"planned": "not run yet", _NOT_TIMED: _NO_WINDOW})
+    not_timed = findings.not_timed.assign(status=_NOT_TIMED)
+    if findings.not_done.empty and not_timed.empty:
+        return None
+    columns = ["run_id", "status", "reason"]
+    runs = pd.concat([findings.not_done[columns], not_timed[columns]], ignore_index=True)
     counts = (
-        runs.assign(reason=runs["reason"].fillna(known).fillna("unknown"))
+        runs.assign(
+            reason=runs["reason"]
+            .fillna(runs["status"].map({"planned": "not run yet"}))
+            .fillna("unknown")
+        )
         .groupby(["status", "reason"], as_index=False)
         .agg(size=("run_id", "size"), run_ids=("run_id", _first_ids))
         .sort_values("size", ascending=False, kind="stable")

@@ -26,6 +26,7 @@ from wattlaw.report.facets import (
 from wattlaw.report.sections import BulletList, Content, Parts
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
 from wattlaw.report.topics.scaling import reference_label, relative_facets
+from wattlaw.study.labels import setting_label
 
 #: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
 _MARGIN = 0.05
@@ -121,6 +122,17 @@ def _sentences(findings: Findings) -> Iterator[str]:
         return
     caveats = [text for origin, text in _ORIGINS.items() if origin in findings.energy]
     yield " ".join([f"Energies include: {findings.energy}.", *caveats])
+    noun = worker_noun(findings)
+    for row in _laws(findings).to_dict("records"):
+        limits = [setting_label(kind, row[kind]) for kind in POWER_SETTINGS]
+        name = ", ".join(filter(None, [f"{row['workload']} on {row['hardware']}", *limits]))
+        factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
+        hours = fmt.interval(row["hours_min"], row["hours_max"])
+        yield (
+            f"{name}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
+            f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
+            f"{fmt.number(row['r2_log_log'], 4)})."
+        )
     for reason, count in findings.energy_laws["reason"].value_counts().items():
         groups = fmt.plural(int(count), "group")
         yield f"{groups} without an energy law: {fmt.full_stop(str(reason))}"

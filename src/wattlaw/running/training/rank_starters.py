@@ -61,24 +61,23 @@ _ALIASES = {
     **dict.fromkeys(("mpiexec.openmpi", "mpiexec.mpich"), "mpiexec"),
     **dict.fromkeys(("mpirun.openmpi", "mpirun.mpich"), "mpirun"),
 }
+#: Programs that start another one.
+_WRAPPERS = (
+    "env", "nohup", "nice", "ionice", "time", "stdbuf", "setsid", "numactl", "sudo", "exec",
+    "command", "hwloc-bind", "strace", "ncu", "timeout", "taskset", "chrt", "uv", "poetry",
+    "pipenv", "pdm", "hatch", "pixi", "conda", "mamba", "micromamba", "nsys", "perf", "py-spy",
+    "wattlaw", "apptainer", "singularity", "docker", "podman", "enroot",
+    "accelerate", "lightning", "fabric", "colossalai", "flux",
+)  # fmt: skip
 _SHELLS = ("sh", "bash", "dash", "zsh", "ksh", "ash")
 _PYTHON = re.compile(r"\{python\}|(python|pypy)[0-9.]*[tw]?")
 
 
 def find_rank_starter(words: Sequence[str]) -> RankStarter | None:
     """Return the program that starts ranks; shell scripts and ``bash -c`` are not read."""
-    is_python = False
-    for index, word in enumerate(words):
-        name, rest = _name(word), words[index + 1 :]
-        own = _ALIASES.get(name, name)
-        with_command = f"{own} {next((each for each in rest if not each.startswith('-')), '')}"
-        program = own if own in _PROGRAMS else with_command
-        if program in _PROGRAMS:
-            found = _starter(program, rest)
-            return (find_rank_starter(rest) if found.count == "1" else None) or found
-        if name in _SHELLS or word.endswith(".py") or (is_python and word == "-c"):
-            return None
-        is_python = is_python or _PYTHON.fullmatch(name) is not None
+    first = _name(words[0]) if words else ""
+    if first in _PROGRAMS or first in _ALIASES or first in _WRAPPERS or _PYTHON.fullmatch(first):
+        return _first_starter(words)
     return None
 
 
@@ -124,6 +123,22 @@ def command_of_one_rank(words: Sequence[str]) -> tuple[tuple[str, ...], str]:
     if not flags & {"--no-python", "--no_python"}:
         rest = [python, *(["-m"] if flags & {"-m", "--module"} else []), *rest]
     return (*before, *rest), "auto"
+
+
+def _first_starter(words: Sequence[str]) -> RankStarter | None:
+    is_python = False
+    for index, word in enumerate(words):
+        name, rest = _name(word), words[index + 1 :]
+        own = _ALIASES.get(name, name)
+        with_command = f"{own} {next((each for each in rest if not each.startswith('-')), '')}"
+        program = own if own in _PROGRAMS else with_command
+        if program in _PROGRAMS:
+            found = _starter(program, rest)
+            return (_first_starter(rest) if found.count == "1" else None) or found
+        if name in _SHELLS or word.endswith(".py") or (is_python and word == "-c"):
+            return None
+        is_python = is_python or _PYTHON.fullmatch(name) is not None
+    return None
 
 
 def _starter(program: str, arguments: Sequence[str]) -> RankStarter:
