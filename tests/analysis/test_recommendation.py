@@ -186,6 +186,7 @@ def test_suspect_energies_say_why_in_the_first_sentence():
     result = advice_of(caps(spread(100.0), spread(70.0), launcher="imported"))
     assert {"energy-suspect", "energy-reason"} <= {warning.code for warning in result.warnings}
     assert "from elsewhere" in summary(result)[0]
+    assert result.rests_on.energy_verdicts == {"suspect": 6}
 
 
 def test_batches_of_unknown_quality_need_to_be_asked_for():

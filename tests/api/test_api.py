@@ -130,7 +130,7 @@ def test_the_tables_of_a_store_are_frames(results):
     assert set(results.table("telemetry", [first, second])["run_id"]) == {first, second}
     assert set(results.table("epochs", first)["run_id"]) == {first}
     assert len(results.telemetry) > 18
-    assert results.origins_label == "simulated"
+    assert results.is_simulated
     assert results.to_dict()["runs"][0]["runs"] == 18
 
 
@@ -158,7 +158,7 @@ def test_several_stores_are_one_set_of_results(folder, measured):
     both = wattlaw.open(folder / "results", *measured.paths)
     assert both.workloads == ("dimenet", "resnet50")
     assert len(both.runs) == 18 + len(measured.runs)
-    assert not both.origins_label
+    assert not both.is_simulated
     assert len(both.telemetry) == len(wattlaw.open(folder / "results").telemetry)
     assert wattlaw.open([folder / "results", *measured.paths]) == both
 

@@ -208,6 +208,11 @@ class StoreTables:
         return tuple(name for name in self.workloads if name not in self.asked_workloads)
 
     @property
+    def is_simulated(self) -> bool:
+        """Whether every done run is simulated, so that nothing was measured."""
+        return self.origins_label == "simulated"
+
+    @property
     def origins_label(self) -> str:
         """``simulated`` or ``replayed`` if there are done runs and none is measured, else empty."""
         return origins_label(self.metrics["launcher"])

@@ -45,6 +45,7 @@ class RestsOn(Result):
     settings: Mapping[str, int]  # that are compared, by source; predicted ones, too
     repeats: tuple[int, int]  # the fewest and the most runs of a setting
     energy_is: str | None  # what the energies count, such as ``gpu+cpu, counter``
+    energy_verdicts: Mapping[str, int]  # the number of runs by the verdict of their energy
     energy_reason: str | None  # the most frequent reason of a verdict that is not ok
 
 
@@ -169,11 +170,13 @@ def advise(
 
     rows, repeats = job.rows, [item.repeats for item in options.ran]
     reasons = epochs.loc[epochs["run_id"].isin(rows["run_id"]), "energy_reason"].dropna()
+    verdicts = rows["energy_verdict"].value_counts()
     rests_on = RestsOn(
         runs=dict(Counter(rows["launcher"].map(source_of))),
         settings=dict(Counter(item.source for item in choice.compared)),
         repeats=(min(repeats), max(repeats)),
         energy_is=job.energy_is,
+        energy_verdicts={str(verdict): int(count) for verdict, count in verdicts.items()},
         energy_reason=None if reasons.empty else str(reasons.mode()[0]),
     )
     cautions = (

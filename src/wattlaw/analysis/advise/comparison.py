@@ -6,11 +6,13 @@ workload. What other days and nodes add is in it, where the sides did not share 
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.metrics.comparable_runs import (
@@ -175,10 +177,9 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     table = _values(both).assign(slow_log=0.0)
     # A run that both sides have is one row of their noise, and differs in nothing from itself.
     table = table.set_index(group_numbers(table, [*_SAME_RUN]))
-    matched = [(setting, rows) for setting, rows in groups(table, by)
-               if rows["side"].nunique() == 2]  # fmt: skip
-    compared = pd.concat([table.iloc[:0], *(rows for _, rows in matched)])
-    left_out = _left_out(sides, table, compared, names, by)
+    cells = list(groups(table, by))
+    matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
+    left_out = _left_out(cells, table, sides, names, by)
     if not matched:
         raise Refused(
             f"{names[0]} and {names[1]} have no done runs at the same setting: {left_out}"
@@ -189,6 +190,7 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
                for item in _changes(label, rows, noise)]  # fmt: skip
     by_quantity = ([x for x in changes if x[0].quantity == name] for name in QUANTITIES)
     pooled = [_pool(of_quantity, noise) for of_quantity in by_quantity if of_quantity]
+    compared = pd.concat([rows for _, rows in matched])
     of_a, of_b = (
         Side(name, " and ".join(sorted({*rows["launcher"].map(source_of)})),
              tuple(sorted(of_side)), len(rows), rows.groupby(by, dropna=False).ngroups)
@@ -255,32 +257,48 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _left_out(
-    sides: Sequence[pd.DataFrame], table: pd.DataFrame, compared: pd.DataFrame,
-    names: Sequence[str], by: Sequence[str],
+    cells: Sequence[tuple[Group, pd.DataFrame]], table: pd.DataFrame,
+    sides: Sequence[pd.DataFrame], names: Sequence[str], by: Sequence[str],
 ) -> str:  # fmt: skip
-    """Return how many settings of each side are not compared, and in what they have no value of the
-    other side; empty if all are compared. ``table`` has the runs with a time in a unit of both."""
+    """Return how many settings of each side are not compared, and what the nearest setting of the
+    other side has otherwise; empty if all are compared."""
     texts = []
+    codes = np.array(
+        [
+            pd.factorize(pd.Series(values, dtype=object))[0]
+            for values in zip(*(setting.values() for setting, _ in cells), strict=True)
+        ]
+    ).T
+    on = np.array([[(of["side"] == side).any() for side in (0, 1)] for _, of in cells], bool)
+    on = on.reshape(-1, 2)
     for side, (name, rows) in enumerate(zip(names, sides, strict=True)):
-        other, number = sides[1 - side], group_numbers(rows, by)
-        is_timed, is_compared = (
-            number.isin(number[rows["run_id"].isin(of.loc[of["side"] == side, "run_id"])])
-            for of in (table, compared)
-        )
-        is_of_both = rows["workload"].isin(other["workload"])
-        is_alone = is_of_both & is_timed & ~is_compared
-        new = [each for each in by if not rows[each][is_alone].isin(other[each]).any()]
-        if "local_batch" in new and not {"gpus", "global_batch"}.isdisjoint(new):
-            new.remove("local_batch")  # it follows from them
-        words = ["training loop" if each == "train" else each.replace("_", " ") for each in new]
-        for why, of in (
-            (f"other {names_text(words or ['combinations of settings'])}", number[is_alone]),
-            ("other workload", number[~is_of_both]),
-            ("no time in a unit of both", number[is_of_both & ~is_timed]),
-        ):
-            if count := of.nunique():
-                texts.append(f"{count} of {name} ({why})")
+        others, whys = np.flatnonzero(on[:, 1 - side]), Counter[tuple[str, ...]]()
+        workloads = set(sides[1 - side]["workload"])
+        for own in np.flatnonzero(on[:, side] & ~on[:, 1 - side]):
+            differs = codes[others] != codes[own]
+            if cells[int(own)][0]["workload"] not in workloads:
+                whys["workload",] += 1
+            elif len(others):
+                whys[_names(by, differs[differs.sum(1).argmin()])] += 1
+            else:
+                whys["unit",] += 1
+        found = [(f"other {names_text(why)}", count) for why, count in whys.most_common()]
+        number = group_numbers(rows, by)
+        own_runs = table.loc[table["side"] == side, "run_id"]
+        is_timed = number.isin(number[rows["run_id"].isin(own_runs)])
+        is_of_both = rows["workload"].isin(workloads)
+        for why, of in (("other workload", ~is_of_both), ("no time in a unit of both", is_of_both)):
+            if count := number[~is_timed & of].nunique():
+                found.append((why, count))
+        texts += [f"{count} of {name} ({why})" for why, count in found]
     return ", ".join(texts)
+
+
+def _names(by: Sequence[str], differs: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    names = [name for name, is_other in zip(by, differs, strict=True) if is_other]
+    if "local_batch" in names and not {"gpus", "global_batch"}.isdisjoint(names):
+        names.remove("local_batch")  # it follows from them
+    return tuple("training loop" if name == "train" else name.replace("_", " ") for name in names)
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
