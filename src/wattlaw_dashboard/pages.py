@@ -71,15 +71,16 @@ class Refreshed(Generic[T]):
         self._read, self._shortest_s = read, shortest_s
         self._value: T | None = None
         self._due_s = 0.0
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the thread that reads
+        self._ended = threading.Event()
 
     def get(self, wait_s: float | None = 0.0) -> T | None:
         """Start to read the value if it is due, wait for it so long (None: for ever), and return
         the last one, None before the first."""
         if time.monotonic() >= self._due_s and self._lock.acquire(blocking=False):
-            self._thread = threading.Thread(target=self._refresh, daemon=True)
-            self._thread.start()
-        self._thread.join(wait_s)
+            self._ended.clear()
+            threading.Thread(target=self._refresh, daemon=True).start()
+        self._ended.wait(wait_s)
         return self._value
 
     def _refresh(self) -> None:
@@ -90,6 +91,7 @@ class Refreshed(Generic[T]):
             end_s = time.monotonic()
             self._due_s = end_s + max(self._shortest_s, (end_s - begin_s) / view.SHARE)
             self._lock.release()
+            self._ended.set()
 
 
 @dataclass(frozen=True)

@@ -165,6 +165,6 @@ class StoreDecider:
         others = [run for run in pending if run.run_id in locked]
         decision, chosen = self._planner.next_runs(evidence, pending, active, others, count)
         file = self.file
-        if file is not None and file.resolve().is_relative_to(self._store.resolve()):
+        if file is not None and file.resolve().parent == (self._store / "studies").resolve():
             file = store.study_source(self._study.name)  # it is the store's copy
         return with_next_step(decision, self._store, self._study, file), chosen, others

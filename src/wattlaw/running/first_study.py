@@ -29,6 +29,8 @@ from wattlaw.study.plan import PlannedRun, expand
 _BATCHES, _MOST_NODES = (1, 2, 4), 4
 #: A run measures steps for about this time.
 _RUN_S, _LEAST_STEPS, _MOST_STEPS = 10.0, 20, 500
+#: A run with steps so unsteady that it needs more than this has a note.
+_MOST_NEEDED = 4 * _MOST_STEPS
 _REPEATS = 2
 #: Of runs of a study, beside their steps, relative to the short run: they have processes of wattlaw
 #: of their own, and workers that start together (1.6 to 2.2 on two busy cores).
@@ -162,7 +164,7 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
     unit = 10 ** (math.floor(math.log10(gpu_hours)) - 1)  # two digits, rounded up
     text += (
         f"  {'# ' * _ran_elsewhere(seen, machine)}"
-        f"budget: {{gpu_hours: {math.ceil(gpu_hours / unit) * unit:.2g}}}"
+        f"budget: {{gpu_hours: {math.ceil(gpu_hours / unit) * unit:.12g}}}"
         "  # at most this much measuring\n"
     )
     if machine.caps_w == () and machine.has_gpus:
@@ -185,7 +187,7 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
 def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[str]]:
     """Return how many steps a run measures, why, and notes; batches are from ``base`` on."""
     usual = round(min(max(_RUN_S / seen.step_s, _LEAST_STEPS), _MOST_STEPS))
-    wanted = steps = max(usual, seen.needed_steps)
+    wanted = steps = max(usual, min(seen.needed_steps, _MOST_NEEDED))
     warmup, notes = Measure().warmup_steps, list[str]()
     why = f"about {number(steps * seen.step_s, 2)} s"
     why += ", which its unsteady steps need" if steps > usual else ""

@@ -93,7 +93,7 @@ class Store:
 
     def keep_study(self, name: str, text: str, source: Path | None = None) -> None:
         """Keep a study file in the store, for archives, and where it is: runs need neither."""
-        with contextlib.suppress(OSError):  # a run does not need the copy
+        with contextlib.suppress(OSError, ValueError):  # a run does not need the copy
             (self.path / "studies").mkdir(exist_ok=True)
             with replacing(self.path / "studies" / f"{name}.yaml", durable=False) as copy:
                 copy.write_text(text, encoding="utf-8")
@@ -101,11 +101,13 @@ class Store:
                 write_text(self._source_file(name), str(source.absolute()))
 
     def study_source(self, name: str) -> Path | None:
-        """Return the file that the last run of a study read; None if it is not here any more."""
+        """Return the file that the last run of a study read, if it is in the working folder.
+
+        Reports are handed on; they name no folders of their author.
+        """
         with contextlib.suppress(OSError, ValueError):
             path = Path(read_text(self._source_file(name)))
-            if path.is_file():
-                return path.relative_to(cwd) if path.is_relative_to(cwd := Path.cwd()) else path
+            return path.relative_to(Path.cwd()) if path.is_file() else None
         return None
 
     def _source_file(self, name: str) -> Path:

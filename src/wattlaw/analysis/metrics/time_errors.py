@@ -60,7 +60,7 @@ def steps_needed(windows: Sequence[Mapping[str, Any]]) -> int:
     ``windows`` are of another run of the training, on one host. The two estimates of the variance
     of the mean, each by the means of ten blocks, differ as an F distribution says.
     """
-    table = pd.DataFrame(windows)
+    table = pd.DataFrame(windows, columns=None if windows else ["warmup", "steps"])
     table = table[~table["warmup"].astype(bool)].assign(run_id="", host="")
     steps, freedom = int(table["steps"].sum()), _BLOCKS - 1
     if steps < _FEW_STEPS:  # they show no variation

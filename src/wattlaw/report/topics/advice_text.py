@@ -160,9 +160,8 @@ def _sure(advice: Advice) -> tuple[str, str]:
     if advice.recommended is not None and not advice.recommended.is_measured:
         sure = f"at most {sure}"
         why = "its runs are too short" if advice.recommended.is_short else "no run shows it"
-        note = f"no surer, since {why}, to be within {fmt.percent(advice.tolerance)} of the best"
-    else:
-        note = f"to be within {fmt.percent(advice.tolerance)} of the best"
+        sure += f" (no more, since {why})"
+    note = f"to be within {fmt.percent(advice.tolerance)} of the best"
     if advice.spread_from == "decision" and advice.decision is not None:
         runs = fmt.plural(advice.decision.runs, "run")
         return sure, f"{note}, by the study's decision after {runs}"

@@ -54,7 +54,8 @@ def leading_text(decision: Decision) -> str:
     sure += f"{fmt.percent(decision.tolerance)} of the best"
     if not decision.others and decision.probability == 1:
         sure = "the only setting to choose from"
-    text = f"decision: {label(decision.setting, decision.worker)}: {sure}"
+    unclear = "" if decision.clearly_best else "no setting is clearly best; leading: "
+    text = f"decision: {unclear}{label(decision.setting, decision.worker)}: {sure}"
     if decision.meets is not None and decision.meets < LIKELY:
         text += f", {_at_least(decision.meets)} sure to meet the constraints"
     return text
@@ -66,6 +67,8 @@ def decision_text(decision: Decision) -> str:
     ``decision.json`` has the rest.
     """
     text = leading_text(decision)
+    if decision.setting is not None and decision.expected_regret is not None:
+        text += f", on average {fmt.percent(decision.expected_regret, 2)} worse than the best"
     if decision.time_change:
         text += f", {fmt.less(decision.time_change, 'time')} than what you run"
         text += " (predicted)" if decision.time_change_from == "model" else ""
