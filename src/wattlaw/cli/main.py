@@ -8,6 +8,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -31,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with contextlib.ExitStack() as stack:
             stack.enter_context(terminal.escaped_output())
             crashes = stack.enter_context(crash.reported_in_threads())
-            with _warnings_as_notes(), _progress_line():
+            with _warnings_as_notes(), _progress_bars():
                 code = _run(arguments)
             try:
                 terminal.flush_output()
@@ -73,23 +74,55 @@ def _warnings_as_notes() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _progress_line() -> Iterator[None]:
-    """Show how far long work is on the last line of a terminal."""
-    terminal = sys.__stderr__  # takes control characters, which texts of the work do not have
-    if terminal is None or not sys.stderr.isatty():
+def _progress_bars() -> Iterator[None]:
+    if not sys.stderr.isatty():
         yield
         return
     from wattlaw.common import progress
 
-    def show(text: str) -> None:
-        terminal.write(f"\r\x1b[K{text}")
-        terminal.flush()
-
-    token = progress.observer.set(progress.shown_by(show))
+    bar = WorkBar()
+    token = progress.observer.set(bar)
     try:
         yield
     finally:
         progress.observer.reset(token)
+        bar.stop()
+
+
+class WorkBar:
+    """A bar on standard error for work that takes longer than ``progress.SHOWN_AFTER_S``."""
+
+    def __init__(self) -> None:
+        self._started_s: dict[str, float] = {}
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Show how much is done; the bar is removed after the last item."""
+        from wattlaw.common.progress import SHOWN_AFTER_S
+
+        started_s = self._started_s.setdefault(what, time.monotonic())
+        if self._bar is None and time.monotonic() - started_s >= SHOWN_AFTER_S:
+            from rich import progress as bars
+
+            from wattlaw.cli.common.console import Console
+
+            columns = (bars.TextColumn("{task.description}", markup=False), bars.BarColumn())
+            clock = bars.TimeElapsedColumn()
+            screen = Console(stderr=True)
+            self._bar = bars.Progress(*columns, clock, console=screen, transient=True)
+            self._task = self._bar.add_task(what, total=total)
+            self._bar.start()
+        if self._bar is not None:
+            self._bar.update(self._task, description=what, completed=done, total=total)
+        if done == total:
+            self._started_s.pop(what)
+            self.stop()
+
+    def stop(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
 
 
 def _run(arguments: Sequence[str] | None) -> int:

@@ -1,6 +1,5 @@
 """Progress of long work. Code says how far it is; the command line and notebooks show it."""
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -32,9 +31,9 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
 
     Without an observer, a notebook shows a line below its cell.
     """
-    observe = observer.get()
+    observe, show = observer.get(), None
     if observe is None and (show := notebook_line()) is not None:
-        observe = shown_by(show)
+        observe = _shown_by(show)
     done = 0
     try:
         for item in items:
@@ -45,6 +44,8 @@ def track(items: Iterable[Item], what: str, total: int | None = None) -> Iterato
     finally:  # also where the caller needs no more items
         if observe is not None:
             observe(what, done, done)
+        if show is not None:
+            show("")
 
 
 def notebook_line() -> Callable[[str], None] | None:
@@ -67,20 +68,13 @@ def notebook_line() -> Callable[[str], None] | None:
     return show
 
 
-def shown_by(show: Callable[[str], None]) -> Observer:
-    """Return an observer that shows a text of work that takes long, twice a second, and then ""."""
-    next_s, is_shown = math.inf, False
+def _shown_by(show: Callable[[str], None]) -> Observer:
+    next_s = time.monotonic() + SHOWN_AFTER_S
 
     def observe(what: str, done: int, total: int | None) -> None:
-        nonlocal next_s, is_shown
-        now = time.monotonic()
-        if done == 0:
-            next_s = now + SHOWN_AFTER_S
-        if done == total and is_shown:
-            show("")
-            is_shown = False
-        elif done != total and now >= next_s:
-            next_s, is_shown = now + 0.5, True
+        nonlocal next_s
+        if time.monotonic() >= next_s:  # and then twice a second
+            next_s = time.monotonic() + 0.5
             show(f"{what}: {done:,}" + ("" if total is None else f" of {total:,}"))
 
     return observe
