@@ -190,7 +190,10 @@ def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[
     wanted = steps = max(usual, min(seen.needed_steps, _MOST_NEEDED))
     warmup, notes = Measure().warmup_steps, list[str]()
     why = f"about {number(steps * seen.step_s, 2)} s"
-    why += ", which its unsteady steps need" if steps > usual else ""
+    if steps < seen.needed_steps:
+        why += f", though steps so unsteady need {seen.needed_steps:,}"
+    elif steps > usual:
+        why += ", which its unsteady steps need"
     if seen.training_steps is None:
         why += (
             f"; how long it trains is unknown: a batch of {largest:,} needs {steps + warmup} steps"
