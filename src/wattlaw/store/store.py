@@ -101,13 +101,11 @@ class Store:
                 write_text(self._source_file(name), str(source.absolute()))
 
     def study_source(self, name: str) -> Path | None:
-        """Return the file that the last run of a study read, if it is in the working folder.
-
-        Reports are handed on; they name no folders of their author.
-        """
+        """Return the file that the last run of a study read; None if it is not here any more."""
         with contextlib.suppress(OSError, ValueError):
             path = Path(read_text(self._source_file(name)))
-            return path.relative_to(Path.cwd()) if path.is_file() else None
+            if path.is_file():
+                return path.relative_to(cwd) if path.is_relative_to(cwd := Path.cwd()) else path
         return None
 
     def _source_file(self, name: str) -> Path:
