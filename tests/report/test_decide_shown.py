@@ -260,6 +260,16 @@ def test_where_no_run_is_left_the_lines_to_change_are_named(reason, codes, lines
     assert all(line in step for line in lines)
     assert ("repeats" in step) == ("set repeats: 4" in lines)
     assert ("steps: 200" in step) == (reason == NOTHING_LEFT and TRAINING_ENDED not in codes)
+    # A training of 2 x 3,000 samples has 200 steps of 30, so not 200 after 10 of warm-up.
+    command = {"command": ("python", "t.py"), "dataset_samples": 3000}
+    short = study.model_copy(update={
+        "workloads": (study.workloads[0].model_copy(update=command),),
+        "decide": study.decide.model_copy(update={"epochs": 2}),
+    })  # fmt: skip
+    led = replace(decision, setting=Setting(1, local_batch=30))
+    limited = with_next_step(led, Path("store"), short).next_step
+    assert "steps: 200" not in limited
+    assert ("train longer" in limited) == (reason == NOTHING_LEFT)
     simulated = with_next_step(replace(decision, origin="simulated"), Path("store"), study)
     assert "wattlaw run STUDY.yaml --store store --launch simulated (" in simulated.next_step
 

@@ -62,7 +62,7 @@ def _would_help(study: Study, decision: Decision) -> str | None:
     length = next(key for key in ("epochs", "steps", "seconds") if getattr(measure, key))
     codes = {item.code for item in decision.warnings}
     longer, anew = f"set {length}: {2 * getattr(measure, length)} under measure", "all start anew"
-    if TRAINING_ENDED in codes:  # it has no more steps to measure
+    if TRAINING_ENDED in codes or _exceeds_training(study, decision):
         longer = "let the script train longer, by an argument such as its epochs"
     text = "correct what wattlaw status shows of the failed runs, or remove them from the sweeps"
     if reason == BUDGET:
@@ -83,6 +83,16 @@ def _would_help(study: Study, decision: Decision) -> str | None:
     elif decision.question.get("target") is not None:
         text = f"set a target that runs reach under decide, or {longer} ({anew}), in the study file"
     return text
+
+
+def _exceeds_training(study: Study, decision: Decision) -> bool:
+    """Return whether the command's training has less than twice the steps that are measured."""
+    measure, decide, workload = study.measure, decide_of(study), study.workloads[0]
+    samples = decide.total_samples or (decide.epochs or 0) * (workload.dataset_samples or 0)
+    batch = decision.setting.global_batch if decision.setting is not None else None
+    if workload.command is None or not samples or not batch or measure.steps is None:
+        return False
+    return (measure.warmup_steps + 2 * measure.steps) * batch > samples
 
 
 def sweep_text(setting: Setting) -> str | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from wattlaw.analysis.advise.option import Quantity
-from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY, LONGER_RUN
+from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY, MOST_SHORT
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
@@ -49,7 +49,8 @@ _WIDE = 20.0
 def leading_text(decision: Decision) -> str:
     if decision.setting is None or decision.probability is None:
         return "decision: no setting is known yet"
-    most = "at most " if decision.missing == LONGER_RUN else ""
+    is_most = decision.missing is not None and decision.probability <= MOST_SHORT
+    most = "at most " if is_most else ""
     sure = f"{most}{_at_least(decision.probability)} sure to be within "
     sure += f"{fmt.percent(decision.tolerance)} of the best"
     if not decision.others and decision.probability == 1:
