@@ -311,7 +311,7 @@ def test_runs_that_are_too_short_or_unsteady_to_be_sure_by(steps, error, is_shor
     assert any(warning.code == "short-run" for warning in found.warnings) == is_short
     assert (found.probability <= 0.9) == is_short
     assert ("too few or too unsteady steps" in " ".join(summary(found))) == is_short
-    assert ("no surer, since its runs are too short" in " ".join(summary(found))) == is_short
+    assert ("no more, since its runs are too short" in " ".join(summary(found))) == is_short
     if is_short:
         assert found.next_measurement.option.global_batch == best
         (line,) = (line for line in summary(found) if line.startswith("- Measure next"))
