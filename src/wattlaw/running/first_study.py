@@ -161,10 +161,11 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
     text = _text(seen, machine, words, settings, largest, layouts, measured)
     runs = expand(Study.model_validate_json(json.dumps(yaml.safe_load(text))))
     gpu_hours = sum(_gpu_hours(seen, run, base, warmup + steps, machine) for run in runs)
-    unit = 10 ** (math.floor(math.log10(gpu_hours)) - 1)  # two digits, rounded up
+    digits = 1 - math.floor(math.log10(gpu_hours))
+    gpu_hours = round(math.ceil(gpu_hours * 10.0**digits) / 10.0**digits, digits)  # two, rounded up
     text += (
         f"  {'# ' * _ran_elsewhere(seen, machine)}"
-        f"budget: {{gpu_hours: {math.ceil(gpu_hours / unit) * unit:.12g}}}"
+        f"budget: {{gpu_hours: {gpu_hours:.12g}}}"
         "  # at most this much measuring\n"
     )
     if machine.caps_w == () and machine.has_gpus:
