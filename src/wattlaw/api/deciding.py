@@ -76,7 +76,7 @@ class StoreDecider:
     _runs: Sequence[PlannedRun]
     _store: Path
     _at_once: int = 1
-    file: Path | None = None  # of the study
+    study_file: Path | None = None
     #: Damaged files of earlier decisions.
     _damage: list[Caution] = field(default_factory=list)
     #: What the last choice rested on.
@@ -164,7 +164,7 @@ class StoreDecider:
         self._evidence = evidence
         others = [run for run in pending if run.run_id in locked]
         decision, chosen = self._planner.next_runs(evidence, pending, active, others, count)
-        file = self.file
+        file = self.study_file
         if file is not None and file.resolve().parent == (self._store / "studies").resolve():
-            file = store.study_source(self._study.name)  # it is the store's copy
+            file = store.study_file(self._study.name)  # it is the store's copy
         return with_next_step(decision, self._store, self._study, file), chosen, others

@@ -222,7 +222,7 @@ class StoreTables:
         """How commands name the store and the file of its study."""
         if len(self.paths) != 1:
             return {}
-        files = [store.study_source(study.name) for store, study in self._studies]
+        files = [store.study_file(study.name) for store, study in self._studies]
         file = files[0] if len(files) == 1 else None
         words = {"store": self.paths[0]} | ({} if file is None else {"study_file": file})
         return {name: shlex.quote(str(path)) for name, path in words.items()}
@@ -331,7 +331,7 @@ def stored_decision(store: Path) -> Decision | None:
         if values is None:
             return None
         decision = Decision.from_dict(values)
-        return with_next_step(decision, store, file=Store(store).study_source(decision.study))
+        return with_next_step(decision, store, study_file=Store(store).study_file(decision.study))
     except BadInput as error:
         raise BadInput(
             f"{decision_path(store)}: damaged, or of another version of wattlaw ({error}); move it "

@@ -185,7 +185,7 @@ class Study:
         _, _, states = self._stored(store)
         ended = (*_MEASURED, "running", "damaged")
         pending = [run for run in self.plan.runs if states[run.run_id] not in ended]
-        decider = StoreDecider(self.plan.study, self.plan.runs, Path(store), file=self.path)
+        decider = StoreDecider(self.plan.study, self.plan.runs, Path(store), study_file=self.path)
         return decider.next_measurements(pending, count)
 
     def _stored(

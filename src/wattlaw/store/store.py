@@ -100,7 +100,7 @@ class Store:
             if source is not None:
                 write_text(self._source_file(name), str(source.absolute()))
 
-    def study_source(self, name: str) -> Path | None:
+    def study_file(self, name: str) -> Path | None:
         """Return the file that the last run of a study read; None if it is not here any more."""
         with contextlib.suppress(OSError, ValueError):
             path = Path(read_text(self._source_file(name)))

@@ -27,18 +27,18 @@ def run_command(store: str, study: str) -> str:
 
 
 def with_next_step(
-    decision: Decision, store: Path, study: Study | None = None, file: Path | None = None
+    decision: Decision, store: Path, study: Study | None = None, study_file: Path | None = None
 ) -> Decision:
-    """Return the decision with what to do next, with the ``file`` of the study where it is known.
+    """Return the decision with what to do next, with the ``study_file`` where it is known.
 
     A ``study`` replaces the stored ``would_help``.
     """
     helps = decision.would_help if study is None else _would_help(study, decision)
     name = shlex.quote(str(store))
-    own = STUDY_FILE if file is None else shlex.quote(str(file))
+    own = STUDY_FILE if study_file is None else shlex.quote(str(study_file))
     # The copy of a replayed study lacks the table beside the study file.
     copy = shlex.quote(str(store / "studies" / f"{decision.study}.yaml"))
-    copy = copy if file is None and decision.origin == MEASURED else own
+    copy = copy if study_file is None and decision.origin == MEASURED else own
     # The launcher may be of the command line only.
     launch = " --launch simulated" if decision.origin == "simulated" else ""
     if decision.stopped_because == CERTAIN:

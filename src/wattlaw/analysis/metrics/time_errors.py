@@ -57,10 +57,10 @@ def are_short(table: pd.DataFrame) -> pd.Series:
 def steps_needed(windows: Sequence[Mapping[str, Any]]) -> int:
     """Return how many steps a run should measure so that it is not one of ``are_short``.
 
-    ``windows`` are of another run of the training, on one host. The two estimates of the variance
-    of the mean, each by the means of ten blocks, differ as an F distribution says.
+    ``windows``, at least one, are of another run of the training, on one host. The two estimates of
+    the variance of the mean, each by the means of ten blocks, differ as an F distribution says.
     """
-    table = pd.DataFrame(windows, columns=None if windows else ["warmup", "steps"])
+    table = pd.DataFrame(windows)
     table = table[~table["warmup"].astype(bool)].assign(run_id="", host="")
     steps, freedom = int(table["steps"].sum()), _BLOCKS - 1
     if steps < _FEW_STEPS:  # they show no variation

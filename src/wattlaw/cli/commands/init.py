@@ -117,18 +117,19 @@ def _seen(
         raise BadInput("init: started as one of several tasks; start it as one")
     if done.exit_code:
         raise BadInput(f"init: the command failed: {record.reason}; its output says why")
-    if not steps.step_time_mean_s or record.started_at is None or record.finished_at is None:
+    began_at, ended_at = record.started_at, record.finished_at
+    if not steps.step_time_mean_s or not steps.windows or began_at is None or ended_at is None:
         why = "; ".join(record.notes) or "it has no training steps"
         raise BadInput(f"init: no step time was measured: {why}")
     if steps.workers_work_together is False:
         raise BadInput(f"init: {'; '.join(record.notes)}")
     ranks, energy = steps.world_size or 1, phase_summaries(folder)[RUN].energy
-    total = record.finished_at - record.started_at
+    stepping_s = sum(window["duration_s"] for window in steps.windows)
     is_whole = (steps.steps_measured or 0) + (steps.pauses or 0) < asked
     return Seen(
         tuple(command), ranks,
         step_s=steps.step_time_mean_s,
-        beside_s=max(0.0, total.total_seconds() - sum(it["duration_s"] for it in steps.windows)),
+        beside_s=max(0.0, (ended_at - began_at).total_seconds() - stepping_s),
         launch_with=launch_with,
         global_batch=batch_that_ran(steps.steps_by_samples, 0),
         gradient_accumulation=steps.gradient_accumulation,
