@@ -55,7 +55,6 @@ def test_each_host_measures_its_own_gpu(done):
 def test_the_record_describes_the_site(done):
     site = on_nodes(done, 4).site
     assert (site.scheduler, site.cluster, site.partition) == ("slurm", "wattlaw-test", "normal")
-    assert site.version.startswith("22.05")
     assert "3 done" in done.does("status", "store").stdout
     before = done.submissions()
     again = done.runs(host="login2")

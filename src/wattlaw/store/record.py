@@ -126,7 +126,6 @@ class Interruption(_Model):
 
 class Site(_Model):
     scheduler: str
-    version: str | None = None
     cluster: str | None = None
     job_id: str | None = None
     partition: str | None = None

@@ -160,13 +160,6 @@ def parse_partition(output: str) -> Partition | None:
     )
 
 
-def version() -> str | None:
-    try:
-        return _run(["srun", "--version"]).split()[-1]
-    except (WattlawError, IndexError):
-        return None
-
-
 def without_options(environ: Mapping[str, str]) -> dict[str, str]:
     """An outer job, and options such as SBATCH_GRES or SQUEUE_PARTITION, would change what a job of
     ours requests, and what we see of the queue.

@@ -135,7 +135,6 @@ class _Driver:
         }
         site = Site(
             scheduler="slurm",
-            version=commands.version(),
             nodes=self._nodes,
             submitted_at=self._submission.at,
             **{name: os.environ.get(variable) for name, variable in of_job.items()},
