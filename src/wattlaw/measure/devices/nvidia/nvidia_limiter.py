@@ -170,9 +170,7 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     @classmethod
     def open(cls) -> Self:
-        for program in ("sudo", "nvidia-smi"):
-            if shutil.which(program) is None:
-                raise NotAvailable(f"{program} not found")
+        _programs()
         return super().open()
 
     def read(self, device: str) -> LimitState:
@@ -223,7 +221,7 @@ def _power_options(watts: float) -> tuple[str, ...]:
 def _programs() -> tuple[str, str]:
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
-        raise NotAvailable("sudo or nvidia-smi has been removed")
+        raise NotAvailable(f"{'sudo' if sudo is None else 'nvidia-smi'} not found")
     return sudo, smi
 
 
