@@ -37,10 +37,7 @@ def progress_pattern(text: str) -> re.Pattern[str]:
 
 @dataclass
 class ProgressReader:
-    r"""Searches the output of a program, piece by piece, for a pattern.
-
-    A line ends with ``\n`` or ``\r``. Only the first 4096 bytes of a line are searched.
-    """
+    r"""Searches the output of a program; a line ends with ``\n`` or ``\r``."""
 
     pattern: re.Pattern[str]
     marks: list[Mark] = field(default_factory=list)
@@ -56,12 +53,9 @@ class ProgressReader:
                 self.marks.append(mark)
 
     def process(self) -> ProcessSteps:
-        """Return the steps as those of one process.
-
-        The steps between two lines share the time alike. Where the number of steps goes back, as in
-        an epoch that counts anew, the steps in between are one step of unknown end (NaN). So are
-        those between lines after ``_MAX_BETWEEN`` such steps in all.
-        """
+        """The steps between two lines share the time alike. Where their number goes back, as in an
+        epoch that counts anew, the steps in between are one step of unknown end (NaN). So are those
+        between lines after ``_MAX_BETWEEN`` such steps in all."""
         with_step = (mark for mark in self.marks if mark.step is not None)
         marks = [next(equal) for _, equal in groupby(with_step, lambda mark: mark.step)]
         between = 0
@@ -92,10 +86,7 @@ class ProgressReader:
         return numbers[-1] if numbers and numbers == sorted(numbers) else None
 
     def epoch_windows(self) -> list[dict[str, Any]]:
-        """Return the windows between lines with an epoch, for a pattern without steps.
-
-        The first is warm-up where there are several: it may contain the start of the program.
-        """
+        """The first is warm-up where there are several: it may contain the program's start."""
         if "step" in self.pattern.groupindex:
             return []
         firsts = [next(marks) for _, marks in groupby(self.marks, lambda mark: mark.epoch)]

@@ -33,17 +33,9 @@ _COLUMNS = {"JobID": 20, "State": 24, "exit_code": 12, "Name": 64, "Reason": 60}
 #: Variables that Slurm's commands read as options ("Input environment variables" in their manual
 #: pages) begin so; SLURM_CONF says where Slurm is configured.
 _INPUTS = (
-    "SLURM_",
-    "SBATCH_",
-    "SRUN_",
-    "SALLOC_",
-    "SQUEUE_",
-    "SCANCEL_",
-    "SACCT_",
-    "SCONTROL_",
-    "SINFO_",
+    *("SLURM_", "SBATCH_", "SRUN_", "SALLOC_", "SQUEUE_"),
+    *("SCANCEL_", "SACCT_", "SCONTROL_", "SINFO_"),
 )
-_KEPT = ("SLURM_CONF",)
 #: What a user sets for all jobs on a login node: who pays, and which part of the cluster. Within a
 #: job these are of that job.
 _DEFAULTS = frozenset(
@@ -169,7 +161,7 @@ def without_options(environ: Mapping[str, str]) -> dict[str, str]:
         name: value
         for name, value in environ.items()
         if not name.startswith(_INPUTS)
-        or name.startswith(_KEPT)
+        or name.startswith("SLURM_CONF")
         or (name in _DEFAULTS and not is_in_job)
     }
 

@@ -237,10 +237,8 @@ class _Driver:
         return codes
 
     def _interrupt(self, record: RunRecord, reason: str) -> int:
-        """Record an interruption and requeue the job; return the exit code.
-
-        After SIGTERM the reason is unknown. The record stays, and Slurm's state of the job decides.
-        """
+        """Return the exit code. After SIGTERM the reason is unknown: the record stays, and Slurm's
+        state of the job decides."""
         if self._signals.terminate:
             return INTERRUPTED
         after = interrupted(record, self._folder, reason)

@@ -39,7 +39,6 @@ from wattlaw.study.setting import Setting
 
 
 def begun_path(live: Path, node: str) -> Path:
-    """Return the path of the file that a node writes when it begins."""
     return live / f"begun.{node}"
 
 

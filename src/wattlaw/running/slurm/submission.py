@@ -77,10 +77,7 @@ def existing_tag(store: Path) -> str | None:  # None: it never had a job
 
 
 def store_tag(store: Path) -> str:
-    """Return the tag in the names of a store's jobs.
-
-    It is drawn once and kept in the store, because machines may reach a store by different paths.
-    """
+    """A tag in the names of jobs, because machines may reach a store by different paths."""
     path = store / _TAG
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
         file.write(secrets.token_hex(_DIGITS // 2))

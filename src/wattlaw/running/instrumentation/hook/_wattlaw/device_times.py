@@ -19,10 +19,7 @@ _OTHER_STREAMS = ("unshard", "_post_backward_hook")
 
 
 class DeviceTimes:
-    """When a GPU has ended each step, by events that are polled later.
-
-    ``gpu`` is torch's module of that kind of device. ``device`` need not be the current one.
-    """
+    """When a GPU, which need not be the current one, has ended each step, by polled events."""
 
     def __init__(self, gpu: Any, device: Any) -> None:
         self._gpu, self._device = gpu, device

@@ -173,10 +173,8 @@ def _of_megatron(state: Any) -> dict[str, Any]:
 
 
 def _of_torch(parameters: list[Any], world: int, rank: int) -> dict[str, Any]:
-    """Return the sizes, if they agree with the number of ranks that share gradients.
-
-    The ranks that share a sequence share gradients, too.
-    """
+    """The sizes have to agree with the number of ranks that share gradients; those that share a
+    sequence share gradients, too."""
     ranks, data_rank, dimensions = _seen.get("data", (None, None, 0))
     sizes = {"tp": 1, "pp": 1, "cp": 1, "ep": 1}
     for kind, size, _ in (dimension for mesh in _meshes for dimension in mesh):
@@ -203,10 +201,7 @@ def _of_torch(parameters: list[Any], world: int, rank: int) -> dict[str, Any]:
 
 
 def _of_placements(parameters: list[Any], data_dimensions: int) -> dict[str, int]:
-    """Return sizes from the dimensions of meshes along which parameters are divided.
-
-    FSDP's own dimensions are the first ones.
-    """
+    """By the dimensions of meshes along which parameters are divided; the first are FSDP's."""
     sizes: dict[str, int] = {}
     for parameter in parameters:
         mesh = parameter.device_mesh
