@@ -1,7 +1,10 @@
 """Advice: the setting to run, what it saves, how sure that is, and what it rests on."""
 
+import json
+import re
+import shlex
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,11 +22,11 @@ from wattlaw.analysis.advise.possible_options import (
     Options,
     read_options,
 )
-from wattlaw.analysis.advise.run_command import run_command
 from wattlaw.analysis.decide.decision import Decision
 from wattlaw.analysis.decide.next_step import STUDY_FILE
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs, unanswered
 from wattlaw.analysis.metrics.result import Caution, Result
+from wattlaw.study.command import command_of, epochs_argument, setting_values, substitute
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.sources import EARLIER, source_of
@@ -37,6 +40,14 @@ _ELECTRICITY = Caution(
     "electricity-not-counted",
     "No energy is known: the cost is that of GPU-hours, electricity is not counted.",
 )
+#: Launchers whose runs start the command of a study.
+_OF_STUDIES = ("local", "slurm")
+_LIMIT_FLAGS = {
+    "power_limit_w": "--power-limit",
+    "clock_limit_mhz": "--clock-limit",
+    "power_profile": "--power-profile",
+}
+_PYTHON = re.compile(r"python[0-9.]*")
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,6 @@ class Advice(Choice):
     any_batch_savings: Savings | None
     batches_left_out: tuple[int, ...]  # global batches of lower or unknown quality
     left_out: Mapping[str, int]  # runs of the workload that are not compared, by the reason
-    failed_because: str | None  # the reason of most runs that failed
     faster_left_out: tuple[Option, ...]  # than those compared; none for a named baseline
     worker: str = field(repr=False)  # what a "gpu" is called
     baseline_is: str = field(repr=False)  # named | in use, by the study | fastest
@@ -214,12 +224,10 @@ def _left_out(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the runs and batches that are not compared, and the faster settings among them."""
     counts: Counter[str] = Counter()
-    reasons = pd.Series(dtype=object)
     if stored is not None:
         own = stored[stored["workload"] == job.rows["workload"].iloc[0]]
         counts.update(own.loc[own["status"] == EARLIER, "reason"])
         counts.update({name: int((own["status"] == name).sum()) for name in _WITHOUT_RESULT})
-        reasons = own.loc[own["status"] == "failed", "reason"].dropna().mode()
         untimed = (own["status"] == "done") & ~own["run_id"].isin(table["run_id"])
         counts["done without a measured window"] = int(untimed.sum())
         waits = (own["status"] == "planned") & own["reason"].isna()
@@ -241,8 +249,68 @@ def _left_out(
             faster.setdefault(reason, replace(item, left_out=reason))
     batches = {item.global_batch or 0 for item in options.allowed if item.left_out}
     return {
+        "batches_left_out": tuple(sorted(batches)),
         "left_out": {reason: count for reason, count in counts.items() if count > 0},
         "faster_left_out": tuple(faster.values()),
-        "batches_left_out": tuple(sorted(batches)),
-        "failed_because": None if reasons.empty else str(reasons.iloc[0]),
     }
+
+
+def run_command(option: Option, runs: pd.DataFrame) -> str | None:
+    """Return the line that trains at an option; None if its job is no command of a study, or the
+    command needs a value that only a measurement has.
+
+    ``runs`` are the stored runs of the job. A line for several nodes is to be started on each of
+    them, with the name of the first one in ``HOST``.
+    """
+    job = next(iter(runs["options"].dropna()), "{}")
+    command = command_of(job)
+    if not command or option.launcher not in _OF_STUDIES:
+        return None
+    values = setting_values(option.setting) | {"python": "python", "seed": 0, "repeat": 0}
+    known = {
+        key: value for key, value in values.items() if value is not None or key in _LIMIT_FLAGS
+    }
+    epochs = 0.0 if option.epochs is None else option.epochs.mean
+    count = int(epochs) if epochs.is_integer() else None
+    if count:
+        known["epochs"] = count
+    try:
+        words = [substitute(word, known) for word in command]
+    except ValueError:
+        return None
+    if count and (said := epochs_argument(words)) is not None:
+        words[said.index] = f"{said.prefix}{count}"
+    has_group = bool(runs["backend"].notna().any())
+    launched = _launched(words, option, json.loads(job).get("launch_with", "auto"), has_group)
+    if launched is None or not all(map(str.isprintable, launched)):
+        return None
+    limits = [
+        f"{flag}={value:g}" if isinstance(value, float) else f"{flag}={value}"
+        for name, flag in _LIMIT_FLAGS.items()
+        if (value := getattr(option.setting, name)) is not None
+    ]
+    line = shlex.join([*(["wattlaw", "measure", *limits, "--"] if limits else []), *launched])
+    threads = option.threads_per_worker
+    return line if threads is None else f"OMP_NUM_THREADS={threads} {line}"
+
+
+def _launched(
+    words: Sequence[str], option: Option, program: str, has_group: bool
+) -> list[str] | None:
+    """Return the command of all workers; torchrun sets what several, or a process group, need."""
+    nodes, workers = option.setting.nodes or 1, option.gpus
+    if program == "srun":
+        return ["srun", "--nodes", str(nodes), "--ntasks", str(workers), *words]
+    if program == "mpirun":
+        return ["mpirun", "-n", str(workers), *words]
+    if workers == 1 and program != "torchrun" and not has_group:
+        return [*words]
+    if program == "none" or len(set(option.setting.gpus_per_node or (workers,))) > 1:
+        return None
+    where = ["--standalone"]
+    if nodes > 1:
+        where = ["--nnodes", str(nodes), "--rdzv-backend", "c10d", "--rdzv-endpoint", "HOST:29500"]
+    script = [*words[1:]] if _PYTHON.fullmatch(words[0]) else []
+    if not script or not (script[0] == "-m" or script[0].endswith(".py")):
+        script = ["--no-python", *words]
+    return ["torchrun", *where, "--nproc-per-node", str(workers // nodes), *script]

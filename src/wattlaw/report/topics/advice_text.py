@@ -387,9 +387,6 @@ def basis(advice: Advice) -> Iterator[str]:
         parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
         shown = f"({'; '.join(parts)})" if len(parts) > 1 else next(iter(advice.left_out))
         yield f"Left out: {total} {shown}."
-    if advice.failed_because:
-        reason = fmt.printable(advice.failed_because, 150).rstrip(".")
-        yield f"Most failed with: {reason} (wattlaw status names each)."
 
 
 def next_run(advice: Advice, option: Option) -> str:
