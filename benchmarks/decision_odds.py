@@ -17,7 +17,7 @@ import truths
 from decisions_data import STEPS, Grid
 from prediction import CHOSE
 from wattlaw.analysis.decide import next_runs
-from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.analysis.decide.evidence import Candidate
 from wattlaw.analysis.predict import Observation
 from wattlaw.study.setting import Setting
 

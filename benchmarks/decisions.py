@@ -23,7 +23,7 @@ import numpy as np
 from common import RESULTS, write_results
 from decisions_data import STEPS, Grid, Outcome, grids
 from decisions_opponents import OPPONENTS
-from wattlaw.analysis.decide.candidates import Candidate, is_long_enough
+from wattlaw.analysis.decide.evidence import Candidate, is_long_enough
 from wattlaw.analysis.decide.next_runs import plan
 from wattlaw.analysis.predict import Observation
 from wattlaw.study.question import Question

@@ -25,7 +25,7 @@ import pandas as pd
 
 from layouts import _3B, _H100_GIB, nanotron
 from prediction_data import FOLDER
-from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
+from wattlaw.analysis.decide.evidence import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import plan
 from wattlaw.analysis.predict.job_memory import Memory
 from wattlaw.analysis.predict.observation import Observation

@@ -25,9 +25,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "support"))
 from made_studies import coverage, placed
-from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import draw
 from wattlaw.analysis.advise.possible_options import options_of_runs
+from wattlaw.analysis.advise.whole_job import needed_epochs
 from wattlaw.analysis.metrics.comparable_runs import comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.intervals import LEVEL, quantiles

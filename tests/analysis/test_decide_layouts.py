@@ -4,7 +4,7 @@ import numpy as np
 
 from conftest import records
 from reduced import WORKLOADS
-from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
+from wattlaw.analysis.decide.evidence import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import CERTAIN, plan
 from wattlaw.analysis.decide.regret import UNFIT, improvements, regrets
 from wattlaw.analysis.predict import Observation

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from public_data import public_csv
-from wattlaw.analysis.decide.candidates import Candidate, may_fit_memory
+from wattlaw.analysis.decide.evidence import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import (
     BUDGET,
     CERTAIN,

@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 
 from wattlaw.analysis.advise.advice import run_command
-from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.option import Option, Quantity
+from wattlaw.analysis.advise.whole_job import needed_epochs
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting

@@ -7,8 +7,8 @@ import pytest
 from made_studies import coverage, placed
 from made_tables import frames, run_row, window_row
 from public_data import public_csv
-from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.possible_options import options_of_runs
+from wattlaw.analysis.advise.whole_job import needed_epochs
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.metrics.variation import PRIOR, Variation, slow_nodes, variation

@@ -11,11 +11,9 @@ from pytest import approx
 from decide_studies import QUESTION
 from made_tables import study as made_study
 from wattlaw.analysis.advise.advice import advise
-from wattlaw.analysis.decide.candidates import setting_of
-from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.decide.evidence import read_evidence
+from wattlaw.analysis.decide.decision import Decision, sweep_text, with_next_step
+from wattlaw.analysis.decide.evidence import read_evidence, setting_of
 from wattlaw.analysis.decide.next_runs import BUDGET, NOT_MET, NOTHING_LEFT
-from wattlaw.analysis.decide.next_step import sweep_text, with_next_step
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.api import results

@@ -10,8 +10,7 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.advice import Advice, advise
-from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.decide.next_step import STUDY_FILE
+from wattlaw.analysis.decide.decision import STUDY_FILE, Decision
 from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import energy_laws
 from wattlaw.analysis.laws.fitting import Fits

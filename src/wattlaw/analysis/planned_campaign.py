@@ -8,9 +8,9 @@ from typing import Any
 
 import pandas as pd
 
-from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.option import PREDICTED, Option, Quantity
 from wattlaw.analysis.advise.possible_options import options_of_runs
+from wattlaw.analysis.advise.whole_job import needed_epochs
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS

@@ -5,10 +5,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from wattlaw.analysis.decide.decision import Decision, decide_of
+from wattlaw.analysis.decide.decision import Decision, decide_of, with_next_step
 from wattlaw.analysis.decide.evidence import Evidence, read_evidence
 from wattlaw.analysis.decide.next_runs import Proposal
-from wattlaw.analysis.decide.next_step import with_next_step
 from wattlaw.analysis.decide.planner import Planner
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.time_errors import step_time_so_far

@@ -12,8 +12,7 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.decide.next_step import with_next_step
+from wattlaw.analysis.decide.decision import Decision, with_next_step
 from wattlaw.analysis.metrics.comparable_runs import NAME_ONE
 from wattlaw.analysis.metrics.metrics import SETTINGS, run_metrics
 from wattlaw.analysis.metrics.setting_means import aggregate

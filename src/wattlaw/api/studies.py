@@ -356,7 +356,7 @@ def load_study(
     path, table_path = Path(path), None if table is None else Path(table)
     plan = planning.plan_study(path, launch, hardware, table_path)
     if plan.study.decide is not None:
-        from wattlaw.analysis.decide.candidates import check_bounds
+        from wattlaw.analysis.decide.evidence import check_bounds
         from wattlaw.api.deciding import question_of_study
 
         try:

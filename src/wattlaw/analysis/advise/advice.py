@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from wattlaw.analysis.advise.advice_cautions import BATCH_UNKNOWN, WORK_UNKNOWN, of_choice, of_data
-from wattlaw.analysis.advise.amounts import needed_epochs
 from wattlaw.analysis.advise.certainty import as_decided, certainty, draw, savings
 from wattlaw.analysis.advise.choice import BY_SPEED, Choice, Savings, choose, pareto
 from wattlaw.analysis.advise.option import Option
@@ -22,8 +21,8 @@ from wattlaw.analysis.advise.possible_options import (
     Options,
     read_options,
 )
-from wattlaw.analysis.decide.decision import Decision
-from wattlaw.analysis.decide.next_step import STUDY_FILE
+from wattlaw.analysis.advise.whole_job import needed_epochs
+from wattlaw.analysis.decide.decision import STUDY_FILE, Decision
 from wattlaw.analysis.metrics.comparable_runs import ComparableRuns, comparable_runs, unanswered
 from wattlaw.analysis.metrics.result import Caution, Result
 from wattlaw.study.command import command_of, epochs_argument, setting_values, substitute

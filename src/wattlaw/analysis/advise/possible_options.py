@@ -14,9 +14,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.advise.amounts import Amounts
 from wattlaw.analysis.advise.option import COLUMNS, PER, PREDICTED, Option, Quantity
-from wattlaw.analysis.advise.whole_job import whole_jobs, with_whole_job
+from wattlaw.analysis.advise.whole_job import Amounts, whole_jobs, with_whole_job
 from wattlaw.analysis.laws.batch_effects import FALLS, BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.limit_effects import LIMITS, POWER_SETTINGS
 from wattlaw.analysis.laws.series import varying_columns

@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.analysis.decide.evidence import Candidate
 from wattlaw.analysis.predict.observation import Floats
 from wattlaw.study.setting import Setting, layout_of
 

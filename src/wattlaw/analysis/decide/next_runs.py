@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from wattlaw.analysis.decide.candidates import Candidate
+from wattlaw.analysis.decide.evidence import Candidate
 from wattlaw.analysis.decide.needed_runs import Checks, first_layouts, first_runs
 from wattlaw.analysis.decide.regret import (
     UNFIT,

@@ -5,9 +5,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from wattlaw.analysis.decide.candidates import Candidate, is_long_enough, may_fit_memory
 from wattlaw.analysis.decide.decision import Decision, decide_of, undecided
-from wattlaw.analysis.decide.evidence import Evidence
+from wattlaw.analysis.decide.evidence import Candidate, Evidence, is_long_enough, may_fit_memory
 from wattlaw.analysis.decide.next_runs import (
     BUDGET,
     CERTAIN,

@@ -9,8 +9,8 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.choice import Savings
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
+from wattlaw.analysis.decide.decision import run_command, sweep_text
 from wattlaw.analysis.decide.next_runs import CERTAIN
-from wattlaw.analysis.decide.next_step import run_command, sweep_text
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.common import formatting as fmt
