@@ -42,15 +42,11 @@ class Savings(Result):
 
 @dataclass(frozen=True)
 class Tie(Result):
-    """An option that may be as good as the recommended one, or is probably better.
-
-    ``probability_better`` is the probability that it is better; ``probability`` that it is within
-    the tolerance of the best option.
-    """
+    """An option that may be as good as the recommended one, or is probably better."""
 
     option: Option
     probability_better: float
-    probability: float
+    probability: float  # to be within the tolerance of the best option
     is_near: bool  # their regrets differ by no more than the tolerance
 
     @property

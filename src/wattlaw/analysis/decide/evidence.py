@@ -88,19 +88,14 @@ def emulated_setting(run: PlannedRun, study: Study) -> Setting | None:
 
 
 def check_bounds(question: Question, study: Study, runs: Sequence[PlannedRun]) -> None:
-    given = {
-        "max_gpus": {"max_gpus": question.max_gpus},
-        "max_global_batch": {"max_global_batch": question.max_global_batch},
-        "epochs_by_batch": {"samples_by_batch": question.epochs_by_batch},
-    }
-    bounds = {name: Question(**bound) for name, bound in given.items()}  # type: ignore[arg-type]
     # Repeats share their setting.
     different = {(id(run.setting), run.nodes): run for run in runs}.values()
     settings = [emulated_setting(run, study) or setting_of(run) for run in different]
-    if any(all(bound.allows(item) for bound in bounds.values()) for item in settings):
+    bounds = replace(question, samples_by_batch=question.epochs_by_batch)
+    if any(map(bounds.allows, settings)):
         return
-    alone = [name for name, bound in bounds.items() if not any(map(bound.allows, settings))]
-    keys = alone or [name for name in bounds if getattr(question, name)]
+    names = ("max_gpus", "max_global_batch", "epochs_by_batch")
+    keys = [name for name in names if getattr(question, name)]
     gpus = sorted({item.gpus for item in settings})
     batches = sorted({item.global_batch or 0 for item in settings})
     raise BadInput(

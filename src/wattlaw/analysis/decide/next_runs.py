@@ -143,13 +143,6 @@ def plan(
     and observations; what hardly fits into ``memory`` is neither run nor decided for. The
     leading setting of a job that is not ``is_modelled`` is measured before a decision, whatever
     that takes. Equal inputs and seeds give equal plans.
-
-    Examples
-    --------
-    >>> packed = [Setting.packed(n, 4, local_batch=32) for n in (1, 2, 4, 8)]
-    >>> first = plan(Question("gpu_hours"), [Candidate(item, 100) for item in packed], [])
-    >>> first.proposals[0].candidate.setting.gpus
-    1
     """
     seen = [item.setting for item in observations]
     possible = [*(item.decided for item in candidates), *seen] if settings is None else settings

@@ -80,13 +80,7 @@ def _compared(
 
 
 def widening(found: Sequence[Surprise]) -> float:
-    """Return the factor of the widths of intervals, in logs, after what was found.
-
-    Examples
-    --------
-    >>> widening([])
-    1.0
-    """
+    """Return the factor of the widths of intervals, in logs, after what was found."""
     squares = sum(item.score**2 for item in found)
     factor = np.sqrt((_PRIOR_RUNS + squares) / (_PRIOR_RUNS + len(found)))
     return float(np.clip(factor, _LEAST, _MOST))
@@ -113,12 +107,6 @@ def noise_prior(prior: Prior, repeated: Sequence[Sequence[float]]) -> Prior:
 
     Their pooled variance has the likelihood of normal noise. The posterior of the logarithm of the
     noise is approximated by a normal distribution.
-
-    Examples
-    --------
-    >>> after = noise_prior(Prior(-4.7, 0.7), [[0.0, 0.2]])
-    >>> bool(after.mean > -4)
-    True
     """
     freedom = sum(len(values) - 1 for values in repeated)
     squares = sum(float(np.var(values)) * len(values) for values in repeated)
