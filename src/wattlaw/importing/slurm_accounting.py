@@ -16,13 +16,13 @@ from wattlaw.common.text import join_names, quote
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, headers_in, moment_ns, text_in
 from wattlaw.importing.runs import KIND, RunMaker
-from wattlaw.importing.slurm_energy import energy_of
 from wattlaw.importing.slurm_jobs import (
     ASK,
     RAW,
     ROUNDED,
     Job,
     duration_of,
+    energy_of,
     gpus_of,
     is_header,
     jobs_of,
@@ -160,7 +160,7 @@ class _Accounting:
         return None
 
     def _run(self, job: Job) -> ImportedRun:
-        row, notes, doubts = job.row, list[str](), list[str]()
+        row, notes = job.row, list[str]()
         duration_s, nodes = duration_of(row) or 0.0, nodes_of(row)
         gpus, hardware = gpus_of(row)
         workload = text_in(row, self._workload or "JobName")
@@ -173,16 +173,13 @@ class _Accounting:
         energy = energy_of(job, duration_s, nodes)
         if energy.why is not None:
             doubt = "energy unknown" if energy.joules is None else "energy doubtful"
-            doubts.append(f"{doubt}: {energy.why.partition(':')[0]}")
             notes.append(f"{doubt}: {energy.why}")
         if "(rounded)" in (energy.source or ""):
-            doubts.append(f"energy in three digits ({ROUNDED}); {RAW} has all")
+            notes.append(f"energy in three digits ({ROUNDED}); {RAW} has all")
         if gpus and not row.get("AllocTRES"):
-            doubts.append("GPUs as requested (ReqTRES); AllocTRES has the allocated ones")
-            notes.append("GPUs as requested (ReqTRES)")
+            notes.append("GPUs as requested (ReqTRES); AllocTRES has the allocated ones")
         if job.state == _TIMEOUT:
-            doubts.append("ended by its time limit, before the end of training")
-            notes.append(doubts[-1])
+            notes.append("ended by its time limit, before the end of training")
         if "+" in job.id:
             notes.append("one component of a heterogeneous job, with its own GPUs and energy")
         site = Site(
@@ -199,7 +196,8 @@ class _Accounting:
             known, [window], line=job.line, notes=notes, site=site, period_ns=period,
             failure=failure,
         )  # fmt: skip
-        self.doubts.update(doubts)
+        # Without the values of an energy, which differ from job to job.
+        self.doubts.update(": ".join(note.split(": ")[:2]) for note in notes)
         return run
 
 
