@@ -17,9 +17,8 @@ import numpy as np
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
-from wattlaw.importing.account import Account
 from wattlaw.importing.importer import Imported, Options
-from wattlaw.importing.reading import Source, count, positive
+from wattlaw.importing.reading import Account, Source, count, positive
 from wattlaw.importing.readings import SampleRows, describe
 from wattlaw.importing.runs import RunMaker, single_run
 from wattlaw.importing.timeseries import measure_of

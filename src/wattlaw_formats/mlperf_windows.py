@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from wattlaw.importing.account import Account
-from wattlaw.importing.reading import number
+from wattlaw.importing.reading import Account, number
 from wattlaw.importing.timeseries import overlapping
 
 METRIC = "eval_accuracy"

@@ -12,10 +12,10 @@ from wattlaw.api.arguments import listed, path_of
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, quote, short_repr
-from wattlaw.importing.account import Account, LeftOut
 from wattlaw.importing.detection import MAX_FILES, InputFile, find_files, read_file, with_notes
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.marks import parse_window
+from wattlaw.importing.reading import Account, LeftOut
 from wattlaw.importing.runs import slug
 from wattlaw.importing.timeseries import assemble
 from wattlaw.store.field_map import parse_constants

@@ -14,24 +14,22 @@ from wattlaw.common.errors import BadInput, WattlawError, one_line
 from wattlaw.common.files import open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.text import join_names, shorten
-from wattlaw.importing.account import Account
 from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
-from wattlaw.importing.reading import Source
+from wattlaw.importing.reading import Account, Source
 from wattlaw.store.field_map import columns_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.version import version_path
 
 HEAD_BYTES = 65_536
 MAX_FILES = 10_000
-#: Most entries of the folders of an import, and how deep they are searched.
-_MAX_ENTRIES, _MAX_DEPTH = 200_000, 40
+#: Most entries of the folders of an import.
+_MAX_ENTRIES = 200_000
 #: What readers raise for damaged content, apart from ``BadInput``.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error)
 _PACKED = {
     b"\x1f\x8b": "gzip", b"PK\x03\x04": "zip", b"BZh": "bzip2", b"\xfd7zXZ": "xz",
     b"\x28\xb5\x2f\xfd": "zstd",
 }  # fmt: skip
-_TABLES = (".csv", ".jsonl")
 #: In folders, the suffixes of files of formats that are not detected by their content.
 _SUFFIXES = {"table": (".csv", ".tsv", ".jsonl"), "log": (".log", ".out", ".txt")}
 _UNKNOWN = "no known format"
@@ -65,7 +63,7 @@ def importer_of(path: Path, options: Options, name: str | None = None) -> Import
     is_mapped = bool(columns_of(options.mapping))
     if not (is_mapped or head.strip()):
         raise BadInput(f"{path}: the file is empty")
-    if path.suffix.lower() in _TABLES or is_mapped:
+    if path.suffix.lower() in _SUFFIXES["table"] or is_mapped:
         return known["table"]
     for magic, packer in _PACKED.items():
         if head.startswith(magic):
@@ -167,16 +165,14 @@ class _Search:
         self._options, self._name = options, name
         self.files: dict[Path, InputFile] = {}
         self.left_out: dict[str, list[Path]] = defaultdict(list)  # by reason
-        self._named: set[Path] = set()
         self._parts: set[Path] = set()  # files of trainings that are folders
         self._entries = 0
 
     def add_named(self, path: Path) -> None:
         importer, place = importer_of(path, self._options, self._name), path.resolve()
-        if place in self._named:
+        known = self.files.pop(place, None)  # of a folder that was named before
+        if known is not None and known.folder is None:
             raise BadInput(f"{path}: a file is named twice")
-        self._named.add(place)
-        self.files.pop(place, None)  # of a folder that was named before
         self._add(path, None, importer)
 
     def add_folder(self, top: Path) -> None:
@@ -201,7 +197,6 @@ class _Search:
                 if not own <= self._parts:
                     self._add(folder, top, training)
                 self._parts |= own
-            is_deep = len(folder.parts) - len(top.parts) >= _MAX_DEPTH
             followed = []
             for path in sorted(folder / name for name in (*inner, *names)):
                 if path.name.startswith("."):
@@ -212,8 +207,6 @@ class _Search:
                     self.left_out["a store of wattlaw"].append(path)
                 elif path.is_symlink():
                     self.left_out["a link to a folder; name the folder"].append(path)
-                elif is_deep:
-                    self.left_out["nested in too many folders"].append(path)
                 else:
                     followed.append(path.name)
             inner[:] = followed
@@ -226,12 +219,13 @@ class _Search:
             self.left_out[_UNKNOWN if why.startswith(_UNKNOWN) else why].append(path)
             return
         place = path.resolve()
-        if importer is training or place in self._parts or place in self._named:
+        known = self.files.get(place)
+        if importer is training or place in self._parts:
             return
-        if place in self.files:
-            self.left_out["a link to a file that is read already"].append(path)
-        else:
+        if known is None:
             self._add(path, top, importer)
+        elif known.folder is not None:
+            self.left_out["a link to a file that is read already"].append(path)
 
     def _importer(self, path: Path) -> Importer:
         is_by_suffix = self._name in _SUFFIXES
