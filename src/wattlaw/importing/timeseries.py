@@ -19,11 +19,10 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.readings import combined, gpus_of, selected
-from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run, workload_of
+from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
 from wattlaw.measure.telemetry.device_energy import MIN_COVERAGE
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
 from wattlaw.store.import_tables import ImportedRun
-from wattlaw.store.record import Facts as RunFacts
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import TELEMETRY, WINDOWS
 from wattlaw.study.base_model import MAX_COUNT
@@ -185,18 +184,6 @@ def _run_of_marks(
             epoch = rows[-1].setdefault("epoch", epoch) + 1
     run = single_run(path, RunMaker(path, options), values, rows, measure_of(rows))
     return measured(run, readings)
-
-
-def run_of_training(
-    path: Path,
-    options: Options,
-    windows: Sequence[Mapping[str, Any]],
-    metrics: Iterable[str],
-    notes: Iterable[str] = (),
-) -> ImportedRun:
-    facts, measure = RunFacts(metric=min(metrics, default=None)), measure_of(windows)
-    maker, values = RunMaker(path, options), {"workload": workload_of(path)}
-    return single_run(path, maker, values, windows, measure, facts=facts, notes=notes)
 
 
 def are_pauses(durations_s: Sequence[float], counts: Sequence[int]) -> list[bool]:

@@ -15,8 +15,8 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
 from wattlaw.store.field_map import REQUIRED, Column, FieldMap, is_blank, map_of_columns
 from wattlaw.store.fields import (
-    MAX_TEXT,
     MODEL,
+    OPTION,
     OPTIONS,
     SETTING_FIELDS,
     STEP_PARTS,
@@ -25,9 +25,10 @@ from wattlaw.store.fields import (
     Field,
     InvalidCell,
     global_batch_of,
+    in_range,
 )
 from wattlaw.store.rows import Row, Rows, read_rows
-from wattlaw.store.units import UnclearNumber, finite_number, is_unit, read_number
+from wattlaw.store.units import finite_number, is_unit
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY, memory_that_ran_out
 from wattlaw.study.setting import MODEL_SIZES
 
@@ -47,7 +48,7 @@ _DETAILS = {
 }
 _DONE = frozenset({"ok", "done", "success", "succeeded", "completed", "finished"})
 _MISSING = {"", "na", "n/a", "#n/a", "<na>", "nan", "-nan", "null", "none"}
-_MAX_INT = 2**63 - 1
+_NUMBER = in_range(-math.inf, math.inf, "a number")
 Reader = Callable[[Any], Any]  # of a cell of a column
 
 
@@ -243,18 +244,11 @@ def read_table(path: Path, numbers: Sequence[str], others: Sequence[str] = ()) -
         if row.fault is not None:
             raise BadInput(f"{where} {row.fault}")
         for name, cells in columns.items():
-            value = row.cells.get(name)
+            value, kind = row.cells.get(name), _NUMBER if name in numbers else OPTION
             try:
-                if isinstance(value, str) and name in numbers and not _is_missing(value):
-                    value = read_number(value)
-                parse = finite_number if name in numbers else _label
-                cells.append(None if _is_missing(value) else parse(value))
-            except ValueError as error:
-                allowed = "a number" if name in numbers else f"at most {MAX_TEXT} characters"
-                why = error if isinstance(error, UnclearNumber) else ""
-                raise BadInput(
-                    f"{where} {quote(name)} is {quote(value)}{why}; allowed: {allowed}"
-                ) from None
+                cells.append(None if _is_missing(value) else kind.parse_cell(quote(name), value))
+            except InvalidCell as error:
+                raise BadInput(f"{where} {error}") from None
     data = {name: _series(cells, is_number=name in numbers) for name, cells in columns.items()}
     return pd.DataFrame(data)
 
@@ -263,14 +257,6 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return len(value) < 10 and value.strip().lower() in _MISSING
     return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _label(value: Any) -> str | int | float | bool:
-    if isinstance(value, int) and abs(value) > _MAX_INT:
-        value = str(value)  # raises for too many digits
-    if not isinstance(value, str | int | float) or len(str(value)) > MAX_TEXT:
-        raise ValueError
-    return value
 
 
 def _series(cells: list[Any], *, is_number: bool) -> "pd.Series":

@@ -7,12 +7,12 @@ import csv
 import json
 from collections.abc import Collection, Mapping, Sequence
 from importlib.resources import files
-from typing import Any
+from typing import Any, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from wattlaw.store.record import VERDICTS, Facts, RunRecord, Site
+from wattlaw.store.record import VERDICTS, Facts, RunRecord, Site, Status
 from wattlaw.store.streams import Sample, Window
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.setting import RECORDED
@@ -86,16 +86,7 @@ _OF_EACH_RUN = (
     "precision", "dataset_fraction", "software", "status",
 )  # fmt: skip
 _OBJECTS = ("options", "train", "software")
-_STATUSES = (
-    "planned",
-    "running",
-    "interrupted",
-    "done",
-    "damaged",
-    "failed",
-    "skipped",
-    OUT_OF_MEMORY,
-)
+_STATUSES = (*get_args(Status), "interrupted", "damaged", OUT_OF_MEMORY)
 
 
 def check_runs(runs: pa.Table) -> None:
