@@ -23,7 +23,6 @@ from wattlaw.exporting import Exported, Options, Tables
 from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, source_of
 
-Point = tuple[float, ...]
 #: Fewer are no series of their own: a run of another series has the same batch by chance.
 _MIN_POINTS = 3
 
@@ -32,40 +31,38 @@ _MIN_POINTS = 3
 class _Series:
     callpath: str
     metric: str
-    values: dict[Point, list[float]]
+    values: dict[float, list[float]]  # by GPUs
 
 
 class ExtraP:
     endings = (".txt",)
 
-    def write(self, tables: Tables, path: Path, options: Options) -> Exported:
+    def write(self, tables: Tables, path: Path, options: Options) -> Exported:  # noqa: ARG002 - the protocol's
         """Write the series to ``path``, or to numbered files if they differ in their points."""
-        batch = None if options.batch is None else f"{options.batch}_batch"
-        by_points: dict[tuple[Point, ...], list[_Series]] = defaultdict(list)
-        for series in _series(tables.metrics, batch):
+        by_points: dict[tuple[float, ...], list[_Series]] = defaultdict(list)
+        for series in _series(tables.metrics):
             by_points[tuple(series.values)].append(series)
         if not by_points:
             raise Refused(f"extrap: no scaling series of done runs has {_MIN_POINTS} points")
-        parameters = ["gpus", *([] if batch is None else [batch])]
         files = []
         for number, same in enumerate(by_points.values(), 1):
             stem = path.stem if len(by_points) == 1 else f"{path.stem}-{number}"
             files.append(path.with_name(f"{stem}{path.suffix}"))
-            write_text(files[-1], _as_text(parameters, same), durable=False)
+            write_text(files[-1], _as_text(same), durable=False)
         count = sum(len(v) for same in by_points.values() for s in same for v in s.values.values())
         return Exported(tuple(files), count)
 
 
-def _series(metrics: pd.DataFrame, batch: str | None) -> Iterator[_Series]:
-    """Yield time and energy of each series by call path; with ``batch``, of several batches."""
+def _series(metrics: pd.DataFrame) -> Iterator[_Series]:
+    """Yield time and energy of each series by call path."""
     table = scaling_series(metrics)
     names = [name for name in varying_columns(table) if name != "workload"]
     # The share of the data grows within a series, or distinguishes series.
     grows = table["fraction_per_gpu"].notna()
     table["dataset_fraction"] = table["dataset_fraction"].where(~grows)
     used: Counter[str] = Counter()
-    for rule in sorted(table["rule"].unique()) if batch is None else [batch]:
-        own = [rule] if batch is None and rule in RULES else []
+    for rule in sorted(table["rule"].unique()):
+        own = [rule] if rule in RULES else []
         by = ["workload", *own, *names, "fraction_per_gpu"]
         for group, rows in groups(table[table["rule"] == rule], by):
             workload = str(group.pop("workload"))
@@ -74,10 +71,10 @@ def _series(metrics: pd.DataFrame, batch: str | None) -> Iterator[_Series]:
             used[callpath] += 1
             if used[callpath] > 1:
                 callpath += f" ({used[callpath]})"
-            yield from _metrics(callpath, rows, ["gpus", *([] if batch is None else [batch])])
+            yield from _metrics(callpath, rows)
 
 
-def _metrics(callpath: str, rows: pd.DataFrame, parameters: Sequence[str]) -> Iterator[_Series]:
+def _metrics(callpath: str, rows: pd.DataFrame) -> Iterator[_Series]:
     first = rows.iloc[0]
     source = source_of(first["launcher"])
     said = "" if source == MEASURED else f", {source}"
@@ -88,9 +85,9 @@ def _metrics(callpath: str, rows: pd.DataFrame, parameters: Sequence[str]) -> It
             metric = f"energy_j per {first['unit']}, {energy_is.removesuffix(said)}{said}"
             known.append((metric, "energy_j", of_energy))
     for metric, column, of_metric in known:
-        values: dict[Point, list[float]] = defaultdict(list)
-        for row in of_metric.sort_values([*parameters, "repeat"]).to_dict("records"):
-            values[tuple(float(row[name]) for name in parameters)].append(float(row[column]))
+        values: dict[float, list[float]] = defaultdict(list)
+        for row in of_metric.sort_values(["gpus", "repeat"]).to_dict("records"):
+            values[row["gpus"]].append(float(row[column]))
         if len(values) >= _MIN_POINTS:
             yield _Series(callpath, _name(metric), dict(values))
 
@@ -100,10 +97,9 @@ def _name(text: str) -> str:
     return collapse_whitespace(replace_invisible(text)).replace("->", "-")
 
 
-def _as_text(parameters: Sequence[str], series: Sequence[_Series]) -> str:
-    lines = [f"PARAMETER {name}" for name in parameters]
-    points = (" ".join(f"{value:.15g}" for value in point) for point in series[0].values)
-    lines += ["", f"POINTS {' '.join(f'({point})' for point in points)}"]
+def _as_text(series: Sequence[_Series]) -> str:
+    points = " ".join(f"({gpus:.15g})" for gpus in series[0].values)
+    lines = ["PARAMETER gpus", "", f"POINTS {points}"]
     callpath = None
     for one in series:
         if one.callpath != callpath:

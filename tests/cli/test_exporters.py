@@ -13,7 +13,6 @@ import wattlaw
 from made_stores import write_store
 from made_tables import frames, run_row, study, window_row
 from wattlaw.api.store_reports import EXPORTS
-from wattlaw.cli.main import main
 from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.exporting import GROUP
@@ -91,15 +90,6 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(results, t
         assert list(own) == [(float(count),) for count in COUNTS]
         for (count,), values in own.items():
             assert sorted(values) == sorted(runs[runs["gpus"] == count][column])
-
-
-def test_the_batch_becomes_the_second_parameter(results, tmp_path):
-    path = tmp_path / "x.txt"
-    line = ["export", str(results.paths[0]), "extrap", "-o", str(path), "--batch", "global"]
-    assert main(line) == 0
-    assert path.read_text().splitlines()[:2] == ["PARAMETER gpus", "PARAMETER global_batch"]
-    points = read(path)["digits-cnn", "time_s per epoch"]
-    assert set(points) == {(float(n), float(b)) for n in COUNTS for b in (32, 64, 128)}
 
 
 def test_series_of_other_points_and_energies_are_in_files_and_metrics_of_their_own(tmp_path):

@@ -17,7 +17,7 @@ from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote, short_repr
-from wattlaw.exporting import GROUP, Batch, Exported, Exporter, Options
+from wattlaw.exporting import GROUP, Exported, Exporter, Options
 from wattlaw.report.tables import as_html
 from wattlaw.store.schema import TABLES
 from wattlaw.store.table_files import KINDS, write_table
@@ -234,9 +234,7 @@ class StoreReports(StoreTables):
         files = write_proposal(propose(findings, name, plan), Path(path))
         return Report(files[0], tuple(files[1:]))
 
-    def export(
-        self, what: str, path: str | PathLike[str], *, raw: bool = False, batch: Batch | None = None
-    ) -> Exported:
+    def export(self, what: str, path: str | PathLike[str], *, raw: bool = False) -> Exported:
         """Write a table, or a file of another format; return the files and their number of rows.
 
         Parameters
@@ -247,8 +245,6 @@ class StoreReports(StoreTables):
             The file. Its ending selects the kind.
         raw
             Write CSV cells that a spreadsheet takes for a formula unchanged.
-        batch
-            ``global`` or ``local``: the batch that is a second parameter of a model's input.
 
         Examples
         --------
@@ -263,11 +259,9 @@ class StoreReports(StoreTables):
         endings = KINDS if exporter is None else exporter.endings
         if (end := output.suffix).lower() not in endings:
             raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(endings)}")
-        if batch not in (None, "global", "local"):
-            raise BadInput(f"batch: given {quote(batch)}; allowed: global, local")
         output.parent.mkdir(parents=True, exist_ok=True)
         if exporter is not None:
-            return exporter.write(self, output, Options(raw, batch))
+            return exporter.write(self, output, Options(raw))
         if what in TABLES:
             rows = self.arrow(what)
         else:

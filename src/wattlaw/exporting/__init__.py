@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 #: The entry-point group of exporters.
 GROUP = "wattlaw.exporters"
-Batch = Literal["global", "local"]
 
 
 @dataclass(frozen=True)
@@ -19,7 +18,6 @@ class Options:
     """How to export. An exporter ignores what does not concern its format."""
 
     raw: bool = False  # write CSV cells that a spreadsheet takes for a formula unchanged
-    batch: Batch | None = None  # the batch that is a second parameter of the series
 
 
 @dataclass(frozen=True)

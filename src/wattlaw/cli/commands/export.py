@@ -9,7 +9,7 @@ from wattlaw.api import results
 from wattlaw.api.store_reports import EXPORTS
 from wattlaw.cli.common import options as opts
 from wattlaw.common import registry
-from wattlaw.exporting import GROUP, Batch
+from wattlaw.exporting import GROUP
 
 
 def export(
@@ -29,12 +29,9 @@ def export(
         ),
     ],
     raw: opts.RawOption = False,
-    batch: Annotated[
-        Batch | None, opts.option("KIND", "Batch that is a second parameter: global or local.")
-    ] = None,
     strict: opts.StrictOption = False,
 ) -> int:
     """Write a table, an archive or another format to a file."""
-    exported = results.open(store, strict=strict).export(what, output, raw=raw, batch=batch)
+    exported = results.open(store, strict=strict).export(what, output, raw=raw)
     print(f"{', '.join(map(str, exported.files))}: {exported.rows} rows of {what}")
     return 0
