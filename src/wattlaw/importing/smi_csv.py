@@ -29,26 +29,8 @@ _HEADER_CELL = re.compile(r"(.*?)\s*\[([^\]]*)\]")
 _SHARES = ("sm_util", "mem_util")
 
 
-@dataclass(frozen=True)
-class Layout:
-    title: str
-    fields: Mapping[str, tuple[str, ...]]  # by column of a sample, the preferred ones first
-    ids: tuple[str, ...]
-    remedy: str  # how to log
-    names: tuple[str, ...] = ()
-    max_limits: tuple[str, ...] = ()
-    instant: tuple[str, ...] = ()  # fields of power that the device does not average
-    others: Mapping[str, str] = field(default_factory=dict)  # patterns by what else a file may be
-
-    def other(self, head: str) -> str | None:
-        head = head.removeprefix("\ufeff").lstrip()
-        return next(
-            (what for what, pattern in self.others.items() if re.match(pattern, head)), None
-        )
-
-
 class _Header:
-    def __init__(self, cells: tuple[str, ...], layout: Layout) -> None:
+    def __init__(self, cells: tuple[str, ...], layout: "SmiImporter") -> None:
         parts = [_HEADER_CELL.fullmatch(cell) for cell in cells]
         names = [match[1] if match else cell for match, cell in zip(parts, cells, strict=True)]
         self.cells = cells
@@ -94,16 +76,29 @@ def _places(names: list[str], fields: tuple[str, ...]) -> list[int]:
     return [names.index(field) for field in fields if field in names]
 
 
+@dataclass
 class SmiImporter:
-    def __init__(self, name: str, description: str, layout: Layout) -> None:
-        self.name, self.description, self._layout = name, description, layout
+    name: str
+    description: str
+    fields: Mapping[str, tuple[str, ...]]  # by column of a sample, the preferred ones first
+    ids: tuple[str, ...]
+    remedy: str  # how to log
+    names: tuple[str, ...] = ()
+    max_limits: tuple[str, ...] = ()
+    instant: tuple[str, ...] = ()  # fields of power that the device does not average
+    others: Mapping[str, str] = field(default_factory=dict)  # patterns by what else a file may be
+
+    def _other(self, head: str) -> str | None:
+        head = head.removeprefix("\ufeff").lstrip()
+        known = (what for what, pattern in self.others.items() if re.match(pattern, head))
+        return next(known, None)
 
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
-        fields = {field for fields in self._layout.fields.values() for field in fields}
+        fields = {field for fields in self.fields.values() for field in fields}
         headers = ({cell.split("[")[0].strip() for cell in cells} for cells in headers_in(head))
-        named = {*self._layout.ids, "timestamp"}
+        named = {*self.ids, "timestamp"}
         is_log = any(names & named and names & fields for names in headers)
-        return is_log or self._layout.other(head.decode("utf-8", "replace")) is not None
+        return is_log or self._other(head.decode("utf-8", "replace")) is not None
 
     def lines(self, source: Source) -> Iterator[Line]:
         return source.table(lambda cells: "timestamp" in cells, only_complete=True)
@@ -113,7 +108,7 @@ class SmiImporter:
         lines, header, id_column = array("q"), None, ""
         for row in self.lines(source):
             if header is None or row.header is not header.cells:
-                header = _Header(row.header, self._layout)
+                header = _Header(row.header, self)
             line, cells = row.number, row.cells
             t_ns = moment_ns(cells[header.time].replace(",", "."), options.timezone)
             if t_ns is None:
@@ -141,12 +136,11 @@ class SmiImporter:
             if header.name is not None and cells[header.name].lower() not in MISSING:
                 rows.names.add(cells[header.name][:200])
         if not account.headers:
-            what = self._layout.other(source.head()) or "no header with timestamp"
-            raise BadInput(f"{path}: {what}; {self._layout.remedy}")
+            what = self._other(source.head()) or "no header with timestamp"
+            raise BadInput(f"{path}: {what}; {self.remedy}")
         if not id_column and len(rows.names) > 1:
             raise BadInput(f"{path}: rows of several GPUs; log the index or uuid of the GPU too")
-        readings, notes = checked(
-            source, rows.readings(account.texts()), lines, options, self._layout.remedy
-        )
-        text = describe(self._layout.title, readings, options)
+        readings = rows.readings(account.texts())
+        readings, notes = checked(source, readings, lines, options, self.remedy)
+        text = describe(f"{self.name} log", readings, options)
         return Imported(text, readings=readings, notes=notes)
