@@ -7,10 +7,12 @@ first allocations. A file may have several trainings, such as restarts; each is 
 
 import math
 import re
+import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -27,7 +29,6 @@ from wattlaw.study.base_model import PRECISION_ALIASES
 from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import memory_that_ran_out
 from wattlaw.study.setting import MODEL_SIZES
-from wattlaw_formats.training_programs import PROGRAMS, Program
 
 _ANSI = re.compile(r"\x1b\[[0-9;]{0,20}[A-Za-z]")
 #: What torchrun and srun write before a line.
@@ -45,6 +46,62 @@ _TITAN_SHARDINGS = {"HSDP": "hsdp", "DDP": "none"}
 _COUNTS = ("tp", "pp", "cp", "ep", "virtual_stages", "micro_batch", "gradient_accumulation",
            "global_batch", "gpus")  # fmt: skip
 _NOTED = (*_COUNTS[:6], "sharding", "checkpointing", "precision")
+
+#: ``name ..... value``, ``name: value``, ``"name": value`` and ``name=value``.
+_VALUE = re.compile(
+    r"""(?<![\w.])(\w{2,60})['"]?(?: ?\.{2,99} |: | ?= ?|  {1,60})['"]?([\w.+-]+)"""
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Program:
+    """A row of the table. ``step`` has the groups ``step`` and ``value``, and if printed ``total``,
+    ``batch`` and ``energy`` (J of a GPU and step). ``keys`` are settings by the names that the
+    program prints, ``facts`` other lines with settings as groups, ``memory`` peaks of a GPU with
+    their unit in bytes. ``timing`` says what ``value`` is: milliseconds or seconds of a step,
+    tokens per second of a GPU, or mean samples per second of all steps since the second."""
+
+    name: str
+    hints: list[str]  # in logs of this program, and in no others
+    word: str  # in lines of steps
+    step: re.Pattern[str]
+    timing: Literal["ms", "s", "tokens_per_s", "mean_samples_per_s"]
+    launch: re.Pattern[str]  # a line that begins a training
+    memory: list[tuple[re.Pattern[str], float]]
+    is_mean: bool = True  # over the steps since the line before, not of the last one
+    is_from_0: bool = False  # the number of a step is that of the steps before it
+    is_reserved: bool = False  # the memory is what torch has reserved, not allocated
+    keys: dict[str, str] = field(default_factory=dict)
+    facts: list[re.Pattern[str]]
+
+    def printed(self, line: str) -> dict[str, str]:
+        known = {
+            name: text
+            for pattern in self.facts
+            if (match := pattern.search(line)) is not None
+            for name, text in match.groupdict().items()
+            if text is not None
+        }
+        for name, text in _VALUE.findall(line) if self.keys else ():
+            if name in self.keys:
+                known.setdefault(self.keys[name], text)
+        return known
+
+
+def _program(row: dict[str, Any]) -> _Program:
+    patterns = {
+        "step": re.compile("".join(row["step"])),
+        "launch": re.compile(row["launch"]),
+        "memory": [(re.compile(text), unit) for text, unit in row["memory"]],
+        "facts": [re.compile("".join(parts)) for parts in row["facts"]],
+    }
+    return _Program(**(row | patterns))
+
+
+#: It was checked against the source that prints, and against logs (docs/formats.md).
+_TABLE = files("wattlaw_formats").joinpath("training_programs.toml")
+#: In the order in which they are tried: Megatron-DeepSpeed prints lines of both.
+_PROGRAMS = [_program(row) for row in tomllib.loads(_TABLE.read_text("utf-8"))["program"]]
 
 
 @dataclass
@@ -64,11 +121,11 @@ class TrainingLogImporter:
     def detect(self, path: Path, head: bytes) -> bool:  # noqa: ARG002 - the protocol's
         text = head.decode("utf-8", "replace")
         is_log = "\0" not in text and ":::MLLOG" not in text
-        return is_log and any(hint in text for program in PROGRAMS for hint in program.hints)
+        return is_log and any(hint in text for program in _PROGRAMS for hint in program.hints)
 
     def read(self, source: Source, options: Options) -> Imported:
         text, account = source.head(MAX_BYTES), source.account
-        program = next((each for each in PROGRAMS if each.word in text), None)
+        program = next((each for each in _PROGRAMS if each.word in text), None)
         if program is None:
             raise BadInput(f"{source.path}: no line of steps of a known program")
         maker, runs, whys = RunMaker(source.path, options), list[ImportedRun](), list[str]()
@@ -91,7 +148,7 @@ class TrainingLogImporter:
         return Imported(f"{program.name} log: {several}{steps:,} steps", runs)
 
 
-def _trainings(source: Source, program: Program, options: Options) -> list[_Training]:
+def _trainings(source: Source, program: _Program, options: Options) -> list[_Training]:
     account, trainings, found = source.account, [_Training()], 0
     for row, line in source.lines(only_complete=True):
         text = _ANSI.sub("", line[:_MAX_SEARCHED])
@@ -132,7 +189,7 @@ def _trainings(source: Source, program: Program, options: Options) -> list[_Trai
     return trainings
 
 
-def _point(program: Program, text: str, options: Options) -> dict[str, Any] | str:
+def _point(program: _Program, text: str, options: Options) -> dict[str, Any] | str:
     matches = list(program.step.finditer(text))
     if len(matches) != 1:
         return "a line of steps that is damaged, or of another form"
@@ -160,7 +217,7 @@ def _number(text: str | None) -> float | None:
 def _run(
     source: Source,
     maker: RunMaker,
-    program: Program,
+    program: _Program,
     training: _Training,
     constants: Mapping[str, Any],
 ) -> ImportedRun | str:
@@ -205,7 +262,7 @@ def _run(
 
 
 def _add_times(
-    program: Program, table: pd.DataFrame, values: Mapping[str, Any], printed: Mapping[str, str]
+    program: _Program, table: pd.DataFrame, values: Mapping[str, Any], printed: Mapping[str, str]
 ) -> str | None:
     """Add the columns ``steps`` of a line and ``step_s``; return why that is impossible."""
     batch, gpus = values.get("global_batch"), values.get("gpus")
