@@ -19,7 +19,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, count, number, positive
-from wattlaw.importing.runs import RunMaker, single_run, workload_of
+from wattlaw.importing.runs import RunMaker, workload_of
 from wattlaw.importing.timeseries import measure_of
 from wattlaw.store.record import Facts
 
@@ -79,8 +79,8 @@ class TrainerStateImporter:
         evaluations = [each for each in entries if each.evaluation_s is not None]
         rows = [*blocks, *(_evaluation(each) for each in evaluations)]
         names = {name for each in evaluations if (name := _metric_name(each.values))}
-        run = single_run(
-            path, RunMaker(path, options), {"workload": workload_of(path)}, rows, measure_of(rows),
+        run = RunMaker(path, options).run(
+            {"workload": workload_of(path)}, rows, measure_of(rows),
             facts=Facts(metric=min(names, default=None)), notes=notes,
         )  # fmt: skip
         steps, train_s = (sum(block[name] for block in blocks) for name in ("steps", "duration_s"))

@@ -20,7 +20,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Account, Source, count, positive
 from wattlaw.importing.readings import SampleRows, describe
-from wattlaw.importing.runs import RunMaker, single_run
+from wattlaw.importing.runs import RunMaker
 from wattlaw.importing.timeseries import measure_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts
@@ -65,7 +65,7 @@ class TrainingImporter:
                 account.leave_out(OTHER_RANK, *rows)
                 continue
             bounds.append(times)
-            run, own_notes = _training(source, maker, options, training, known, times)
+            run, own_notes = _training(account, maker, options, training, known, times)
             runs.append(run)
             notes += own_notes
         if not runs:
@@ -183,7 +183,7 @@ def _bounds(training: Sequence[Event]) -> tuple[int, int]:
 
 
 def _training(
-    source: Source,
+    account: Account,
     maker: RunMaker,
     options: Options,
     training: Sequence[Event],
@@ -194,14 +194,14 @@ def _training(
     dataset = positive(known.get("train_samples"))
     batch = options.constants.get("global_batch", values.get("global_batch"))
     sequence = count(known.get("max_sequence_length"), 2, 10**9)
-    rows, overlapping = windows_of(source.account, training, batch, dataset, sequence)
+    rows, overlapping = windows_of(account, training, batch, dataset, sequence)
     duration_s = (bounds[1] - bounds[0]) * 1e-3
     notes = []
     if all(row["phase"] == "evaluate" for row in rows):
         rows.append({"phase": "run", "start_ns": bounds[0] * 10**6, "duration_s": duration_s})
         notes.append("no epoch or block is read: the one window is the run with its evaluations")
     rows.sort(key=lambda row: row.get("start_ns", math.inf))
-    stop = _other_events(source.account, training)
+    stop = _other_events(account, training)
     own = next((e.value for e in training if e.key in ("status", "run_status")), None)
     status = "no run_stop" if stop is None else stop.metadata.get("status") or own
     if status != "success":
@@ -212,8 +212,8 @@ def _training(
     text = f"MLPerf status: {str(status)[:50]}; time to train {duration_s:.3f} s"
     metric = METRIC if any(event.key == METRIC for event in training) else None
     facts = Facts(dataset_samples=count(dataset, 1, 2**62), metric=metric)
-    run = single_run(
-        source.path, maker, values, rows, measure_of(rows), facts=facts,
+    run = maker.run(
+        values, rows, measure_of(rows), facts=facts,
         period_ns=(bounds[0] * 10**6, bounds[1] * 10**6), notes=(text, *notes),
     )  # fmt: skip
     return run, notes

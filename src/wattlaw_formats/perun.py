@@ -20,7 +20,7 @@ from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import MAX_READINGS, Source, moment_ns
 from wattlaw.importing.readings import SampleRows, gpus_of
-from wattlaw.importing.runs import RunMaker, single_run
+from wattlaw.importing.runs import RunMaker
 from wattlaw.importing.timeseries import measure_of, measured, overlapping, phase_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw_formats.hdf5 import Node, read_tree
@@ -125,10 +125,8 @@ def _round(
     gpus = 0 if readings is None else len(gpus_of(readings.samples))
     values: dict[str, Any] = {"workload": _name(app), "nodes": max(1, len(hosts))}
     values |= {"gpus": gpus} if gpus else {}
-    run = single_run(
-        path, maker, values, windows, measure_of(windows), period_ns=(started_ns, end_ns),
-        notes=_texts(reader.dropped),
-    )  # fmt: skip
+    period_ns, notes = (started_ns, end_ns), _texts(reader.dropped)
+    run = maker.run(values, windows, measure_of(windows), period_ns=period_ns, notes=notes)
     if readings is None:
         return run, end_ns
     return measured(run, readings), end_ns

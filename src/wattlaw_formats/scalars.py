@@ -19,7 +19,7 @@ from wattlaw.common.text import join_names, quote
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, ns_of, number
 from wattlaw.importing.readings import SampleRows, describe, gpus_of, selected
-from wattlaw.importing.runs import RunMaker, single_run
+from wattlaw.importing.runs import RunMaker
 from wattlaw.importing.timeseries import are_pauses, measure_of, measured
 from wattlaw.store.field_map import columns_of
 from wattlaw.store.fields import FIELDS, OPTIONS, InvalidCell
@@ -131,8 +131,8 @@ class Logged:
                 why = f"the power is that of {plural(gpus, 'GPU')}, and the run has {wanted}"
                 own_notes.append(f"no energy: {why}")
                 readings = None
-        run = single_run(
-            path, RunMaker(path, options), values, windows, measure,
+        run = RunMaker(path, options).run(
+            values, windows, measure,
             facts=Facts(metric=min(names, default=None)), notes=[note, *own_notes],
         )  # fmt: skip
         tags = len({each.tag for each in scalars})

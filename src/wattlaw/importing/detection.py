@@ -17,6 +17,7 @@ from wattlaw.common.text import join_names, shorten
 from wattlaw.importing.importer import GROUP, FolderImporter, Imported, Importer, Options
 from wattlaw.importing.reading import Account, Source
 from wattlaw.store.field_map import columns_of
+from wattlaw.store.fields import InvalidCell
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.version import version_path
 
@@ -100,6 +101,8 @@ def read_file(path: Path, importer: Importer, options: Options) -> tuple[Importe
         return replace(imported, runs=with_notes(imported.runs, texts)), source.account
     except WattlawError:
         raise
+    except InvalidCell as error:  # of the one run of a file
+        raise BadInput(f"{path}: {error}") from None
     except MemoryError:
         raise BadInput(f"{path}: there is not enough memory to read it") from None
     except (*_DAMAGE, OSError) as error:

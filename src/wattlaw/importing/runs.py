@@ -207,13 +207,6 @@ def _fault(spec: RunSpec, rows: Iterable[Mapping[str, Any]]) -> str | None:
     return of_limit or of_energy
 
 
-def single_run(path: Path, maker: RunMaker, *args: Any, **settings: Any) -> ImportedRun:
-    try:
-        return maker.run(*args, **settings)
-    except InvalidCell as error:
-        raise BadInput(f"{path}: {error}") from None
-
-
 def workload_of(path: Path) -> str:
     """Return the name of the folder of a training, or of the one above where a tool makes it
     (``version_0``, ``checkpoint-500``, ``train``)."""

@@ -19,9 +19,10 @@ from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import plural
 from wattlaw.importing.importer import Imported, Mark, Options, Readings
 from wattlaw.importing.readings import combined, gpus_of, selected
-from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker, single_run
+from wattlaw.importing.runs import EPOCHS_MEASURE, STEPS_MEASURE, RunMaker
 from wattlaw.measure.telemetry.device_energy import MIN_COVERAGE
 from wattlaw.measure.telemetry.window_energy import energy_of_windows
+from wattlaw.store.fields import InvalidCell
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import RunRecord, Site
 from wattlaw.store.schema import TELEMETRY, WINDOWS
@@ -182,7 +183,10 @@ def _run_of_marks(
         rows.append({**edges, **mark.columns})
         if mark.phase == "train":
             epoch = rows[-1].setdefault("epoch", epoch) + 1
-    run = single_run(path, RunMaker(path, options), values, rows, measure_of(rows))
+    try:
+        run = RunMaker(path, options).run(values, rows, measure_of(rows))
+    except InvalidCell as error:
+        raise BadInput(f"{path}: {error}") from None
     return measured(run, readings)
 
 

@@ -14,7 +14,7 @@ from wattlaw.common.errors import BadInput
 from wattlaw.importing.importer import Imported, Options
 from wattlaw.importing.reading import Source, headers_in, moment_ns, ns_of, number, positive
 from wattlaw.importing.readings import SampleRows, describe
-from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy, single_run
+from wattlaw.importing.runs import HOST, NOT_CHECKED, RunMaker, checked_energy
 from wattlaw.importing.timeseries import measure_of, phase_of
 from wattlaw.store.import_tables import ImportedRun
 
@@ -64,7 +64,7 @@ class WindowsImporter:
         if not by_run:
             why = "; ".join(["no window with a time and the energy of a GPU", *account.texts()[:2]])
             raise BadInput(f"{path}: {why}")
-        runs = [_run(path, maker, own) for _, own in sorted(by_run.items())]
+        runs = [_run(maker, own) for _, own in sorted(by_run.items())]
         gpus = "/".join(str(count) for count in sorted({count for _, count in by_run}))
         text = f"Zeus window log: {gpus} GPUs, {sum(map(len, by_run.values())):,} windows"
         limits = len({limit for limit, _ in by_run if limit})
@@ -139,7 +139,7 @@ def _is_conflict(one: _Window, other: _Window) -> bool:
     return over_s > min(_SLACK_S, _SLACK * min(one.duration_s, other.duration_s))
 
 
-def _run(path: Path, maker: RunMaker, windows: Sequence[_Window]) -> ImportedRun:
+def _run(maker: RunMaker, windows: Sequence[_Window]) -> ImportedRun:
     limit_w, gpus = windows[0].limit_w, windows[0].gpus
     phases = ["run" if limit_w else phase_of(window.name) for window in windows]
     if len({*phases}) == 1 and phases[0] not in ("train", "evaluate", "steps"):
@@ -162,7 +162,7 @@ def _run(path: Path, maker: RunMaker, windows: Sequence[_Window]) -> ImportedRun
             row["steps"] = 1
         rows.append(row)
     values = {"gpus": gpus, **({"power_limit_w": limit_w} if limit_w else {})}
-    return single_run(path, maker, values, rows, measure_of(rows))
+    return maker.run(values, rows, measure_of(rows))
 
 
 class PowerImporter:
