@@ -64,10 +64,7 @@ _HEADINGS = {
 
 
 class Refreshed(Generic[T]):
-    """A value that takes long to read: a thread reads it again from time to time.
-
-    It reads for at most a tenth of the time.
-    """
+    """A value that takes long to read: a thread reads it, for at most a tenth of the time."""
 
     def __init__(self, read: Callable[[], T], shortest_s: float = _RESULTS_S) -> None:
         self._read, self._shortest_s = read, shortest_s
@@ -77,10 +74,7 @@ class Refreshed(Generic[T]):
         self._ended = threading.Event()
 
     def get(self, wait_s: float | None = 0.0) -> T | None:
-        """Return the last value, None before the first; a new one is read if it is due.
-
-        ``wait_s`` is how long to wait for the new one; None: until it is read.
-        """
+        """Return the last value, None before the first; ``wait_s`` is for a new one, if due."""
         if time.monotonic() >= self._due_s and self._lock.acquire(blocking=False):
             self._ended.clear()
             threading.Thread(target=self._refresh, daemon=True).start()

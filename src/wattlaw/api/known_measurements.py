@@ -33,7 +33,7 @@ def read_known(path: Path, mapping: str | None = None) -> tuple[pd.DataFrame, Co
         mapping = ",".join(f'"{name}={column}"' for name, column in pairs)
     fields = parse_map(mapping, {})
     fields.check(f"{path}: as a reference", _REQUIRED)
-    if (stated := fields.targets.get("precision")) and not fields.has("options.precision"):
+    if (stated := fields.targets.get("precision")) and "options.precision" not in fields.targets:
         mapping += f',"options.precision={stated.column or f"@{stated.value}"}"'
     read = read_import(path, format="table", map=mapping)
     (file,) = read.files

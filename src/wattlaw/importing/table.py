@@ -56,7 +56,7 @@ class TableImporter:
             account.leave_out(why, line)
         is_by_steps = table.time_field == "step_time_s"
         measure = STEPS_MEASURE if is_by_steps else EPOCHS_MEASURE
-        maker = RunMaker(path, options, repeats_are_numbered=fields.has("repeat"))
+        maker = RunMaker(path, options, repeats_are_numbered="repeat" in fields.targets)
         runs, windows = list[ImportedRun](), 0
         for row in table.rows:
             try:
@@ -79,10 +79,8 @@ class TableImporter:
 
 def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> ImportedRun:
     setting, result, is_by_steps = row.setting or {}, row.result, measure is STEPS_MEASURE
-    peak, tokens = (
-        result.get("peak_memory_bytes"),
-        result.get(TOKENS) or setting.get("model.sequence"),
-    )
+    peak = result.get("peak_memory_bytes")
+    tokens = result.get(TOKENS) or setting.get("model.sequence")
     facts = Facts(peak_memory_bytes=peak and round(peak), tokens_per_sample=tokens)
     if row.failure is not None:
         return maker.run(setting, (), measure, line=row.line, facts=facts, failure=row.failure)
@@ -100,13 +98,10 @@ def _run(maker: RunMaker, row: Measurement, measure: Measure, time_s: float) -> 
     windows = [{**train, "epoch": epoch} for epoch in range(count)]
     evaluate = {"duration_s": result.get("eval_time_s")}
     evaluate |= {name: result.get(name) for name in ("metric", "loss")}
-    has_evaluation = any(value is not None for value in evaluate.values())
-    if has_evaluation:
+    if any(value is not None for value in evaluate.values()):
         windows.append({"phase": "evaluate", "epoch": count - 1, "from_step": 0, **evaluate})
+        facts = facts.model_copy(update={"metric": result.get("metric_name")})
     each = "the table has one mean over all epochs; each epoch gets this mean"
-    facts = facts.model_copy(
-        update={"metric": result.get("metric_name") if has_evaluation else None}
-    )
     notes = (each,) if count > 1 else ()
     return maker.run(setting, windows, measure, line=row.line, notes=notes, facts=facts)
 

@@ -138,9 +138,6 @@ class Target:
 class FieldMap:
     targets: Mapping[str, Target] = field(default_factory=dict)  # by field
 
-    def has(self, name: str) -> bool:
-        return name in self.targets
-
     @property
     def columns(self) -> dict[str, str]:
         return {name: each.column for name, each in self.targets.items() if each.column is not None}
@@ -152,10 +149,10 @@ class FieldMap:
     @cached_property
     def time_field(self) -> str:
         """The field of the time, where a throughput stands for it the one it becomes."""
-        if self.has(THROUGHPUT):
-            is_of_epochs = self.rate[0] != "steps" and self.has("samples")
+        if THROUGHPUT in self.targets:
+            is_of_epochs = self.rate[0] != "steps" and "samples" in self.targets
             return "epoch_time_s" if is_of_epochs else "step_time_s"
-        return "step_time_s" if self.has("step_time_s") else "epoch_time_s"
+        return "step_time_s" if "step_time_s" in self.targets else "epoch_time_s"
 
     @cached_property
     def rate(self) -> tuple[str, bool, float]:

@@ -193,11 +193,11 @@ def _failure_of(status: str) -> str | None:
 def _complete(result: dict[str, Any], setting: Mapping[str, Any], fields: FieldMap) -> None:
     """Add the time that a throughput means, and the energy that a power means: E = P t."""
     time_field = fields.time_field
-    if fields.has(THROUGHPUT) and (THROUGHPUT in result or time_field not in result):
+    if THROUGHPUT in fields.targets and (THROUGHPUT in result or time_field not in result):
         result[time_field] = _time_of_rate(result, setting, fields)
     time_s = result.get(time_field)
     if time_s is None:
-        if not fields.has(time_field):
+        if time_field not in fields.targets:
             return
         raise InvalidCell(f"{time_field} is missing")
     if math.fsum(result.get(name) or 0.0 for name in STEP_PARTS) > time_s:

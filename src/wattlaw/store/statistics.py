@@ -59,12 +59,8 @@ Describe = Callable[[str, Gpus], list[dict[str, Any]]]
 def read_telemetry(
     stores: Sequence[Store], runs: pd.DataFrame
 ) -> tuple[pd.DataFrame | None, pd.DataFrame | None]:
-    """Return the GPU statistics of several stores; None, None without GPU samples.
-
-    The first table has the ``statistics`` of all stores, the second the ``joint_utilisation`` of
-    each workload's runs with the fewest and with the most GPUs. ``runs`` are the runs of the
-    stores; those that are done count.
-    """
+    """Return the ``statistics`` of done runs, and the ``joint_utilisation`` of those with the
+    fewest and the most GPUs of each workload; None, None without GPU samples."""
     table = pd.concat([statistics(store) for store in stores], ignore_index=True)
     table = table[table["run_id"].isin(runs.loc[runs["status"] == "done", "run_id"])]
     if table.empty:

@@ -9,10 +9,7 @@ PowerSource = Literal["measured", "estimated", "simulated"]
 
 
 class Sample(NamedTuple):
-    """The readings of one device at one moment; None for a value without a reading.
-
-    Shares such as ``sm_util`` are between 0 and 1.
-    """
+    """The readings of one device at one moment; None for a value without a reading."""
 
     device: str
     kind: Kind
