@@ -19,7 +19,7 @@ from wattlaw.common.errors import Refused
 from wattlaw.common.files import write_text
 from wattlaw.common.formatting import replace_invisible
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.exporting import Exported, Options, Tables
+from wattlaw.exporting import Exported, Tables
 from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED, source_of
 
@@ -37,7 +37,7 @@ class _Series:
 class ExtraP:
     endings = (".txt",)
 
-    def write(self, tables: Tables, path: Path, options: Options) -> Exported:  # noqa: ARG002 - the protocol's
+    def write(self, tables: Tables, path: Path) -> Exported:
         """Write the series to ``path``, or to numbered files if they differ in their points."""
         by_points: dict[tuple[float, ...], list[_Series]] = defaultdict(list)
         for series in _series(tables.metrics):

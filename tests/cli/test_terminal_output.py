@@ -219,9 +219,6 @@ def test_csv_cells_that_are_formulas_get_an_apostrophe_and_numbers_stay(tmp_path
     texts = [text for text in (*FORMULAS, *HARMLESS) if text[:1] not in ("\r", "\n")]
     read = [row.cells["=name"] or "" for row in back.rows if row.fault is None]
     assert read == [text.strip() for text in texts]
-    write_table(path, table, raw=True)
-    with path.open(newline="", encoding="utf-8") as file:
-        assert [row[0] for row in csv.reader(file)] == ["=name", *FORMULAS, *HARMLESS]
     write_table(tmp_path / "t.jsonl", table)
     lines = (tmp_path / "t.jsonl").read_text(encoding="utf-8").split("\n")
     assert [json.loads(line)["=name"] for line in lines if line] == [*FORMULAS, *HARMLESS]

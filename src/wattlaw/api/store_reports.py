@@ -17,7 +17,7 @@ from wattlaw.common import registry
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.common.text import quote, short_repr
-from wattlaw.exporting import GROUP, Exported, Exporter, Options
+from wattlaw.exporting import GROUP, Exported, Exporter
 from wattlaw.report.tables import as_html
 from wattlaw.store.schema import TABLES
 from wattlaw.store.table_files import KINDS, write_table
@@ -234,7 +234,7 @@ class StoreReports(StoreTables):
         files = write_proposal(propose(findings, name, plan), Path(path))
         return Report(files[0], tuple(files[1:]))
 
-    def export(self, what: str, path: str | PathLike[str], *, raw: bool = False) -> Exported:
+    def export(self, what: str, path: str | PathLike[str]) -> Exported:
         """Write a table, or a file of another format; return the files and their number of rows.
 
         Parameters
@@ -243,8 +243,6 @@ class StoreReports(StoreTables):
             A table of ``EXPORTS``, such as ``runs``; or an exporter, such as ``bundle``.
         path
             The file. Its ending selects the kind.
-        raw
-            Write CSV cells that a spreadsheet takes for a formula unchanged.
 
         Examples
         --------
@@ -261,13 +259,13 @@ class StoreReports(StoreTables):
             raise BadInput(f"{output}: unknown ending {end!r}; allowed: {', '.join(endings)}")
         output.parent.mkdir(parents=True, exist_ok=True)
         if exporter is not None:
-            return exporter.write(self, output, Options(raw))
+            return exporter.write(self, output)
         if what in TABLES:
             rows = self.arrow(what)
         else:
             frame = fit_metrics(self.metrics).to_frame() if what == "fits" else self.table(what)
             rows = pa.Table.from_pandas(frame, preserve_index=False)
-        write_table(output, rows, raw=raw)
+        write_table(output, rows)
         return Exported((output,), len(rows))
 
     def advice_on_each(self) -> "tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]":

@@ -14,13 +14,6 @@ GROUP = "wattlaw.exporters"
 
 
 @dataclass(frozen=True)
-class Options:
-    """How to export. An exporter ignores what does not concern its format."""
-
-    raw: bool = False  # write CSV cells that a spreadsheet takes for a formula unchanged
-
-
-@dataclass(frozen=True)
 class Exported:
     """The files that were written, and the number of rows or values in them."""
 
@@ -51,7 +44,7 @@ class Exporter(Protocol):
 
     endings: tuple[str, ...]  # of its files, such as .zip
 
-    def write(self, tables: Tables, path: Path, options: Options) -> Exported:
+    def write(self, tables: Tables, path: Path) -> Exported:
         """Write the results to ``path``, which ends in one of ``endings``, atomically.
 
         Raises

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from wattlaw.common.files import replacing
 from wattlaw.common.formatting import plural, replace_invisible
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.exporting import Exported, Options, Tables
+from wattlaw.exporting import Exported, Tables
 from wattlaw.store.schema import TABLES, describe_columns
 from wattlaw.store.table_files import write_csv
 from wattlaw.store.version import CONTENT
@@ -27,7 +27,7 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 class Bundle:
     endings = (".zip",)
 
-    def write(self, tables: Tables, path: Path, options: Options) -> Exported:
+    def write(self, tables: Tables, path: Path) -> Exported:
         from wattlaw import __version__
 
         arrow = {
@@ -64,7 +64,7 @@ class Bundle:
                     bundle.open(_member(f"{name}.csv"), "w", force_zip64=True) as member,
                     io.TextIOWrapper(member, "utf-8", newline="") as text,
                 ):
-                    write_csv(text, table, raw=options.raw)
+                    write_csv(text, table)
         return Exported((path,), sum(map(len, arrow.values())))
 
 

@@ -18,11 +18,11 @@ from wattlaw.store.rows import FORMULA
 KINDS = (".csv", ".parquet", ".jsonl")
 
 
-def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
+def write_table(path: Path, table: pa.Table) -> None:
     """Write a table to a file; its suffix, one of ``KINDS``, selects the format. A missing value is
     empty in CSV and null in JSON lines; a measured NaN, such as the loss of a diverged run, is
-    ``NaN``. A CSV cell that a spreadsheet would evaluate as a formula gets a leading apostrophe,
-    unless ``raw``; ``store.rows`` removes it."""
+    ``NaN``. A CSV cell that a spreadsheet would evaluate as a formula gets a leading apostrophe;
+    ``store.rows`` removes it."""
     kind = path.suffix.lower()
     if kind == ".parquet":
         write_parquet(path, table)
@@ -32,16 +32,16 @@ def write_table(path: Path, table: pa.Table, *, raw: bool = False) -> None:
         temporary.open("w", encoding="utf-8", newline="") as file,
     ):
         if kind == ".csv":
-            write_csv(file, table, raw=raw)
+            write_csv(file, table)
             return
         for row in _rows(table):
             file.write(json.dumps(row, allow_nan=False, ensure_ascii=False) + "\n")
 
 
-def write_csv(file: TextIO, table: pa.Table, *, raw: bool = False) -> None:
+def write_csv(file: TextIO, table: pa.Table) -> None:
     rows = csv.writer(file)  # RFC 4180 line ends, so a lone carriage return is quoted
     for cells in itertools.chain([table.schema.names], (row.values() for row in _rows(table))):
-        rows.writerow([_cell(value, raw=raw) for value in cells])
+        rows.writerow([_cell(value) for value in cells])
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
@@ -58,10 +58,10 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list) else value
 
 
-def _cell(value: Any, *, raw: bool) -> Any:
+def _cell(value: Any) -> Any:
     if isinstance(value, list):
         return json.dumps(value, ensure_ascii=False)
-    if raw or not isinstance(value, str) or not FORMULA.match(value):
+    if not isinstance(value, str) or not FORMULA.match(value):
         return value
     try:
         float(value)

@@ -28,10 +28,9 @@ def export(
             help="A .csv, .parquet or .jsonl file; of a FORMAT, one with its ending.",
         ),
     ],
-    raw: opts.RawOption = False,
     strict: opts.StrictOption = False,
 ) -> int:
     """Write a table, an archive or another format to a file."""
-    exported = results.open(store, strict=strict).export(what, output, raw=raw)
+    exported = results.open(store, strict=strict).export(what, output)
     print(f"{', '.join(map(str, exported.files))}: {exported.rows} rows of {what}")
     return 0

@@ -75,9 +75,6 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON instead of 
 StrictOption = Annotated[
     bool, typer.Option("--strict", help="Refuse a store with damaged files (exit code 2).")
 ]
-RawOption = Annotated[
-    bool, typer.Option("--raw", help="Write CSV cells that look like formulas unchanged.")
-]
 EnergyScopeOption = Annotated[
     Literal["gpu", "node", "all"] | None,
     option("SCOPE", "Energy of GPUs (gpu), of node meters (node), or the outermost (all)."),
