@@ -31,8 +31,7 @@ from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.statistics import joint_utilisation
 from wattlaw.store.statistics import statistics as statistics_of
 from wattlaw.store.store import Store
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, WorkloadSpec, run_id
 from wattlaw.study.setting import Setting
 
 ROUNDS = 5

@@ -15,8 +15,7 @@ from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, WorkloadSpec
+from wattlaw.study.model import Measure, WorkloadSpec, run_id
 from wattlaw.study.setting import Setting
 
 DIGITS = WorkloadSpec(name="digits-cnn")

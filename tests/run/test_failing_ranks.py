@@ -20,7 +20,7 @@ from wattlaw.running.training.environment import HOST, WARNS
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.store import Store
-from wattlaw.study.identity import run_id
+from wattlaw.study.model import run_id
 from wattlaw.study.out_of_memory import memory_that_ran_out
 
 #: Long for a busy machine; a rank that waits for a failed one waits for 600 s or more.

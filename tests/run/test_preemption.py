@@ -22,8 +22,7 @@ from wattlaw.running.training.agent import WORKER
 from wattlaw.running.training.environment import WARNS
 from wattlaw.running.training.preemption import steps_between
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, run_id
 
 STEPS = 6  # of an epoch: 1437 samples are 5 x 256 + 157
 SAMPLER = "wattlaw.measure.telemetry.sampler"

@@ -22,8 +22,7 @@ from wattlaw.running.steps import MOST_FACTOR, StepPlan, drift, drift_note
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec
+from wattlaw.study.model import Measure, RunSpec, run_id
 
 STEPS_OF_EPOCH = 15  # of 1437 samples: 14 x 96 + 93
 

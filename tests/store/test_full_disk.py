@@ -15,7 +15,7 @@ from wattlaw.cli.main import main
 from wattlaw.running.finish import failure_reason
 from wattlaw.running.training.environment import DISK_FULL
 from wattlaw.store.run_folder import RunFolder
-from wattlaw.study.identity import run_id
+from wattlaw.study.model import run_id
 
 KIB = 1024
 

@@ -9,9 +9,8 @@ from wattlaw.api.studies import load_study
 from wattlaw.common.errors import BadInput
 from wattlaw.running.local import LocalLauncher
 from wattlaw.study.command import substitute
-from wattlaw.study.identity import run_id
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec
+from wattlaw.study.model import RunSpec, run_id
 from wattlaw.study.plan import PlannedRun, expand, impossible, read_study
 
 

@@ -10,8 +10,7 @@ from conftest import study_of
 from made_runs import made_spec
 from wattlaw.running.planning import plan_study
 from wattlaw.study.command import LogProgress
-from wattlaw.study.identity import canonical, run_id
-from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec, canonical, run_id
 from wattlaw.study.network import Network
 from wattlaw.study.plan import expand, read_study
 from wattlaw.study.setting import Setting

@@ -19,8 +19,7 @@ from wattlaw.measure.telemetry.plausibility import energy_fault, power_fault
 from wattlaw.store.fields import MICRO_BATCHES, MODEL, OPTIONS, InvalidCell, global_batch_of
 from wattlaw.store.import_tables import ImportedRun
 from wattlaw.store.record import Facts, RunRecord, Site
-from wattlaw.study.identity import ID_DIGITS, canonical
-from wattlaw.study.model import Measure, RunSpec, Train, WorkloadSpec
+from wattlaw.study.model import ID_DIGITS, Measure, RunSpec, Train, WorkloadSpec, canonical
 from wattlaw.study.network import Network
 from wattlaw.study.setting import LAYOUT, RECORDED, Setting
 

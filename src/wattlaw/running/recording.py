@@ -24,8 +24,7 @@ from wattlaw.store.live import LiveWriter, open_windows, write_facts, write_wind
 from wattlaw.store.record import Facts, RunRecord, now
 from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.store import Store
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import Measure, RunSpec
+from wattlaw.study.model import Measure, RunSpec, run_id
 
 #: The last reading must lie after the end of the last window: counters refresh every 0.1 s.
 _AFTER_S = 0.15

@@ -24,7 +24,7 @@ from wattlaw.store.run_folder import RunFolder, RunLock
 from wattlaw.store.schema import EPOCHS, RUNS, TELEMETRY, find_faults, row_of, rows_table
 from wattlaw.store.snapshot import ImportFolder, Snapshot
 from wattlaw.store.store import IMPORTING, Store
-from wattlaw.study.identity import ID_DIGITS, canonical
+from wattlaw.study.model import ID_DIGITS, canonical
 
 #: Columns of a run that may differ from those of the same run in the store.
 _MAY_DIFFER = ("study", "notes")

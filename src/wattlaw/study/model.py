@@ -1,22 +1,26 @@
 """The study file as frozen, validated models.
 
 The description of a field says what is allowed; error messages quote it. A default is part of the
-identity of every run (see ``identity``) and must never change.
+identity of every run (see ``canonical``) and must never change.
 """
 
+import hashlib
+import json
+import math
 import re
+from functools import cache
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, JsonValue, PlainSerializer, PlainValidator, model_validator
+from pydantic import BaseModel, Field, JsonValue, PlainSerializer, PlainValidator, model_validator
 
 from wattlaw.common.errors import BadInput
 from wattlaw.common.text import join_names, quote
 from wattlaw.study.base_model import MAX_COUNT, LocatedError, Model, Name, Word, field
 from wattlaw.study.command import PLACEHOLDERS, LogProgress, substitute
-from wattlaw.study.decide import Decide
 from wattlaw.study.launching import Launch
 from wattlaw.study.network import Network
+from wattlaw.study.question import Decide
 from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep
 
@@ -312,3 +316,48 @@ class RunSpec(Model):
     def gradient_accumulation(self) -> int:
         """Return the parts of a step: those of a layout, or those that every setting has."""
         return max(self.setting.gradient_accumulation, self.train.gradient_accumulation)
+
+
+ID_DIGITS = 16
+_REQUIRED = math.nan  # equal to nothing
+_encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
+
+
+def run_id(spec: RunSpec) -> str:
+    return hashlib.sha256(canonical(spec).encode()).hexdigest()[:ID_DIGITS]
+
+
+def canonical(model: BaseModel) -> str:
+    """Return the canonical JSON of a run: sorted keys, defaults left out, 200.0 as 200.
+
+    Defaults are left out so that a field that is added later does not change existing identities.
+    """
+    values = model.__dict__
+    fields = _fields(type(model))
+    pairs = [f'"{k}":{_json(values[k])}' for k, default in fields if values[k] != default]
+    return f"{{{','.join(pairs)}}}"
+
+
+@cache
+def _fields(model: type[BaseModel]) -> list[tuple[str, object]]:
+    return [
+        (name, _REQUIRED if field.is_required() else field.get_default(call_default_factory=True))
+        for name, field in sorted(model.model_fields.items())
+    ]
+
+
+def _json(value: object) -> str:
+    if type(value) is int:  # most values of a large plan
+        return str(value)
+    if isinstance(value, Setting):
+        batch = value.global_batch
+        value = value.changed() | ({"global_batch": batch} if batch else {})
+    return canonical(value) if isinstance(value, BaseModel) else _encode(_plain(value))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value

@@ -16,8 +16,7 @@ from wattlaw.common.files import read_input, read_text
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import LocatedError
 from wattlaw.study.document import read_document, with_values
-from wattlaw.study.identity import run_id
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec, Study, run_id
 from wattlaw.study.network import Network
 from wattlaw.study.setting import LAYOUT, MODEL_SIZES, Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction

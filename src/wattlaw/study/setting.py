@@ -63,7 +63,7 @@ class Setting:
     ``dp = gpus / (tp pp cp)`` times. ``BadInput`` if a value is out of its range, sizes of the
     layout do not divide, or nodes and GPUs per node contradict each other.
 
-    A default is part of the identity of every run (see ``identity``) and must never change.
+    A default is part of the identity of every run (see ``model.canonical``) and must never change.
     """
 
     gpus: int

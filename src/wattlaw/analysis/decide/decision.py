@@ -30,9 +30,9 @@ from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import number
-from wattlaw.study.decide import Decide
 from wattlaw.study.model import Study
 from wattlaw.study.not_as_declared import TRAINING_ENDED
+from wattlaw.study.question import Decide
 from wattlaw.study.setting import Setting
 from wattlaw.study.sources import MEASURED, origin_of
 
