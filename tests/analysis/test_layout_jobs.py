@@ -24,9 +24,8 @@ from wattlaw.analysis.predict.intervals import Components
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.job_memory import memory_of
 from wattlaw.analysis.predict.layout_cells import layout_cells
-from wattlaw.analysis.predict.overview import overviews
 from wattlaw.analysis.predict.run_settings import setting_of_row
-from wattlaw.analysis.predict.workload_predictions import predict_workload
+from wattlaw.analysis.predict.workload_predictions import overviews, predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend
 from wattlaw.report.topics import layout_table
 from wattlaw.report.topics.advice_text import changes, summary

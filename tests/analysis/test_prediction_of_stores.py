@@ -11,8 +11,8 @@ from wattlaw.analysis.predict.grid import doublings
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.job import SHARED_CORES, jobs_of
 from wattlaw.analysis.predict.layout import Reference
-from wattlaw.analysis.predict.overview import overviews
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
+from wattlaw.analysis.predict.workload_predictions import overviews
 from wattlaw.hardware.library import read_cluster
 from wattlaw.study.setting import Setting
 

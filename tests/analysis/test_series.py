@@ -8,8 +8,7 @@ from scipy import stats
 
 from made_studies import kit
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.laws.series import fit_series, scaling_series
-from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.laws.series import fit_series, scaling_series, speedups
 from wattlaw.analysis.metrics.metrics import run_metrics
 
 

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from made_tables import frames, run_row, window_row
-from wattlaw.analysis.laws.to_target import epochs_by_batch, epochs_to_target
+from wattlaw.analysis.laws.batch_effects import epochs_by_batch, epochs_to_target
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import Refused
 

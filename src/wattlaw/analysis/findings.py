@@ -15,8 +15,13 @@ from wattlaw.analysis.laws.batch_effects import BatchQuality, quality_by_batch
 from wattlaw.analysis.laws.energy_laws import energy_laws
 from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.laws.limit_effects import LIMITS, limit_effects, without_limits
-from wattlaw.analysis.laws.series import fit_table, law_refusals, scaling_series, varying_columns
-from wattlaw.analysis.laws.speedup import speedups
+from wattlaw.analysis.laws.series import (
+    fit_table,
+    law_refusals,
+    scaling_series,
+    speedups,
+    varying_columns,
+)
 from wattlaw.analysis.metrics.comparable_runs import batch_cautions, scope_cautions, uncooperative
 from wattlaw.analysis.metrics.groups import groups
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics, with_sampled_utilisation
@@ -24,8 +29,8 @@ from wattlaw.analysis.metrics.result import Caution, plain
 from wattlaw.analysis.metrics.setting_means import aggregate, join_energy_kinds
 from wattlaw.analysis.metrics.variation import slow_nodes, with_slow_nodes
 from wattlaw.analysis.predict.layout_cells import LayoutCells, layout_cells
-from wattlaw.analysis.predict.overview import Overview, overviews
 from wattlaw.analysis.predict.run_settings import setting_of_row
+from wattlaw.analysis.predict.workload_predictions import Overview, overviews
 from wattlaw.common.errors import Refused
 from wattlaw.common.formatting import plural
 from wattlaw.common.scopes import OUTERMOST

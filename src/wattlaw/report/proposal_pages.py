@@ -15,7 +15,7 @@ from wattlaw.analysis.advise.option import PREDICTED, Quantity
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.planned_campaign import Point, Proposal, Scaling
 from wattlaw.analysis.predict.intervals import LEVEL
-from wattlaw.analysis.predict.overview import check_largest
+from wattlaw.analysis.predict.workload_predictions import check_largest
 from wattlaw.common import formatting as fmt
 from wattlaw.common.files import write_text
 from wattlaw.report import charts, tables

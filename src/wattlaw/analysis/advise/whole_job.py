@@ -9,7 +9,7 @@ import pandas as pd
 from scipy import special
 
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
-from wattlaw.analysis.laws.to_target import epochs_by_batch
+from wattlaw.analysis.laws.batch_effects import epochs_by_batch
 from wattlaw.analysis.metrics.comparable_runs import TIME, WHY_NO_EPOCH, ComparableRuns
 from wattlaw.analysis.metrics.estimates import LEVEL, pooled_variance
 from wattlaw.analysis.metrics.result import Caution, plain

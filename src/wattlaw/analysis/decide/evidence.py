@@ -9,8 +9,7 @@ from statistics import median
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.batch_effects import quality_by_batch
-from wattlaw.analysis.laws.to_target import epochs_by_batch
+from wattlaw.analysis.laws.batch_effects import epochs_by_batch, quality_by_batch
 from wattlaw.analysis.metrics.comparable_runs import worker_noun
 from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution

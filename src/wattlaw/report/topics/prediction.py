@@ -24,8 +24,7 @@ if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
     from wattlaw.analysis.predict.intervals import Prediction
     from wattlaw.analysis.predict.job import Job
-    from wattlaw.analysis.predict.overview import Check, Overview
-    from wattlaw.analysis.predict.workload_predictions import Predictions
+    from wattlaw.analysis.predict.workload_predictions import Check, Overview, Predictions
     from wattlaw.report.charts import Spec
     from wattlaw.study.setting import Setting
 
