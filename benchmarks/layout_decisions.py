@@ -27,9 +27,8 @@ from layouts import _3B, _H100_GIB, nanotron
 from prediction_data import FOLDER
 from wattlaw.analysis.decide.evidence import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import plan
-from wattlaw.analysis.predict.job_memory import Memory
 from wattlaw.analysis.predict.observation import Observation
-from wattlaw.analysis.predict.peak_memory import Peak
+from wattlaw.analysis.predict.peak_memory import Memory, Peak
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 

@@ -23,7 +23,7 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.predict.intervals import LEVEL, quantiles
 from wattlaw.analysis.predict.job import jobs_of
 from wattlaw.analysis.predict.observation import Observation
-from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.parallel_step import Parallel
 from wattlaw.analysis.predict.peak_memory import Peak, learn
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.api.known_measurements import read_known

@@ -8,8 +8,7 @@ from wattlaw.analysis.decide.evidence import Candidate, may_fit_memory
 from wattlaw.analysis.decide.next_runs import CERTAIN, plan
 from wattlaw.analysis.decide.regret import UNFIT, improvements, regrets
 from wattlaw.analysis.predict import Observation
-from wattlaw.analysis.predict.job_memory import LEAST_FIT, Memory
-from wattlaw.analysis.predict.peak_memory import Peak
+from wattlaw.analysis.predict.peak_memory import LEAST_FIT, Memory, Peak
 from wattlaw.api.studies import run
 from wattlaw.study.network import Network
 from wattlaw.study.question import Question

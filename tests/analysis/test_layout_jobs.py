@@ -22,8 +22,8 @@ from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.analysis.planned_campaign import Campaign, propose
 from wattlaw.analysis.predict.intervals import Components
 from wattlaw.analysis.predict.job import jobs_of
-from wattlaw.analysis.predict.job_memory import memory_of
 from wattlaw.analysis.predict.layout_cells import layout_cells
+from wattlaw.analysis.predict.peak_memory import memory_of
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.analysis.predict.workload_predictions import overviews, predict_workload
 from wattlaw.common.errors import BadInput, NothingToRecommend

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from wattlaw.analysis.predict.observation import Observation
-from wattlaw.analysis.predict.parallel_arrays import Parallel
-from wattlaw.analysis.predict.parallel_step import LIMITS, POWER, Scale, step
+from wattlaw.analysis.predict.parallel_step import LIMITS, POWER, Parallel, Scale, step
 from wattlaw.analysis.predict.parallel_step import PRIORS as STEP
 from wattlaw.analysis.predict.parameters import Transformation
 from wattlaw.analysis.predict.peak_memory import PRIORS as MEMORY

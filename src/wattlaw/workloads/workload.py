@@ -1,5 +1,6 @@
 """The interface of workloads: a model with its data, its training recipe and its metrics."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -173,6 +174,43 @@ class Workload(Protocol):
 
         ``sums`` are those of ``evaluate`` over all samples, with their number as ``samples``.
         """
+
+
+class Constant:
+    """A learning rate that does not change."""
+
+    def before_step(self, epochs_done: float) -> None: ...
+
+    def after_epoch(self, loss: float | None) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class BaseWorkload(ABC):
+    """The base of the workloads of wattlaw: a constant learning rate, and means as metrics."""
+
+    def schedule(
+        self,
+        optimizer: "torch.optim.Optimizer",  # noqa: ARG002
+        global_batch: int,  # noqa: ARG002
+        epochs: int,  # noqa: ARG002
+    ) -> Schedule:
+        return Constant()
+
+    def training_data(self) -> Dataset:
+        return self._data(training=True)
+
+    def evaluation_data(self) -> Dataset:
+        return self._data(training=False)
+
+    def metrics(self, sums: Mapping[str, float]) -> dict[str, float]:
+        return {name: total / sums["samples"] for name, total in sums.items() if name != "samples"}
+
+    @abstractmethod
+    def _data(self, *, training: bool) -> Dataset: ...
 
 
 class WorkloadOptions(BaseModel):

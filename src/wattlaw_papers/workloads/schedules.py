@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from wattlaw.workloads.base_workload import Constant
+from wattlaw.workloads.workload import Constant
 
 
 class _Scaled(Constant):

@@ -8,7 +8,7 @@ from wattlaw.analysis.metrics.comparable_runs import ComparableRuns
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.time_errors import MORE_STEPS
 from wattlaw.analysis.predict import reach
-from wattlaw.analysis.predict.job_memory import SURE_FIT
+from wattlaw.analysis.predict.peak_memory import SURE_FIT
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import misfit_cautions
 from wattlaw.common.formatting import names_text, plural

@@ -17,7 +17,7 @@ import numpy as np
 
 from wattlaw.analysis.metrics.estimates import Floats, Interval
 from wattlaw.analysis.metrics.result import Result
-from wattlaw.analysis.predict.parallel_arrays import Parallel
+from wattlaw.analysis.predict.parallel_step import Parallel
 from wattlaw.common.errors import BadInput
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting

@@ -34,7 +34,7 @@ from wattlaw.analysis.metrics.variation import shared_deviations, variation
 from wattlaw.analysis.predict import grid, reach
 from wattlaw.analysis.predict.intervals import quantiles
 from wattlaw.analysis.predict.job import Job, job_of
-from wattlaw.analysis.predict.job_memory import LEAST_FIT
+from wattlaw.analysis.predict.peak_memory import LEAST_FIT
 from wattlaw.analysis.predict.predictions import MeasuredRange
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import BadInput, NothingToRecommend

@@ -15,8 +15,8 @@ from wattlaw.analysis.metrics.metrics import HOUR_S, run_metrics
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.metrics.run_overhead import Overheads
 from wattlaw.analysis.predict.job import Job, jobs_of
-from wattlaw.analysis.predict.job_memory import Memory, memory_of, usable_gib
 from wattlaw.analysis.predict.observation import Floats
+from wattlaw.analysis.predict.peak_memory import Memory, memory_of, usable_gib
 from wattlaw.analysis.predict.run_settings import setting_of_row
 from wattlaw.common.errors import BadInput, Refused
 from wattlaw.common.formatting import plural

@@ -28,8 +28,8 @@ from wattlaw.analysis.decide.surprises import (
 )
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.analysis.predict.host_power import HostPower
-from wattlaw.analysis.predict.job_memory import LEAST_FIT, Memory
 from wattlaw.analysis.predict.observation import Floats, Observation
+from wattlaw.analysis.predict.peak_memory import LEAST_FIT, Memory
 from wattlaw.analysis.predict.posterior import Fitted
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting, layout_of

@@ -19,9 +19,9 @@ from wattlaw.analysis.metrics.result import Caution
 from wattlaw.analysis.predict import reach
 from wattlaw.analysis.predict.host_power import HostPower
 from wattlaw.analysis.predict.intervals import Components, Prediction, pair
-from wattlaw.analysis.predict.job_memory import Memory, memory_of
 from wattlaw.analysis.predict.observation import Floats, Observation
 from wattlaw.analysis.predict.parameters import LEARNED, hardware_priors
+from wattlaw.analysis.predict.peak_memory import Memory, memory_of
 from wattlaw.analysis.predict.posterior import fit
 from wattlaw.analysis.predict.predictions import predict
 from wattlaw.analysis.predict.run_settings import merged, observations_of

@@ -11,7 +11,7 @@ from statistics import geometric_mean
 from typing import Any, Literal
 
 from wattlaw.analysis.predict.job import Job
-from wattlaw.analysis.predict.job_memory import LEAST_FIT
+from wattlaw.analysis.predict.peak_memory import LEAST_FIT
 from wattlaw.common.errors import BadInput
 from wattlaw.study.base_model import CHECKPOINTINGS, SHARDINGS
 from wattlaw.study.network import Network

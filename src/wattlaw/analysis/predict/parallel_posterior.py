@@ -10,11 +10,11 @@ import numpy as np
 from wattlaw.analysis.predict.layout import Reference
 from wattlaw.analysis.predict.model_error import POWER_ERROR, POWER_NOISE
 from wattlaw.analysis.predict.observation import Floats, Observation
-from wattlaw.analysis.predict.parallel_arrays import Parallel
 from wattlaw.analysis.predict.parallel_step import (
     LIMITS,
     POWER,
     PRIORS,
+    Parallel,
     Scale,
     Values,
     reference_rate,

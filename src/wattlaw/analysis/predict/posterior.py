@@ -264,9 +264,7 @@ def scales(values: Parameters, layout: Layout, steps: Step) -> tuple[Floats, Flo
 
 
 def _active(layout: Layout, observations: Sequence[Observation]) -> list[str]:
-    has_limit = bool(
-        np.isfinite(layout.power_limit_w).any() or np.isfinite(layout.clock_limit_mhz).any()
-    )
+    has_limit = layout.has_limits
     has_power = any(item.power_per_gpu_w for item in observations)
     has_several = bool((layout.gpus > 1).any())
     conditions = {

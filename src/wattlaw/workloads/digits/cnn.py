@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from wattlaw.common.errors import NotAvailable
-from wattlaw.workloads.base_workload import BaseWorkload
 from wattlaw.workloads.data_loading import InMemory
 from wattlaw.workloads.digits import TEST_IMAGES, Options
+from wattlaw.workloads.workload import BaseWorkload
 
 _FILE = Path("datasets", "data", "digits.csv.gz")
 _SIDE, _GREYS = 8, 16

@@ -17,10 +17,9 @@ from torch.distributed.tensor.parallel import (
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
-from wattlaw.workloads.base_workload import BaseWorkload
 from wattlaw.workloads.data_loading import splitmix64
 from wattlaw.workloads.gpt import Options
-from wattlaw.workloads.workload import Dataset, Indices, Seeds
+from wattlaw.workloads.workload import BaseWorkload, Dataset, Indices, Seeds
 
 #: Of Llama 3 (arXiv 2407.21783, table 3): the base of the rotations; AdamW as of GPT-3
 #: (arXiv 2005.14165, appendix B).

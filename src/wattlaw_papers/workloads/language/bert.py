@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wattlaw.workloads.base_workload import BaseWorkload
-from wattlaw.workloads.workload import Dataset
+from wattlaw.workloads.workload import BaseWorkload, Dataset
 from wattlaw_papers.workloads.language import MAX_TOKENS, Options
 from wattlaw_papers.workloads.language.synthetic_text import synthetic_blocks
 from wattlaw_papers.workloads.torchvision_import import import_torchvision

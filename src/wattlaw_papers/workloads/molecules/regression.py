@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from wattlaw.workloads.base_workload import BaseWorkload
-from wattlaw.workloads.workload import Dataset, Indices
+from wattlaw.workloads.workload import BaseWorkload, Dataset, Indices
 from wattlaw_papers.workloads.molecules import (
     DimeNetOptions,
     Options,

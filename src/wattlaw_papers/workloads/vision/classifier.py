@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from wattlaw.common.errors import BadInput
-from wattlaw.workloads.base_workload import BaseWorkload
-from wattlaw.workloads.workload import Dataset, Schedule
+from wattlaw.workloads.workload import BaseWorkload, Dataset, Schedule
 from wattlaw_papers.workloads.schedules import WarmupThenPlateau
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
 from wattlaw_papers.workloads.vision import (

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.text import collapse_whitespace
-from wattlaw.workloads.base_workload import BaseWorkload
-from wattlaw.workloads.workload import Dataset, Schedule
+from wattlaw.workloads.workload import BaseWorkload, Dataset, Schedule
 from wattlaw_papers.workloads.data_sets import VALIDATION_NAMES, existing
 from wattlaw_papers.workloads.schedules import Cosine
 from wattlaw_papers.workloads.torchvision_import import import_torchvision
