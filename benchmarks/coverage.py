@@ -19,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
-from wattlaw.analysis.laws.power_law import PowerLaw, fit_power_law
+from wattlaw.analysis.laws.power_law import MIN_COUNTS, PowerLaw, find_breakpoint, fit_power_law
 
 STUDIES = 2000
 ALPHA, BETA, NOISE = 100.0, 0.8, 0.05

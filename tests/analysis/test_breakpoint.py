@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import statsmodels.api as sm
 
-from wattlaw.analysis.laws.breakpoint import find_breakpoint
+from wattlaw.analysis.laws.power_law import find_breakpoint
 from wattlaw.common.errors import Refused
 
 SCHNET = np.array([2.0, 4, 8, 16, 32, 64, 128, 256, 424])

@@ -221,7 +221,7 @@ def of_slurm(**slurm: object) -> dict[str, object]:
         (of_slurm(setup=["echo \x1b[31m"]), "launch.slurm.setup[0]: given"),
         (of_slurm(python="python\nid"), "launch.slurm.python: given"),
         (of_slurm(time="00:02:00"), "time: given 00:02:00, 120 s; allowed: at least 180 s"),
-        (of_slurm(gres="gpu:a100:4"), 'gres: given "gpu:a100:4"; allowed: "gpu:a100", without'),
+        (of_slurm(gres="gpu:a100:4"), '"gpu:a100:4"; allowed: the generic resource of each worker'),
         ({"workloads": [{"name": "no-such-model"}]}, "'no-such-model'; allowed: "),
         ({"workloads": [{"name": "digits-cnn", "options": {"rate": 1}}]}, "options.rate: unknown"),
         ({"workloads": [{"name": "digits-cnn", "options": {"lr": True}}]}, "a number > 0"),

@@ -4,6 +4,7 @@ import re
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import LocatedError, Model, Name, Word, field
@@ -27,9 +28,8 @@ ALLOWED = sorted(WITH_VALUE | FLAGS | WITH_OR_WITHOUT)
 #: Options whose value is a list of nodes; sbatch reads a file where it contains a slash.
 _NODE_LISTS = ("nodelist", "exclude")
 _MAX_VALUE_LENGTH = 1000
-#: A name or a type of a generic resource, and a count as Slurm reads it (sbatch(1), --gres).
-_GRES_WORD = re.compile(r"[A-Za-z0-9_.-]+")
-_GRES_COUNT = re.compile(r"[0-9]+[kmgtp]?", re.IGNORECASE)
+#: A generic resource, and its type, which is no count as Slurm reads it (sbatch(1), --gres).
+_GRES = re.compile(r"[A-Z0-9_.-]+(:(?![0-9]+[KMGTP]?\Z)[A-Z0-9_.-]+)?", re.ASCII | re.IGNORECASE)
 
 
 def _fault(option: str, value: str | int | bool) -> str | None:
@@ -167,18 +167,9 @@ class Slurm(Model):
     @field_validator("gres")
     @classmethod
     def _check_gres(cls, given: str | None) -> str | None:
-        """Check a name, or a name and a type: each run adds the number of its workers."""
-        if given is None:
-            return None
-        words = given.removeprefix("gres/").split(":")
-        has_count = len(words) > 1 and _GRES_COUNT.fullmatch(words[-1]) is not None
-        name = ":".join(words[:-1] if has_count else words)
-        why = "one name, or a name and a type, such as gpu or gpu:a100, or null"
-        if len(words) <= 2 + has_count and all(map(_GRES_WORD.fullmatch, words)):
-            if name == given:
-                return given
-            why = f"{quote(name)}, without a count: each job requests as many as it has workers"
-        raise LocatedError(f"given {quote(given)}; allowed: {why}")
+        if given is not None and not _GRES.fullmatch(given):
+            raise PydanticCustomError("gres", "given with a count, or no generic resource")
+        return given
 
     @model_validator(mode="after")
     def _check_time(self) -> Self:

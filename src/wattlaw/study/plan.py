@@ -16,7 +16,7 @@ from wattlaw.common.files import read_input, read_text
 from wattlaw.common.text import quote
 from wattlaw.study.base_model import LocatedError
 from wattlaw.study.document import read_document, with_values
-from wattlaw.study.model import RunSpec, Study, run_id
+from wattlaw.study.model import RunSpec, Study, WorkloadSpec, run_id
 from wattlaw.study.network import Network
 from wattlaw.study.setting import LAYOUT, MODEL_SIZES, Setting
 from wattlaw.study.sweep import Sweep, evaluate_fraction
@@ -113,15 +113,11 @@ def expand(study: Study) -> list[PlannedRun]:
     one setting alone. The order depends only on ``order_seed``. More than ``MAX_RUNS`` runs are
     ``BadInput``.
     """
-    # The points of each workload, without expanding them.
-    for_all, by_name = 0, Counter[str]()
-    for sweep in study.sweeps:
-        points = prod(map(len, (*_axes(sweep).values(), sweep.nodes or (None,))))
-        if sweep.workloads is None:
-            for_all += points
-        else:
-            by_name.update(dict.fromkeys(sweep.workloads, points))
-    count = study.repeats * sum(for_all + by_name[workload.name] for workload in study.workloads)
+    count = study.repeats * sum(
+        prod(map(len, (*_axes(sweep).values(), sweep.nodes or (None,))))
+        * len(_workloads_of(sweep, study))
+        for sweep in study.sweeps
+    )
     if count > MAX_RUNS:
         raise BadInput(f"sweeps: given {count:,} runs; allowed: at most {MAX_RUNS:,} in one study")
 
@@ -159,11 +155,7 @@ def impossible(study: Study) -> Counter[str]:
     """Return how many settings of the sweeps cannot exist, by the reason."""
     count = Counter[str]()
     for sweep in study.sweeps:
-        of_sweep = [
-            item
-            for item in study.workloads
-            if sweep.workloads is None or item.name in sweep.workloads
-        ]
+        of_sweep = _workloads_of(sweep, study)
         for point in _points(study, sweep):
             if isinstance(point, str):
                 count[point] += len(of_sweep)
@@ -171,6 +163,11 @@ def impossible(study: Study) -> Counter[str]:
             faults = [unfit(point[0], item.model) for item in of_sweep if item.model is not None]
             count.update(fault for fault in faults if fault)
     return count
+
+
+def _workloads_of(sweep: Sweep, study: Study) -> list[WorkloadSpec]:
+    names = sweep.workloads
+    return [item for item in study.workloads if names is None or item.name in names]
 
 
 def unfit(setting: Setting, network: Network) -> str | None:

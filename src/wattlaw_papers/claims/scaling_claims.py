@@ -5,8 +5,7 @@ from collections.abc import Iterator
 
 import pandas as pd
 
-from wattlaw.analysis.laws.breakpoint import MIN_COUNTS, find_breakpoint
-from wattlaw.analysis.laws.power_law import fit_power_law
+from wattlaw.analysis.laws.power_law import MIN_COUNTS, find_breakpoint, fit_power_law
 from wattlaw.common.errors import Refused
 from wattlaw_papers.claims import cases, effects
 from wattlaw_papers.claims.effects import TIME

@@ -8,10 +8,15 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws import observations as obs
-from wattlaw.analysis.laws.breakpoint import SIGNIFICANT, Breakpoint, fit_breakpoint
 from wattlaw.analysis.laws.curves import LAWS, POWER, Curve, fit_curve, holdout_error
 from wattlaw.analysis.laws.observations import Observations, observe
-from wattlaw.analysis.laws.power_law import PowerLaw, power_law
+from wattlaw.analysis.laws.power_law import (
+    SIGNIFICANT,
+    Breakpoint,
+    PowerLaw,
+    fit_breakpoint,
+    power_law,
+)
 from wattlaw.analysis.metrics.estimates import ERROR, aicc, deviance
 from wattlaw.analysis.metrics.groups import Group, groups
 from wattlaw.analysis.metrics.result import Result, Rows, plain

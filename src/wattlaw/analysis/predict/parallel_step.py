@@ -41,6 +41,7 @@ from wattlaw.analysis.predict.step_model import Step, at_limits
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
+
 @dataclass(frozen=True)
 class Parallel:
     """What each GPU holds, does and sends: arrays with one value for each setting.
