@@ -6,25 +6,18 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
-from wattlaw.analysis.laws.limit_effects import without_limits
 from wattlaw.analysis.metrics.groups import differing_options
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import Spec
 from wattlaw.report.facets import (
-    LINE_COLUMNS,
     MAX_PANELS,
-    Quantity,
-    against_workers,
-    facet,
     panel_size,
     row_labels,
     shorten_middle,
     unique_labels,
 )
 from wattlaw.report.sections import Content, Parts
-from wattlaw.report.topics.energy import counted_note, energy_quantity
-from wattlaw.report.topics.scaling import TIME
 from wattlaw.study.labels import group_label
 
 
@@ -90,29 +83,6 @@ def _label(findings: Findings, row: BatchQuality) -> str:
     if findings.runs["epochs_trained"].nunique() > 1:
         settings["epochs_trained"] = row.group.get("epochs_trained")
     return group_label(settings)
-
-
-def constant_batch(findings: Findings, rule: str) -> Spec | None:
-    rows = findings.unlimited_series
-    rows = rows[rows["rule"] == rule]
-    if rows.empty:
-        return None
-    quantities = [Quantity("time_s", TIME, log=True)]
-    notes = [charts.SD_BARS]
-    if rows["energy_j"].notna().any():
-        quantities.append(energy_quantity(rows))
-        notes.append(counted_note(findings))
-    return against_workers(facet(rows), quantities, notes)
-
-
-def growing_data(findings: Findings) -> Spec | None:
-    rows = findings.series[findings.series["fraction_per_gpu"].notna()]
-    if rows.empty:
-        return None
-    columns = [name for name in LINE_COLUMNS if name != "dataset_fraction"]
-    facets = facet(without_limits(rows, ["family"]), line_by=columns)
-    notes = ["Samples per epoch are in proportion to workers.", charts.SD_BARS]
-    return against_workers(facets, [Quantity("time_s", TIME)], notes)
 
 
 def quality(findings: Findings) -> Spec | None:
