@@ -34,7 +34,6 @@ from wattlaw.report.sections import (
 from wattlaw.report.topics import (
     batch,
     caps,
-    data_quality,
     decision_course,
     energy,
     layout_table,
@@ -51,11 +50,11 @@ MAX_SENTENCES = 8
 
 def _data(content: Content) -> Parts:
     findings = content.findings
-    yield from data_quality.status_sentences(findings)
+    yield from measured.status_sentences(findings)
     yield from verdict.caveats(findings)[verdict.MAX_CAVEATS :]
-    yield data_quality.reasons(findings)
+    yield measured.reasons(findings)
     yield measured.settings(findings)
-    yield data_quality.verdicts(findings)
+    yield measured.verdicts(findings)
     if findings.notes:
         yield BulletList("Notes of runs", findings.notes)
 

@@ -20,7 +20,7 @@ from wattlaw.report.core_sections import figures_of, layout, sections
 from wattlaw.report.pictures import Picture, draw_pictures, explorable
 from wattlaw.report.rendering import environment, policy_hash, style_hash, template_text
 from wattlaw.report.sections import Content, Layout, PageSection
-from wattlaw.report.topics.data_quality import not_needed
+from wattlaw.report.topics.measured import not_needed
 
 
 def write_report(

@@ -313,9 +313,7 @@ def _caveats(advice: Advice) -> list[str]:
     caveats += [_ONLY] if _is_only(advice) else []
     if codes & {"energy-suspect", "energy-reason"}:
         reason = advice.rests_on.energy_reason or "see energy_reason in the store's epochs"
-        if len(reason) > _MAX_REASON:
-            reason = f"{reason[: _MAX_REASON - 1].rstrip()}…"
-        caveats.append(f"energies are suspect: {reason}")
+        caveats.append(f"energies are suspect: {fmt.printable(reason, _MAX_REASON)}")
     return caveats
 
 

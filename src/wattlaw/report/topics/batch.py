@@ -6,7 +6,6 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
-from wattlaw.analysis.metrics.groups import differing_options
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import Spec
@@ -18,13 +17,12 @@ from wattlaw.report.facets import (
     unique_labels,
 )
 from wattlaw.report.sections import Content, Parts
-from wattlaw.study.labels import group_label
 
 
 def means(findings: Findings) -> tables.Table | None:
     rows = [
-        {"label": _label(findings, quality), **row}
-        for quality in findings.quality
+        {"label": name, **row}
+        for name, quality in zip(_names(findings.quality), findings.quality, strict=True)
         for row in quality.means.to_dict("records")
     ]
     return tables.build(
@@ -59,30 +57,17 @@ def build(content: Content) -> Parts:
 
 def _sentences(findings: Findings) -> Iterator[str]:
     rows = [row for row in findings.quality if len(row.means)]
+    names = _names(rows)
     for verdict in (FALLS, NO_FALL):
-        for row in rows:
+        for name, row in zip(names, rows, strict=True):
             if row.verdict == verdict:
-                yield f"{_label(findings, row)}: {fmt.full_stop(row.sentence)}"
+                yield f"{name}: {fmt.full_stop(row.sentence)}"
     undecided = sum(row.verdict == CANNOT_TELL for row in rows)
     if undecided:
         yield (
             "The data cannot tell whether quality falls with the global batch for "
             f"{undecided} of {fmt.plural(len(rows), 'group')} of runs; the table has the reasons."
         )
-
-
-def _label(findings: Findings, row: BatchQuality) -> str:
-    settings = {"workload": row.group["workload"]}
-    for name in ("options", "train"):
-        shorter = differing_options(findings.runs[name])
-        value = row.group.get(name)
-        settings[name] = shorter.get(value) if isinstance(value, str) else None
-    for name in ("hardware", "precision", "dataset_fraction"):
-        if name in findings.varying_settings:
-            settings[name] = row.group.get(name)
-    if findings.runs["epochs_trained"].nunique() > 1:
-        settings["epochs_trained"] = row.group.get("epochs_trained")
-    return group_label(settings)
 
 
 def quality(findings: Findings) -> Spec | None:
@@ -93,7 +78,9 @@ def quality(findings: Findings) -> Spec | None:
     shown = rows[:MAX_PANELS]
     width, height, columns = panel_size(len(shown))
     panels = []
-    for name, row in zip(_names(rows), shown, strict=False):
+    names = _names(rows)
+    short = unique_labels(names, 36)
+    for name, row in zip(names, shown, strict=False):
         mean, sd = row.means["mean"], row.means["sd"]
         table = row.means.assign(
             low=mean - sd, high=mean + sd, at=row.means["global_batch"], gpus=row.means["n"],
@@ -108,7 +95,7 @@ def quality(findings: Findings) -> Spec | None:
             layers.append(charts.reference_line(row.falls_beyond, "x"))
         layers += charts.curve(table, x, y, charts.line_styles([""]), "mean")
         verdict = f"falls beyond {row.falls_beyond}" if row.verdict == FALLS else row.verdict
-        panels.append(charts.panel(layers, name, width, height, verdict))
+        panels.append(charts.panel(layers, short[name], width, height, verdict))
     falls = any(row.verdict == FALLS for row in shown)
     dashed = "The dashed line marks the largest batch before the metric falls." if falls else ""
     notes = [charts.SD_BARS, dashed, charts.not_shown(len(rows) - len(shown), "group")]
@@ -116,8 +103,7 @@ def quality(findings: Findings) -> Spec | None:
 
 
 def _names(rows: Sequence[BatchQuality]) -> list[str]:
+    """Return the workload of each group of runs, and what differs between the groups."""
     groups = pd.DataFrame([row.group for row in rows])
-    differing = [str(name) for name in groups if groups[name].nunique(dropna=False) > 1]
-    names = row_labels(groups, differing)
-    short = unique_labels(names, 36)
-    return [short[name] for name in names]
+    differing = [name for name in groups if name != "workload" and groups[name].nunique(False) > 1]
+    return list(row_labels(groups, ["workload", *differing]))

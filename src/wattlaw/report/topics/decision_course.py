@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from wattlaw.analysis.advise.option import Quantity
 from wattlaw.analysis.decide.next_runs import CERTAIN, LIKELY, MOST_SHORT
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import shorten_middle, unique_labels
 from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.advice_text import percent
-from wattlaw.report.topics.prediction import label
+from wattlaw.report.topics.prediction import checked, label
 from wattlaw.study.sources import MEASURED
 
 if TYPE_CHECKING:
@@ -206,19 +205,8 @@ def course(findings: Findings) -> Spec | None:
 def expected(findings: Findings) -> tables.Table | None:
     rows = [(item, shown) for item in findings.decisions for shown in item.surprises]
     several = len({item.study for item, _ in rows}) > 1
-    columns = [
-        *([tables.text("study", lambda row: row[0].study)] if several else []),
-        tables.text("setting", lambda row: label(row[1].setting, row[0].worker)),
-        tables.Column(
-            "predicted step",
-            lambda row: fmt.duration_text(
-                Quantity(row[1].predicted_s, row[1].low_s, row[1].high_s)
-            ),
-        ),
-        tables.Column("measured step", lambda row: fmt.duration_text(row[1].measured_s)),
-        tables.Column("difference", lambda row: fmt.change(row[1].measured_s / row[1].predicted_s)),
-        tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
-    ]
+    study = [tables.text("study", lambda row: row[0].study)] if several else []
+    columns = [*study, *checked(lambda _: "step")]
     note = "Each setting is predicted from the runs before its first one. Nine in ten should be "
     note += "in the 90 % interval; surprises widen the intervals of what is predicted next."
     title = "Predicted against measured, run by run"

@@ -119,12 +119,7 @@ def _sentences(findings: Findings) -> Iterator[str]:
         limits = [setting_label(kind, row[kind]) for kind in POWER_SETTINGS]
         name = ", ".join(filter(None, [f"{row['workload']} on {row['hardware']}", *limits]))
         factor, power = (tables.with_interval(row, key) for key in ("factor_w", "exponent"))
-        hours = fmt.interval(row["hours_min"], row["hours_max"])
-        yield (
-            f"{name}: {factor} W per {noun}; energy grows with {noun}-hours to the power "
-            f"{power} ({hours} {noun}-hours per {row['unit']}, R² "
-            f"{fmt.number(row['r2_log_log'], 4)})."
-        )
+        yield f"{name}: {factor} W per {noun}; energy grows with {noun}-hours to the power {power}."
     for reason, count in findings.energy_laws["reason"].value_counts().items():
         groups = fmt.plural(int(count), "group")
         yield f"{groups} without an energy law: {fmt.full_stop(str(reason))}"

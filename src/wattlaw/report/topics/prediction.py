@@ -7,7 +7,7 @@ from dataclasses import asdict
 from functools import partial
 from operator import attrgetter
 from statistics import median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -23,8 +23,7 @@ from wattlaw.study.labels import LIMIT_UNITS, layout_label, limit_label
 if TYPE_CHECKING:
     from wattlaw.analysis.findings import Findings
     from wattlaw.analysis.predict.intervals import Prediction
-    from wattlaw.analysis.predict.job import Job
-    from wattlaw.analysis.predict.workload_predictions import Check, Overview, Predictions
+    from wattlaw.analysis.predict.workload_predictions import Overview, Predictions
     from wattlaw.report.charts import Spec
     from wattlaw.study.setting import Setting
 
@@ -175,29 +174,32 @@ def build(content: Content) -> Parts:
 
 def check(findings: Findings) -> tables.Table | None:
     rows = [(overview.job, check) for overview in findings.predictions for check in overview.checks]
-
-    def time_text(row: tuple[Job, Check], seconds: Quantity | float) -> str:
-        return f"{fmt.duration_text(seconds)} per {row[0].unit}"
-
-    columns = [
-        tables.text("workload", lambda row: row[0].workload),
-        tables.text("setting", lambda row: label(row[1].setting, row[0].worker)),
-        tables.Column("measured", lambda row: time_text(row, row[1].measured_s)),
-        tables.Column(
-            "predicted",
-            lambda row: time_text(row, Quantity(row[1].predicted_s, row[1].low_s, row[1].high_s)),
-        ),
-        tables.Column("error", lambda row: fmt.change(1 + row[1].error)),
-        tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
-    ]
     return tables.build(
         "prediction_check",
         f"The largest number of {worker_noun(findings)}s, predicted from the runs on fewer",
-        columns,
+        [tables.text("workload", lambda row: row[0].workload), *checked(lambda job: job.unit)],
         rows,
         note="The model does not see these runs and predicts them. Nine in ten "
         "should be in the 90 % interval. Predictions beyond the runs are at least as uncertain.",
     )
+
+
+def checked(unit_of: Callable[[Any], str]) -> list[tables.Column]:
+    """Return columns of (job or decision, what was predicted of it and measured)."""
+
+    def time_text(row: Any, seconds: Quantity | float) -> str:
+        return f"{fmt.duration_text(seconds)} per {unit_of(row[0])}"
+
+    return [
+        tables.text("setting", lambda row: label(row[1].setting, row[0].worker)),
+        tables.Column(
+            "predicted",
+            lambda row: time_text(row, Quantity(row[1].predicted_s, row[1].low_s, row[1].high_s)),
+        ),
+        tables.Column("measured", lambda row: time_text(row, row[1].measured_s)),
+        tables.Column("error", lambda row: fmt.change(row[1].predicted_s / row[1].measured_s)),
+        tables.text("in the interval", lambda row: "yes" if row[1].is_inside else "no"),
+    ]
 
 
 def curves(findings: Findings) -> Spec | None:

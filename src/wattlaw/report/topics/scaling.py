@@ -140,15 +140,6 @@ def build(content: Content) -> Parts:
             yield f"{fmt.plural(count, 'fit')} without a law: {fmt.full_stop(str(reason))}"
     else:
         yield _speedup_without_law(findings, noun)
-    selections = [fit.selection.table for fit in findings.fits.rows if fit.selection]
-    power = [table.set_index("law")["holdout_error"]["power"] for table in selections]
-    errors = pd.Series(power, dtype=float).abs().dropna()
-    if len(errors):
-        yield (
-            f"Fitted without the largest {noun} count, the power law predicts it with a median "
-            f"error of {fmt.percent(errors.median(), 2)} and at most "
-            f"{fmt.percent(errors.max(), 2)} ({len(errors)} series)."
-        )
     yield from breakpoints([*quoted, *(fit for fit in findings.fits.rows if fit not in quoted)])
     if findings.speedups["gpus"].nunique() > 1:
         yield from content.pictures

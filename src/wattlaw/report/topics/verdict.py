@@ -17,7 +17,7 @@ from wattlaw.report.charts import COLOURS, FAINT
 from wattlaw.report.facets import panel_size, shorten_middle, unique_labels
 from wattlaw.report.sections import Answer, BulletList, Content, Parts
 from wattlaw.report.topics import advice_text
-from wattlaw.report.topics.data_quality import caveat_sentences
+from wattlaw.report.topics.measured import caveat_sentences
 from wattlaw.study.labels import group_label
 from wattlaw.study.sources import MEASURED
 
@@ -92,8 +92,6 @@ def table(advices: Sequence[Advice]) -> tables.Table | None:
 
 def recommended(advices: Sequence[Advice]) -> tables.Table | None:
     rows = [(advice, advice.recommended) for advice in advices if advice.recommended]
-    tolerances = {advice.tolerance for advice, _ in rows}
-    tolerance = tolerances.pop() if len(tolerances) == 1 else None
 
     def change(advice: Advice) -> str:
         changes = fmt.no_breaks(advice_text.changes(advice))
@@ -104,8 +102,8 @@ def recommended(advices: Sequence[Advice]) -> tables.Table | None:
             return None
         ties = sum(not tie.is_better for tie in advice.ties)
         tied = f" ({fmt.plural(ties, 'tie')})" if ties else ""
-        near = "" if tolerance else f" within {fmt.percent(advice.tolerance, 2)}"
-        return advice_text.percent(advice.probability) + near + tied
+        sure = advice_text.percent(advice.probability)
+        return f"{sure} within {fmt.percent(advice.tolerance, 2)}{tied}"
 
     columns = [
         tables.text("workload", lambda row: row[0].workload),
@@ -120,8 +118,7 @@ def recommended(advices: Sequence[Advice]) -> tables.Table | None:
     ]
     note = (
         "The baseline is what the study says is run, else the fastest setting that may be "
-        "recommended. Sure: the probability to be "
-        f"within {fmt.percent(tolerance, 2) if tolerance else 'the named share'} of the best. "
+        "recommended. Sure: the probability to be within the named share of the best. "
         f"{_COMMAND} explains each."
     )
     return tables.build(
@@ -198,40 +195,25 @@ def pareto(findings: Findings) -> Spec | None:
         return None
     shown = advices[:_MAX_PANELS]
     names = unique_labels([advice.workload for advice in shown], 36)
-    energies = [
-        option.energy_j.mean for advice in shown for option in advice.pareto if option.energy_j
-    ]
-    several = len({advice.unit for advice in shown}) > 1
-    work_s = [option.time_s.mean * option.gpus for advice in shown for option in advice.pareto]
-    amounts, units = (energies, fmt.ENERGY_UNITS) if energies else (work_s, fmt.TIME_UNITS)
-    size, unit = (1.0, "J" if energies else "s") if several else fmt.choose_unit(amounts, units)
-    times = [option.time_s.mean for advice in shown for option in advice.pareto]
-    seconds = (1.0, "s") if several else fmt.choose_unit(times, fmt.TIME_UNITS)
     width, height, columns = (560, 330, 1) if len(shown) == 1 else panel_size(max(3, len(shown)))
-    of_workloads = [
-        _points(findings, advice, size if _has_energy(advice) or not energies else 1.0, seconds[0])
-        for advice in shown
-    ]
+    of_workloads = [_points(findings, advice) for advice in shown]
     present = set(pd.concat(of_workloads)["line"])
     kinds = {kind: look for kind, look in KINDS.items() if kind in present}
     panels = []
     for advice, points in zip(shown, of_workloads, strict=True):
-        spent = f"energy per {advice.unit} ({unit})"
-        if not _has_energy(advice):
-            spent = f"{advice.worker} time per {advice.unit} ({'s' if energies else unit})"
         best = advice.recommended
         subtitle = shorten_middle(best.label if best else "nothing recommended")
         title = names[advice.workload] if len(shown) > 1 else ""
-        layers = _layers(points, kinds, spent, f"time per {advice.unit} ({seconds[1]})")
+        layers = _layers(advice, points, kinds)
         panels.append(charts.panel(layers, title, width, height, subtitle if title else ""))
-    replaced = dict.fromkeys(f"{advice.worker} time" for advice in shown) if not energies else {}
+    is_without_energy = not any(map(_has_energy, shown))
     notes = [
-        f"Energy is not known; {' and '.join(replaced)} replaces it." if replaced else "",
+        f"Energy is not known; {shown[0].worker} time replaces it." if is_without_energy else "",
         "Bars and shaded boxes are 95 % intervals.",
         charts.not_shown(len(advices) - len(shown), "workload"),
     ]
     spec = charts.figure(panels, columns, notes, columns * (width + 60))
-    if replaced:
+    if is_without_energy:
         spec["title"]["text"] = "Settings by time"
     return spec
 
@@ -240,12 +222,12 @@ def _has_energy(advice: Advice) -> bool:
     return any(option.energy_j for option in advice.pareto)
 
 
-def _points(findings: Findings, advice: Advice, size: float, seconds: float) -> pd.DataFrame:
-    """Return times in ``seconds``, and energies or else GPU-time in ``size`` joules or seconds."""
+def _points(findings: Findings, advice: Advice) -> pd.DataFrame:
+    """Return times in seconds, and energies in joules or else GPU-time in seconds."""
     runs = comparable_runs(findings.runs, advice.workload).rows
     has_energy = _has_energy(advice)
-    spent = (runs["energy_j"] if has_energy else runs["time_s"] * runs["gpus"]) / size
-    runs = runs.assign(time=runs["time_s"] / seconds, energy=spent).dropna(subset="energy")
+    spent = runs["energy_j"] if has_energy else runs["time_s"] * runs["gpus"]
+    runs = runs.assign(time=runs["time_s"], energy=spent).dropna(subset="energy")
     means = runs.groupby(list(SETTINGS), dropna=False)[["time", "energy"]].mean().reset_index()
     means = means.iloc[:: max(1, -(-len(means) // _MAX_SETTINGS))]
     settings: Any = means[["gpus", "global_batch", *LIMITS]].to_dict("records")
@@ -262,9 +244,8 @@ def _points(findings: Findings, advice: Advice, size: float, seconds: float) -> 
         amount = option.energy_j if has_energy else option.time_s.times(option.gpus)
         if amount is None:
             continue
-        quantity = amount.times(1 / size)
         row: dict[str, Any] = {"line": kind, "setting": option.label}
-        for name, value in (("time", option.time_s.times(1 / seconds)), ("energy", quantity)):
+        for name, value in (("time", option.time_s), ("energy", amount)):
             low, high = (math.nan if end is None else end for end in (value.low, value.high))
             row |= {name: value.mean, f"{name}_low": low, f"{name}_high": high}
         rows.append(row)
@@ -284,24 +265,29 @@ def roles(advice: Advice) -> list[tuple[Option, str]]:
 
 
 def _layers(
-    table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]], spent: str, time: str
+    advice: Advice, table: pd.DataFrame, kinds: dict[str, tuple[str, str, int]]
 ) -> list[Spec]:
-    times, energies = (
-        table[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel()
-        for name in ("time", "energy")
-    )
-    x = charts.x_axis("time", time, times, log=True)
-    y = charts.y_axis("energy", spent, energies, log=True)
+    has_energy, units = _has_energy(advice), {}
+    for name in ("time", "energy"):
+        is_energy = has_energy and name == "energy"
+        size, units[name] = fmt.choose_unit(
+            table[name], fmt.ENERGY_UNITS if is_energy else fmt.TIME_UNITS
+        )
+        table[[name, f"{name}_low", f"{name}_high"]] /= size
+    time = f"time per {advice.unit} ({units['time']})"
+    spent = "energy" if has_energy else f"{advice.worker} time"
+    spent += f" per {advice.unit} ({units['energy']})"
+    x = charts.x_axis("time", time, table.filter(regex="^time").to_numpy().ravel(), log=True)
+    y = charts.y_axis("energy", spent, table.filter(regex="^energy").to_numpy().ravel(), log=True)
     styles = charts.look_styles(kinds, 4)
     front = table[table["line"].isin([_FRONT, _PREDICTED])].sort_values("time")
     predicted = table[table["line"] == _PREDICTED]
     certain = table[table["line"].isin([_FRONT, _TIE, _BASE, LARGER_BATCH])]
     tooltip = {"line": "is", "setting": "setting", "time": time, "energy": spent}
     # What a pointer over a point shows in a page without scripts.
-    units = [title.rpartition("(")[2].rstrip(")") for title in (time, spent)]
     table["tip"] = [
-        f"{row.line}: {row.setting}; {fmt.number(row.time)} {units[0]}, "
-        f"{fmt.number(row.energy)} {units[1]}"
+        f"{row.line}: {row.setting}; {fmt.number(row.time)} {units['time']}, "
+        f"{fmt.number(row.energy)} {units['energy']}"
         for row in table.itertuples()
     ]
     layers = []
