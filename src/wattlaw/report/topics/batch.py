@@ -105,5 +105,6 @@ def quality(findings: Findings) -> Spec | None:
 def _names(rows: Sequence[BatchQuality]) -> list[str]:
     """Return the workload of each group of runs, and what differs between the groups."""
     groups = pd.DataFrame([row.group for row in rows])
-    differing = [name for name in groups if name != "workload" and groups[name].nunique(False) > 1]
+    others = groups.drop(columns="workload")
+    differing = others.columns[others.nunique(dropna=False) > 1]
     return list(row_labels(groups, ["workload", *differing]))
