@@ -23,11 +23,8 @@ _MAX_THREAD_REPORTS = 5  # lines that a process prints about its threads
 
 
 def report(error: BaseException) -> str:
-    """Save a report of an unexpected exception; return the line for the user.
-
-    The file has the command line, versions, platform and traceback, but no environment variables.
-    Only the user can read it.
-    """
+    """Save a report of an unexpected exception, without environment variables, in a file that only
+    the user can read; return the line for the user."""
     try:
         import traceback
 

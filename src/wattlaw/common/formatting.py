@@ -61,11 +61,7 @@ def number(value: Any, digits: int = 3) -> str:
 
 
 def power_limit_text(watts: Any) -> str:
-    """Return a power limit, such as ``250 W``; ``none`` for 0 W, which no device applies.
-
-    >>> power_limit_text(217.5), power_limit_text(0.0)
-    ('217.5 W', 'none')
-    """
+    """Return a power limit, such as ``250 W``; ``none`` for 0 W, which no device applies."""
     return "none" if watts == 0 else f"{number(watts, 9)} W"
 
 
@@ -83,10 +79,7 @@ def with_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
 
 
 def estimate_text(value: Estimate | float | None, unit: str = "", size: float = 1.0) -> str:
-    """Return ``5.2 h (4.9 to 5.5)``, or ``5.2 h`` where the interval is missing or has no width.
-
-    The value is divided by ``size``, the size of the unit.
-    """
+    """Return ``5.2 h (4.9 to 5.5)``, or ``5.2 h`` where the interval is missing or has no width."""
     if value is None:
         return MISSING
     if isinstance(value, int | float):

@@ -146,10 +146,7 @@ def process_tree(root_pid: int) -> list[psutil.Process]:
 
 
 def terminate(processes: Iterable[psutil.Process], grace_s: float) -> None:
-    """Send processes SIGTERM, and after ``grace_s`` seconds SIGKILL.
-
-    psutil identifies a process by pid and creation time, so a reused pid is never hit.
-    """
+    """Send SIGTERM, and after ``grace_s`` seconds SIGKILL; psutil never hits a reused pid."""
     alive = list(processes)
     for how in ("terminate", "kill"):
         for process in alive:

@@ -8,10 +8,7 @@ from wattlaw.common.errors import BadInput, NotAvailable, one_line
 
 
 class Command(NamedTuple):
-    """A command of an add-on, an entry point of ``wattlaw.commands``.
-
-    Its function is imported to run the command only, so that ``wattlaw --help`` is quick.
-    """
+    """A command of an add-on (``wattlaw.commands``); its function is imported to run it only."""
 
     help: str
     module: str
@@ -29,11 +26,7 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str) -> Any:
-    """Import and return the object that is registered as ``name``.
-
-    Raises ``BadInput``, with the registered names, for another name; ``NotAvailable`` if the import
-    fails, with the reason.
-    """
+    """Import what is registered as ``name``; ``NotAvailable`` has the reason where this fails."""
     for point in _points(group).select(name=name):
         try:
             return point.load()

@@ -129,10 +129,8 @@ def print_note(text: str) -> None:
 
 
 def flush_output() -> None:
-    """Flush both streams and discard what cannot be written, so that the exit is silent.
-
-    Raises ``OSError``, which names standard output, if that cannot be written.
-    """
+    """Flush both streams and discard what cannot be written, so that the exit is silent; raise
+    ``OSError``, which names standard output, if that cannot be written."""
     failed: OSError | None = None
     for stream in (sys.stderr, sys.stdout):
         try:

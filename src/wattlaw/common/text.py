@@ -37,10 +37,7 @@ def join_names(names: Sequence[str]) -> str:
 
 
 def short_repr(item: Any) -> str:
-    """Return a dataclass in one line: the fields that differ from their defaults, cut where long.
-
-    It is the ``__repr__`` of what users get; ``print`` and ``to_dict`` show the rest.
-    """
+    """Return a dataclass in one line: fields that differ from their defaults, cut where long."""
     shown = []
     for each in fields(item):
         value = getattr(item, each.name)

@@ -9,14 +9,11 @@ from wattlaw.common.text import quote
 
 @dataclass(frozen=True)
 class Example:
-    """One example. Its ``files`` are in the folder of this module; a study is the first."""
-
     name: str
     summary: str
     files: tuple[str, ...]
 
     def read(self, file: str) -> bytes:
-        """Return the content of one of its files."""
         return resources.files(__name__).joinpath(file).read_bytes()
 
 
@@ -42,9 +39,7 @@ EXAMPLES = (
 
 
 def example(name: str) -> Example:
-    """Return an example by name."""
-    for known in EXAMPLES:
-        if known.name == name:
-            return known
-    names = ", ".join(known.name for known in EXAMPLES)
-    raise BadInput(f"no example is named {quote(name)}; allowed: {names}")
+    examples = {known.name: known for known in EXAMPLES}
+    if name not in examples:
+        raise BadInput(f"no example is named {quote(name)}; allowed: {', '.join(examples)}")
+    return examples[name]

@@ -23,15 +23,8 @@ from wattlaw.running.summary import PhaseSummary, phase_summaries
 from wattlaw.store.record import RunRecord
 
 _MAX_CHARACTERS = 200  # of the command in the summary
-#: Values of ``StepSummary`` and ``PhaseSummary`` in the JSON file.
-_OF_STEPS = (
-    "steps", "step_time_mean_s", "step_time_p50_s", "world_size", "samples_seen", "parallelism",
-    "instrumented", "steps_measured", "samples_measured", "step_time_p95_s", "precision",
-    "gradient_accumulation", "parameters", "gradient_bytes", "peak_memory_bytes", "pauses",
-    "pause_s", "drift", "workers_work_together", "tp", "pp", "cp", "ep", "dp", "virtual_stages",
-    "sharding", "checkpointing", "micro_batch", "tokens_per_sample", "peak_resident_bytes",
-    "threads_per_worker",
-)  # fmt: skip
+#: Values of ``StepSummary`` that are not in the JSON file, and those of ``PhaseSummary`` that are.
+_ONLY_STORED = {"windows", "notes", "steps_by_samples", "network", "software"}
 _OF_PHASE = ("sm_util", "mem_util", "cpu_cores", "mem_used_max_bytes")
 
 _count = partial(opts.option, min=1, max=10**9)
@@ -118,7 +111,7 @@ def measure(
             **{f"{kind}_energy_j": energy.energy_j.get(kind) for kind in KINDS},
             **_qualities("energy", of_command),
             **{name: getattr(of_command, name) for name in _OF_PHASE},
-            **{name: getattr(done.steps, name) for name in _OF_STEPS},
+            **{name: value for name, value in vars(done.steps).items() if name not in _ONLY_STORED},
             **{f"{kind}_energy_per_step_j": per_step_j.get(kind) for kind in KINDS},
             **_qualities("step_energy", of_steps),
             "notes": list(done.record.notes),

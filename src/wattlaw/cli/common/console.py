@@ -20,11 +20,8 @@ if TYPE_CHECKING:
 
 
 class Console(console.Console):
-    """A console on standard output or standard error.
-
-    Neither markup nor emoji codes in a text are interpreted, and what could control the terminal is
-    escaped. Only rich itself adds colours and cursor movements.
-    """
+    """Markup and emoji codes in a text are not interpreted, and what could control the terminal is
+    escaped: only rich itself adds colours and cursor movements."""
 
     def __init__(self, *, stderr: bool = False, width: int | None = None) -> None:
         stream = sys.stderr if stderr else sys.stdout
@@ -59,9 +56,7 @@ _TEXT_WIDTH, _WORD_WIDTH, _INDENT = 12, 24, 2
 
 class FittingTable(Table):
     """A table that becomes a list where it is wider than the terminal: a block of lines per row.
-
-    Numbers are never broken; texts are, between words.
-    """
+    Numbers are never broken; texts are, between words."""
 
     def __rich_console__(
         self, console: console.Console, options: console.ConsoleOptions

@@ -276,7 +276,14 @@ def what_changes(advice: Advice) -> Iterator[str]:
         shown += [f"{len(ties) - len(shown)} more"] if len(ties) > len(shown) else []
         if shown:
             yield f"{name}: {'; '.join(shown)} ({near})."
-    yield from _with_any_batch(advice)
+    if (larger := advice.any_batch) is not None:
+        text, nearest = larger.label, advice.nearest
+        if advice.any_batch_savings and (nearest is None or larger.identity != nearest.identity):
+            base = "the nearest setting" if advice.recommended is None else "this setting"
+            text += f", {_listed(advice.any_batch_savings)} against {base}"
+        if meets := advice.any_batch_meets:
+            text += f"; {'' if meets.startswith('only') else 'it '}{meets}"
+        yield f"If quality allows a larger batch: {text}."
     # The line on larger batches names the best of them.
     faster = [f"{item.label} ({item.left_out})" for item in advice.faster_left_out
               if advice.any_batch is None or item.left_out != UNKNOWN_BATCH]  # fmt: skip
@@ -346,22 +353,6 @@ def _listed(savings: Savings | None) -> str:
     known = {name: getattr(savings, name, None) for name in ("energy", "time")}
     texts = [f"{fmt.change(1 + change.mean)} {name}" for name, change in known.items() if change]
     return ", ".join(texts)
-
-
-def _with_any_batch(advice: Advice) -> Iterator[str]:
-    if (option := advice.any_batch) is None:
-        return
-    text, savings, nearest = option.label, advice.any_batch_savings, advice.nearest
-    if savings is not None and (nearest is None or option.identity != nearest.identity):
-        base = "the nearest setting" if advice.recommended is None else "this setting"
-        saved = _listed(savings)
-        text += f", {saved} against {base}"
-    meets = advice.any_batch_meets
-    if meets and not meets.startswith("only"):  # as the recommended setting does
-        meets = f"; it {meets}" if advice.recommended is None else ""
-    elif meets:
-        meets = f"; {meets}"
-    yield f"If quality allows a larger batch: {text}{meets}."
 
 
 def _difference(advice: Advice, option: Option) -> str:

@@ -10,8 +10,6 @@ from wattlaw.study.sources import MEASURED
 
 #: A smaller distance to the best is none.
 _EQUAL = 0.001
-#: Reasons of rows that do not compare that are shown.
-_MOST_REASONS = 12
 _NAMES = {
     "micro_batch": "micro-batches of",
     "tp": "tensor parallel",
@@ -63,15 +61,7 @@ def sentences(item: Placement) -> tuple[str, ...]:
     shown = [*sources[:4], *([f"{len(sources) - 4} others"] if len(sources) > 4 else [])]
     if shown:
         lines.append(f"Comparable at any number of GPUs: {item.comparable:,} ({', '.join(shown)}).")
-    if item.tied_otherwise:
-        lines.append(
-            f"{item.tied_otherwise:,} of them have the job's parameters with model.tied the other "
-            "way round (an output that shares the embedding) and count as the same network."
-        )
     left_out = [f"{count:,} {reason}" for reason, count in item.left_out.items()]
-    if (more := len(left_out) - _MOST_REASONS) > 0:
-        rest = sum([*item.left_out.values()][_MOST_REASONS:])
-        left_out[_MOST_REASONS:] = [f"{rest:,} for {fmt.plural(more, 'other reason')} (--json)"]
     if left_out:
         lines.append(f"Not compared: {', '.join(left_out)}.")
     return tuple(filter(None, lines))
@@ -106,11 +96,7 @@ def _why(item: Placement) -> list[str]:
         why = f"most probably {_cause(item.setting, cause)}."
     else:
         why = "cannot tell; no single setting stands out."
-    lines = [own, f"Why: {why}"]
-    others = [cause for cause in item.causes if cause.gain_ci[0] > 0]
-    if item.explanation != SETTING and others:
-        lines.append(f"Also: {_cause(item.setting, others[0])}.")
-    return lines
+    return [own, f"Why: {why}"]
 
 
 def _cause(setting: Setting, cause: Cause) -> str:
