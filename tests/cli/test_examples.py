@@ -36,17 +36,15 @@ def test_an_example_is_copied_and_its_study_passes_its_check(name, tmp_path, mon
         assert main(["check", str(written[0])]) == 0
 
 
-def test_a_copy_overwrites_nothing_unless_forced(tmp_path, capsys):
+def test_a_copy_overwrites_nothing(tmp_path, capsys):
     script = tmp_path / "own_script.py"
     script.write_text("mine")
     assert main(["examples", "copy", "own-script", str(tmp_path)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert str(script) in line
-    assert "--force" in line
+    assert "wattlaw examples copy own-script DIR" in line
     assert [path.name for path in tmp_path.iterdir()] == ["own_script.py"]
     assert script.read_text() == "mine"
-    assert main(["examples", "copy", "own-script", str(tmp_path), "--force"]) == 0
-    assert script.read_bytes() == (FOLDER / "own_script.py").read_bytes()
 
 
 # The two studies that this project began with.

@@ -31,17 +31,14 @@ def examples(context: typer.Context) -> int:
 def examples_copy(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Example.")],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write to.")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that exist.")] = False,
 ) -> int:
     """Write the files of an example into a folder."""
     chosen = example(name)
     paths = [folder / file for file in chosen.files]
     for path in paths:
-        if path.exists() and not force:
-            raise BadInput(
-                f"{path}: the file exists; add --force to overwrite it, or copy to another folder: "
-                f"wattlaw examples copy {name} DIR"
-            )
+        if path.exists():
+            another = f"wattlaw examples copy {name} DIR"
+            raise BadInput(f"{path}: the file exists; copy to another folder: {another}")
     folder.mkdir(parents=True, exist_ok=True)
     for path in paths:
         with replacing(path) as temporary:

@@ -16,9 +16,6 @@ from wattlaw.report.sections import Content, Parts
 from wattlaw.report.topics.energy import counted_note
 from wattlaw.study.labels import LIMIT_NAMES, LIMIT_UNITS, limit_label
 
-#: With more worker counts, lines are named "smallest count" and "largest count".
-_MAX_COUNTS = 7
-
 
 def effects(findings: Findings) -> tables.Table | None:
     def changes(row: dict[str, Any], name: str) -> str:
@@ -159,11 +156,7 @@ def _of_two_counts(rows: pd.DataFrame, limit: Limit) -> pd.DataFrame:
 
 
 def _ratios(rows: pd.DataFrame) -> pd.DataFrame:
-    if rows["gpus"].nunique() > _MAX_COUNTS:
-        smallest = rows["gpus"] == rows.groupby("panel")["gpus"].transform("min")
-        workers = smallest.map({True: "smallest count", False: "largest count"})
-    else:
-        workers = rows["gpus"].map(lambda count: fmt.plural(int(count), "worker"))
+    workers = rows["gpus"].map(lambda count: fmt.plural(int(count), "worker"))
     columns = {"ratio": "", "low": "_low", "high": "_high"}
     by_quantity = []
     for quantity in ("speed", "energy"):

@@ -23,8 +23,6 @@ from wattlaw.report.sections import BulletList, Content, Parts
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
 from wattlaw.study.labels import setting_label
 
-#: Energy is proportional to GPU-hours if the exponent is 1 within this margin.
-_MARGIN = 0.05
 #: What energies of these sources are not.
 _ORIGINS = {
     "estimated": "Estimated means busy cores times assumed watts: not a measurement.",
@@ -35,15 +33,6 @@ _ORIGINS = {
 
 def factors(findings: Findings) -> tables.Table | None:
     noun, rows = worker_noun(findings), laws(findings)
-
-    def proportional(row: dict[str, Any]) -> str:
-        low, high = row["exponent_low"], row["exponent_high"]
-        if not (fmt.known(low) and fmt.known(high)):
-            return fmt.MISSING
-        if low >= 1 - _MARGIN and high <= 1 + _MARGIN:
-            return "yes"
-        return "cannot tell" if low <= 1 <= high else "no"
-
     return tables.build(
         "factors",
         f"Energy factor by workload and hardware: E = factor · {noun}-hours",
@@ -55,7 +44,6 @@ def factors(findings: Findings) -> tables.Table | None:
             tables.text("energy is", "energy_is"),
             tables.estimate(f"factor (W per {noun})", "factor_w"),
             tables.number("R²", "r2_origin", 4),
-            tables.text("proportional", proportional),
             tables.estimate("exponent", "exponent"),
             tables.number("settings", "n"),
             tables.interval(f"{noun}-hours per {unit_name(rows)}", "hours", ends=("_min", "_max")),
@@ -63,8 +51,7 @@ def factors(findings: Findings) -> tables.Table | None:
         ],
         rows.to_dict("records"),
         note=f"The factor is the mean power of a {noun} (and its share of the host, where that is "
-        "counted) while training. Proportional: yes if the 95 % interval of the exponent is within "
-        f"{_MARGIN:g} of 1; no if it does not contain 1; else undecided (cannot tell)."
+        "counted) while training. Energy is proportional to the hours where the exponent is 1."
         f"{suspect_note(findings)}",
     )
 
