@@ -3,7 +3,6 @@
 import html
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -117,31 +116,18 @@ def text(heading: str, cell: Cell) -> Column:
     return Column(heading, cell, numeric=False)
 
 
-def number(heading: str, cell: Cell, digits: int = 3) -> Column:
-    return _formatted(heading, cell, partial(fmt.number, digits=digits))
+def number(heading: str, cell: Cell, digits: int = 3, size: float = 1.0) -> Column:
+    value = itemgetter(cell) if isinstance(cell, str) else cell
+
+    def shown(record: Any) -> str:
+        amount = value(record)
+        return fmt.number(amount / size, digits) if fmt.known(amount) else fmt.MISSING
+
+    return Column(heading, shown)
 
 
 def limit(name: str) -> Column:
     return text(LIMIT_NAMES[name], lambda row: limit_label(name, row[name]))
-
-
-def p_value(heading: str, cell: Cell) -> Column:
-    return _formatted(heading, cell, fmt.p_value)
-
-
-def change(heading: str, cell: Cell) -> Column:
-    return _formatted(heading, cell, fmt.change)
-
-
-def scaled(heading: str, cell: Cell, size: float) -> Column:
-    return _formatted(
-        heading, cell, lambda value: fmt.number(value / size) if fmt.known(value) else fmt.MISSING
-    )
-
-
-def amount(noun: str, key: str, rows: "pd.DataFrame", units: fmt.Units) -> Column:
-    size, unit = fmt.choose_unit(rows[key], units)
-    return scaled(f"{noun} ({unit})", key, size)
 
 
 def in_unit(
@@ -171,8 +157,3 @@ def estimate(heading: str, key: str) -> Column:
 
 def with_interval(row: Any, key: str) -> str:
     return fmt.with_interval(*(row[key + end] for end in ("", *_ENDS)))
-
-
-def _formatted(heading: str, cell: Cell, text_of: Callable[[Any], str]) -> Column:
-    value = itemgetter(cell) if isinstance(cell, str) else cell
-    return Column(heading, lambda record: text_of(value(record)))

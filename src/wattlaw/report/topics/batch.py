@@ -36,7 +36,7 @@ def means(findings: Findings) -> tables.Table | None:
             tables.number("SD", "sd", 2),
             tables.number("worse than the best by", "worse_by", 2),
             tables.interval("95 % interval", "worse_by", 2),
-            tables.p_value("p of being the best", "p_value"),
+            tables.Column("p of being the best", lambda row: fmt.p_value(row["p_value"])),
             tables.text("verdict", "verdict"),
         ],
         rows,
@@ -104,6 +104,8 @@ def quality(findings: Findings) -> Spec | None:
 
 def _names(rows: Sequence[BatchQuality]) -> list[str]:
     """Return the workload of each group of runs, and what differs between the groups."""
+    if not rows:
+        return []
     groups = pd.DataFrame([row.group for row in rows])
     others = groups.drop(columns="workload")
     differing = others.columns[others.nunique(dropna=False) > 1]

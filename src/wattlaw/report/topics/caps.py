@@ -28,9 +28,9 @@ def effects(findings: Findings) -> tables.Table | None:
         tables.text("limit", "label"),
         tables.text("relative to", "reference"),
         tables.number("settings", "settings"),
-        tables.change("time: median", "time"),
+        tables.Column("time: median", lambda row: fmt.change(row["time"])),
         tables.Column("range", lambda row: changes(row, "time")),
-        tables.change("energy: median", "energy"),
+        tables.Column("energy: median", lambda row: fmt.change(row["energy"])),
         tables.Column("range", lambda row: changes(row, "energy")),
         tables.text("energy is", "energy_is"),
     ]

@@ -58,6 +58,7 @@ def factors(findings: Findings) -> tables.Table | None:
 
 def totals(findings: Findings) -> tables.Table | None:
     totals, currency = findings.totals, findings.footprint and findings.footprint.currency
+    size, unit = fmt.choose_unit(totals["energy_j"], fmt.ENERGY_UNITS)
     costs = {"co2_kg": "kg CO2e", "cost": f"cost ({currency})" if currency else "cost"}
     return tables.build(
         "totals",
@@ -68,7 +69,7 @@ def totals(findings: Findings) -> tables.Table | None:
             tables.text("values are", "source"),
             tables.number("runs", "runs", 9),
             tables.number(f"{worker_noun(findings)}-hours", "gpu_hours"),
-            tables.amount("energy", "energy_j", totals, fmt.ENERGY_UNITS),
+            tables.number(f"energy ({unit})", "energy_j", size=size),
             tables.text("energy is", lambda row: row["energy_is"] or "not measured"),
             *(tables.number(title, name) for name, title in costs.items() if name in totals),
         ],

@@ -46,11 +46,11 @@ def settings(findings: Findings) -> tables.Table | None:
         *setting_columns(cells, findings.varying_settings),
         tables.number("local batch", "local_batch", 9),
         tables.number("runs", "n"),
-        tables.scaled(f"{time_unit} per {of}", "time_s", seconds),
+        tables.number(f"{time_unit} per {of}", "time_s", size=seconds),
         tables.interval("95 % interval", "time_s", size=seconds),
         tables.text("interval from", "interval_from"),
         tables.number("samples/s", "samples_per_s"),
-        tables.scaled(f"{unit} per {of}", "energy_j", size),
+        tables.number(f"{unit} per {of}", "energy_j", size=size),
         tables.text("energy is", lambda row: row["energy_is"] or "not available"),
         tables.number("metric", "metric", 4),
     ]

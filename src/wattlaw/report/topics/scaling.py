@@ -70,7 +70,7 @@ _COLUMNS = (
     tables.number("SE", lambda fit: fit.law.trusted.beta_se, 2),
     tables.Column("95 % interval", _beta_interval),
     tables.number("R²", lambda fit: fit.law.r2, 4),
-    tables.p_value("p", lambda fit: fit.law.p_value),
+    tables.Column("p", lambda fit: fmt.p_value(fit.law.p_value)),
     tables.number("runs", lambda fit: fit.law.n),
     tables.Column("N", lambda fit: fmt.interval(fit.law.x_min, fit.law.x_max)),
     tables.text("nodes", lambda fit: "–".join(map(str, dict.fromkeys(fit.nodes or ()))) or None),

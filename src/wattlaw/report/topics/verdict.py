@@ -166,20 +166,17 @@ def _amounts(rows: Sequence[tuple[Advice, Option]]) -> list[tables.Column]:
     def amount(noun: str, units: fmt.Units, name: str) -> tables.Column:
         return tables.in_unit(f"{noun}{of}", rows, lambda row: getattr(row[1], name), units)
 
-    def mean(heading: str, name: str) -> tables.Column:
-        def shown(row: tuple[Advice, Option]) -> str | None:
-            quantity = getattr(row[1], name)
-            return quantity and fmt.number(quantity.mean)
-
-        return tables.Column(heading, shown)
-
     columns = [amount("time", fmt.TIME_UNITS, "job_time_s")]
     if any(option.energy_j for _, option in rows):
         columns.append(amount("energy", fmt.ENERGY_UNITS, "job_energy_j"))
     size, unit = fmt.choose_unit([option.gpu_hours.mean for _, option in rows], fmt.WORK_UNITS)
     worker = rows[0][0].worker if rows else ""
-    hours = tables.scaled(f"{worker}-{unit}{of}", lambda row: row[1].gpu_hours.mean, size)
-    return [*columns, hours, mean(cost, "cost"), mean("kg CO2e", "co2_kg")]
+    return [
+        *columns,
+        tables.number(f"{worker}-{unit}{of}", lambda row: row[1].gpu_hours.mean, size=size),
+        tables.number(cost, lambda row: row[1].cost and row[1].cost.mean),
+        tables.number("kg CO2e", lambda row: row[1].co2_kg and row[1].co2_kg.mean),
+    ]
 
 
 def _known_by(option: Option) -> str:
