@@ -154,7 +154,7 @@ def test_a_number_as_text_is_the_number_to_so_many_digits(value, digits):
         (formatting.number(-0.0123), "−0.0123"),
         (formatting.number(2.5e10), "2.50e10"),
         (formatting.interval(0.5, float("inf")), "–"),
-        (formatting.with_interval(2, 1, 3), "2 (1 to 3)"),
+        (tables.with_interval({"x": 2, "x_low": 1, "x_high": 3}, "x"), "2 (1 to 3)"),
         (formatting.p_value(0.0004), "< 0.001"),
         (formatting.change(0.85), "−15 %"),
         (formatting.change(1.0), "±0 %"),

@@ -72,12 +72,6 @@ def interval(low: Any, high: Any, digits: int = 3) -> str:
     return f"{number(low, digits)} to {number(high, digits)}"
 
 
-def with_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
-    """Return ``value (low to high)``, or the value alone where there is no interval."""
-    bounds = interval(low, high, digits)
-    return number(value, digits) + ("" if bounds == MISSING else f" ({bounds})")
-
-
 def estimate_text(value: Estimate | float | None, unit: str = "", size: float = 1.0) -> str:
     """Return ``5.2 h (4.9 to 5.5)``, or ``5.2 h`` where the interval is missing or has no width."""
     if value is None:

@@ -156,4 +156,6 @@ def estimate(heading: str, key: str) -> Column:
 
 
 def with_interval(row: Any, key: str) -> str:
-    return fmt.with_interval(*(row[key + end] for end in ("", *_ENDS)))
+    """Return ``value (low to high)``, or the value alone where there is no interval."""
+    bounds = fmt.interval(*(row[key + end] for end in _ENDS))
+    return fmt.number(row[key]) + ("" if bounds == fmt.MISSING else f" ({bounds})")
