@@ -12,14 +12,7 @@ from wattlaw.analysis.laws.fitting import Fits
 from wattlaw.analysis.metrics.result import shown, shown_in_notebook
 from wattlaw.analysis.predict.workload_predictions import Predictions
 from wattlaw.report.tables import Table, as_html
-from wattlaw.report.topics import (
-    advice_text,
-    comparison_table,
-    prediction,
-    scaling,
-    throughput_text,
-    verdict,
-)
+from wattlaw.report.topics import advice_text, comparisons, prediction, scaling, verdict
 from wattlaw.study.labels import group_label
 
 
@@ -56,7 +49,7 @@ def _titled_predictions(result: Predictions) -> list[str]:
 
 def _comparison_lines(result: Comparison) -> list[str]:
     warnings = (f"Warning: {item}" for item in result.warnings)
-    return [*comparison_table.sentences(result), *warnings]
+    return [*comparisons.comparison_sentences(result), *warnings]
 
 
 def _fit_lines(result: Fits) -> list[str]:
@@ -70,12 +63,12 @@ _register(
     verdict.settings,
 )
 _register(Predictions, _titled_predictions, prediction.table, prints_table=True)
-_register(Comparison, _comparison_lines, comparison_table.table)
+_register(Comparison, _comparison_lines, comparisons.comparison_table)
 _register(Fits, _fit_lines, scaling.laws, prints_table=True)
 
 
 def _placement_lines(item: Any) -> list[str]:
-    return [throughput_text.headline(item), *throughput_text.sentences(item)]
+    return [comparisons.headline(item), *comparisons.placement_sentences(item)]
 
 
 @shown.register
@@ -85,5 +78,5 @@ def _placements(result: Placements) -> str:
 
 @shown_in_notebook.register
 def _placements_html(result: Placements) -> str:
-    tables = ((throughput_text.table(item), _placement_lines(item)) for item in result)
+    tables = ((comparisons.placement_table(item), _placement_lines(item)) for item in result)
     return "".join(as_html(_frame(table), lines) for table, lines in tables)

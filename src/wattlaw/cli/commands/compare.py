@@ -13,8 +13,7 @@ from wattlaw.cli.common import options as opts
 from wattlaw.cli.common.console import Console
 from wattlaw.cli.common.options import option
 from wattlaw.common.errors import BadInput
-from wattlaw.report.topics import throughput_text
-from wattlaw.report.topics.comparison_table import table
+from wattlaw.report.topics import comparisons
 
 #: The exit code where a limit of ``--fail-if`` is exceeded.
 LIMIT_EXCEEDED = 4
@@ -62,7 +61,7 @@ def compare(
     else:
         console = Console()
         console.print(str(comparison))
-        console.show(table(comparison))
+        console.show(comparisons.comparison_table(comparison))
         for check in checks:
             console.print(str(check))
     failed = [
@@ -77,7 +76,7 @@ def _show(placements: Placements, *, as_json: bool) -> int:
         return 0
     console = Console()
     for item in placements:
-        console.print(throughput_text.headline(item), style="bold")
-        console.show(throughput_text.table(item))
-        console.print("\n".join(throughput_text.sentences(item)))
+        console.print(comparisons.headline(item), style="bold")
+        console.show(comparisons.placement_table(item))
+        console.print("\n".join(comparisons.placement_sentences(item)))
     return 0
