@@ -161,20 +161,15 @@ def _step_lines(steps: StepSummary, phase: PhaseSummary | None) -> list[tuple[st
 
 def _layout(steps: StepSummary) -> str:
     """Return the kind of parallelism, the sizes above 1, and what else was seen of the layout."""
-    sizes = [(getattr(steps, name), name) for name in ("dp", "tp", "pp", "cp", "ep")]
-    parts = [" x ".join(f"{name} {size}" for size, name in sizes if size and size > 1)]
-    parts += [
-        f"{what} {value:g}" if isinstance(value, int | float) else f"{what} {value}"
-        for what, value in (
-            ("sharding", steps.sharding),
-            ("checkpointing", steps.checkpointing),
-            ("micro-batch", steps.micro_batch),
-            ("accumulation", steps.gradient_accumulation),
-            ("tokens per sample", steps.tokens_per_sample),
-        )
-        if value not in (None, "none")
-    ]
-    return ", ".join(filter(None, [steps.parallelism or "", *parts]))
+    names = ("dp", "tp", "pp", "cp", "ep")
+    sizes = [f"{name} {size}" for name in names if (size := getattr(steps, name) or 1) > 1]
+    others = {
+        "sharding": steps.sharding, "checkpointing": steps.checkpointing,
+        "micro-batch": steps.micro_batch, "accumulation": steps.gradient_accumulation,
+        "tokens per sample": steps.tokens_per_sample and round(steps.tokens_per_sample),
+    }  # fmt: skip
+    seen = [f"{what} {value}" for what, value in others.items() if value not in (None, "none")]
+    return ", ".join(filter(None, [steps.parallelism, " x ".join(sizes), *seen]))
 
 
 def _end_lines(record: RunRecord, *, has_energy: bool) -> list[tuple[str, str]]:
@@ -188,9 +183,6 @@ def _end_lines(record: RunRecord, *, has_energy: bool) -> list[tuple[str, str]]:
     if missing:
         what = join_names([*missing]) if has_energy else "energy"
         lines.append(("not measured", f"{what}; 'wattlaw devices' shows why"))
-    for report in record.samplers:
-        share = report.cpu_s / report.duration_s if report.duration_s else 0.0
-        lines.append(("sampler", f"{share:.2%} of a core"))
     lines += [("note", note) for note in record.notes]
     return [*lines, ("command ended", record.reason or "")]
 
