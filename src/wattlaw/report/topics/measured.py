@@ -150,16 +150,10 @@ def reasons(findings: Findings) -> tables.Table | None:
         return None
     columns = ["run_id", "status", "reason"]
     runs = pd.concat([findings.not_done[columns], not_timed[columns]], ignore_index=True)
-    counts = (
-        runs.assign(
-            reason=runs["reason"]
-            .fillna(runs["status"].map({"planned": "not run yet"}))
-            .fillna("unknown")
-        )
-        .groupby(["status", "reason"], as_index=False)
-        .agg(size=("run_id", "size"), run_ids=("run_id", _first_ids))
-        .sort_values("size", ascending=False, kind="stable")
-    )
+    unknown = runs["status"].map({"planned": "not run yet"}).fillna("unknown")
+    by_reason = runs.assign(reason=runs["reason"].fillna(unknown)).groupby(["status", "reason"])
+    counts = by_reason["run_id"].agg(size="size", run_ids=_first_ids).reset_index()
+    counts = counts.sort_values("size", ascending=False, kind="stable")
     return tables.build(
         "reasons",
         "Runs without a result, and why",
@@ -184,25 +178,22 @@ def verdicts(findings: Findings) -> tables.Table | None:
     runs = findings.runs
     if runs.empty:
         return None
-    table = pd.DataFrame(
-        {
-            "hardware": runs["hardware"].fillna("unknown"),
-            "scope": runs["energy_scope"].fillna("nothing"),
-            "source": runs["energy_source"].fillna("none"),
-            "verdict": runs["energy_verdict"].fillna("unavailable"),
-        }
-    )
+    missing = {
+        "hardware": "unknown", "energy_scope": "nothing", "energy_source": "none",
+        "energy_verdict": "unavailable",
+    }  # fmt: skip
+    counts = runs[[*missing]].fillna(missing).value_counts().reset_index()
     return tables.build(
         "verdicts",
         "Energy: what was counted, from which source, with which verdict",
         [
             tables.text("hardware", "hardware"),
-            tables.text("counted", "scope"),
-            tables.text("source", "source"),
-            tables.text("verdict", "verdict"),
+            tables.text("counted", "energy_scope"),
+            tables.text("source", "energy_source"),
+            tables.text("verdict", "energy_verdict"),
             tables.number("runs", "count"),
         ],
-        table.value_counts().reset_index().to_dict("records"),
+        counts.to_dict("records"),
         note="Counted is the most that was measured: the whole node, else the module (a board with "
         "processors and GPUs), else the devices. Verdicts: ok: the checks passed. suspect: a check "
         f"failed; the energy is used and marked.{suspect_note(findings)} partial, implausible or "
