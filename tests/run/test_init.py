@@ -23,10 +23,9 @@ from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.time_errors import SHORT, steps_needed, time_errors
 from wattlaw.cli.commands.init import _batch
 from wattlaw.common.errors import BadInput
-from wattlaw.running.first_batch import batch_candidates, fixed_batch_note, named_argument
-from wattlaw.running.first_layout import SeenLayout
 from wattlaw.running.first_machine import Machine, slurm_machine
-from wattlaw.running.first_study import Argument, Seen, first_study
+from wattlaw.running.first_run import Seen, batch_candidates, fixed_batch_note, named_argument
+from wattlaw.running.first_study import Argument, first_study
 from wattlaw.running.slurm import commands
 from wattlaw.running.slurm.commands import Partition, parse_partition
 from wattlaw.running.steps import step_time_columns
@@ -284,11 +283,11 @@ def test_sharded_trainings_get_no_fewer_workers_than_ran(tmp_path):
     ],
 )
 def test_a_layout_is_swept_where_an_argument_carries_it(tmp_path, words, expected, values):
-    layout = SeenLayout({"tp": 2}, {"layers": 4, "hidden": 64, "heads": 4, "vocabulary": 100,
-                                    "sequence": 32})  # fmt: skip
+    network = {"layers": 4, "hidden": 64, "heads": 4, "vocabulary": 100, "sequence": 32}
     parts = 4 if "micro" in words else 1
     command = ("python", "t.py", *words.split())
-    seen = replace(SEEN, ranks=8, layout=layout, gradient_accumulation=parts, command=command)
+    seen = replace(SEEN, ranks=8, layout={"tp": 2}, network=network, command=command,
+                   gradient_accumulation=parts)  # fmt: skip
     study = study_of(tmp_path, seen)
     workload = study.workloads[0]
     assert workload.command == ("python", "t.py", *expected.split())

@@ -4,7 +4,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
@@ -16,12 +16,11 @@ from wattlaw.common.files import read_bytes
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import collapse_whitespace, shorten
 from wattlaw.running.boards import NEAR
-from wattlaw.running.first_layout import SeenLayout, sweep_values
 from wattlaw.running.first_machine import Machine
+from wattlaw.running.first_run import Seen, seen_text
 from wattlaw.study.base_model import OwnPrecision
 from wattlaw.study.command import Argument, arguments, epochs_argument
 from wattlaw.study.document import Dumper
-from wattlaw.study.labels import threads_label
 from wattlaw.study.model import Measure, Study, WorkloadSpec
 from wattlaw.study.plan import PlannedRun, expand
 
@@ -43,72 +42,6 @@ _PARALLEL = re.compile(
     rb"torch\.distributed|DistributedDataParallel|fully_shard|[Aa]ccelerat|[Ll]ightning|Fabric"
     rb"|[Dd]eep[Ss]peed|Trainer|[Hh]orovod"
 )
-#: How the arguments are named that carry a layout.
-_NAMES = {
-    "tp": r"\btp\b|tensor", "pp": r"\bpp\b|pipe", "cp": r"\bcp\b|context", "ep": r"\bep\b|expert",
-    "sharding": r"shard|zero|fsdp|parallel", "micro_batch": r"micro",
-    "gradient_accumulation": r"accum",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Seen:
-    """What a short run has shown of a training; None is what it has not shown."""
-
-    command: tuple[str, ...]  # of one rank
-    ranks: int
-    step_s: float
-    beside_s: float  # of the run beside its steps: start-up and end
-    launch_with: str = "auto"
-    global_batch: int | None = None
-    gradient_accumulation: int | None = None
-    precision: str | None = None
-    parallelism: str | None = None
-    is_parallel: bool = True  # it can train on several GPUs, as far as is known
-    peak_memory_bytes: int | None = None  # of a rank
-    dataset_samples: int | None = None
-    threads: int | None = None  # of a worker
-    has_energy: bool = False
-    steps: int | None = None  # of the whole training, if it has ended by itself
-    needed_steps: int = 0  # of a run, for a mean that is sure enough
-    layout: SeenLayout = field(default_factory=SeenLayout)
-
-    @property
-    def local_batch(self) -> float | None:
-        return None if self.global_batch is None else self.global_batch / self.ranks
-
-    @property
-    def micro_batch(self) -> float | None:
-        """Return the samples that a copy of the model processes at once."""
-        if self.local_batch is None:
-            return None
-        return self.local_batch * self.layout.model_gpus / (self.gradient_accumulation or 1)
-
-    @property
-    def training_steps(self) -> int | None:
-        """Return the steps of the whole training, as it has ended, or by its epochs and samples."""
-        said = epochs_argument(self.command)
-        epochs = "" if said is None else said.value or ""
-        is_known = epochs.isdecimal() and self.dataset_samples and self.global_batch
-        if self.steps is not None or not is_known:
-            return self.steps
-        return int(epochs) * (self.dataset_samples or 0) // (self.global_batch or 1)
-
-    @property
-    def carriers(self) -> dict[str, Argument]:
-        """Return the argument of each part of the layout that one carries, by name and value."""
-        parts = {
-            "micro_batch": self.micro_batch,
-            "gradient_accumulation": self.gradient_accumulation,
-        }
-        found: dict[str, Argument] = {}
-        for name, value in (self.layout.sizes | parts).items():
-            text = f"{value:g}" if isinstance(value, float) else str(value)
-            for argument in arguments(self.command):
-                words = argument.name.replace("_", "-")
-                if argument.value == text and re.search(_NAMES[name], words, re.IGNORECASE):
-                    found.setdefault(name, argument)
-        return found
 
 
 @dataclass(frozen=True)
@@ -148,10 +81,10 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
                if batch is not None and each.index != batch.index}  # fmt: skip
     if not (is_global or "gradient_accumulation" in carried):
         carried.pop("micro_batch", None)
-    layouts = sweep_values(seen.layout, carried, seen.micro_batch, machine.per_node)
+    layouts = _layouts(seen, carried, machine.per_node)
     steps, why, notes = _steps_of_runs(seen, base, largest)
     warmup = Measure().warmup_steps
-    of_one = "{micro_batch}" if seen.layout.model_gpus > 1 else "{local_batch}"
+    of_one = "{micro_batch}" if seen.model_gpus > 1 else "{local_batch}"
     words = _with_batch(seen, batch, "{global_batch}" if is_global else of_one)
     for name, each in carried.items():
         words[each.index] = f"{each.prefix}{{{name}}}"
@@ -172,11 +105,6 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if _ran_elsewhere(seen, machine):
         notes.append("the run used no GPU: cost and memory are not known; the budget is a comment")
-    if seen.layout.network is None and (others := carried.keys() & seen.layout.sizes.keys()):
-        notes.append(
-            f"only the layout that ran: to sweep {', '.join(sorted(others))}, state the sizes of "
-            "the network as model of the workload"
-        )
     if not seen.is_parallel:
         notes.append(
             "one worker only: the script names neither torch.distributed nor another way to train "
@@ -260,6 +188,26 @@ def _fits(seen: Seen, growth: float, machine: Machine) -> bool:
     return seen.peak_memory_bytes / 1e9 * growth <= NEAR * machine.memory_gb
 
 
+def _layouts(seen: Seen, carried: Mapping[str, Argument], node: int) -> dict[str, list[Any]]:
+    """Return what of a layout a sweep has: what ran, and half and twice of what is an argument.
+
+    Tensor parallel sizes stay within a node. Other sizes need those of the network: decisions
+    predict them.
+    """
+    values: dict[str, list[Any]] = {}
+    has_sizes = seen.model_gpus > 1 or "ep" in seen.layout
+    for name, ran in seen.layout.items():
+        if name in carried and name != "sharding" and seen.network is not None:
+            around = {max(1, ran // 2), ran, 2 * ran}
+            values[name] = sorted(v for v in around if v == ran or name != "tp" or v <= node)
+        elif has_sizes or name in carried:
+            values[name] = [ran]
+    if seen.micro_batch is not None and "micro_batch" in carried:
+        size = int(seen.micro_batch)
+        values["micro_batch"] = sorted({max(1, size // 2), size, 2 * size})
+    return values
+
+
 def _gpu_hours(seen: Seen, run: PlannedRun, base: int, steps: int, machine: Machine) -> float:
     """Return the most GPU-hours of a run; ``base`` is the global batch that was seen.
 
@@ -307,8 +255,8 @@ def _text(
         lines.append(f"    launch_with: {seen.launch_with}")
     if seen.dataset_samples is not None:
         lines.append(f"    dataset_samples: {seen.dataset_samples}")
-    if layouts and seen.layout.network is not None:
-        lines.append(f"    model: {_flow(dict(seen.layout.network))}")
+    if layouts and seen.network is not None:
+        lines.append(f"    model: {_flow(dict(seen.network))}")
     lines.append("sweeps:  # the settings to choose from: add or remove values")
     for sizes in sweeps:
         sweep = sizes | layouts
@@ -318,17 +266,8 @@ def _text(
             sweep["precision"] = [precision]
         note = "  # a batch that no argument of the command sets" if "local_batch" in sweep else ""
         lines.append(f"  - {_flow(sweep)}{note}")
-    if precision not in (None, "fp32") and "{precision}" not in "".join(words):
-        lines.append(f"  # the script trains in {precision}; no argument of the command sets that")
     has_energy = seen.has_energy or machine.has_gpus
-    fixed = [
-        f"{name} {values[0]}"
-        for name, values in layouts.items()
-        if f"{{{name}}}" not in "".join(words)
-    ]
-    if fixed:
-        lines.append(f"  # the script sets {', '.join(fixed)}; no argument of the command does")
-    layout = {name: value for name, value in seen.layout.sizes.items() if name in layouts}
+    layout = {name: value for name, value in seen.layout.items() if name in layouts}
     if "micro_batch" in layouts:
         layout["micro_batch"] = int(seen.micro_batch or 1)
     baseline = _flow({"gpus": seen.ranks, "global_batch": seen.global_batch} | layout)
@@ -364,17 +303,3 @@ def _ran_elsewhere(seen: Seen, machine: Machine) -> bool:
 def _flow(value: Any) -> str:
     text = yaml.dump(value, Dumper=Dumper, default_flow_style=True, width=10**9, sort_keys=False)
     return str(text).strip()
-
-
-def seen_text(seen: Seen) -> str:
-    facts = [
-        plural(seen.ranks, "worker"),
-        "" if seen.global_batch is None else f"global batch {seen.global_batch:,}",
-        f"{number(seen.step_s)} s per step{threads_label(seen.threads)}",
-        seen.precision or "",
-        seen.parallelism if seen.parallelism not in (None, "none") else "",
-        seen.layout.text if seen.layout.model_gpus > 1 else "",
-    ]
-    if seen.peak_memory_bytes is not None:
-        facts.append(f"{number(seen.peak_memory_bytes / 1e9)} GB of GPU memory")
-    return "Seen: " + ", ".join(filter(None, facts))

@@ -17,9 +17,8 @@ from wattlaw.common.files import naming
 from wattlaw.common.formatting import number, plural
 from wattlaw.common.text import join_names
 from wattlaw.measure.limits.requests import Limits
-from wattlaw.running import first_batch, first_machine, first_study, measured_command
-from wattlaw.running.first_layout import SeenLayout
-from wattlaw.running.first_study import Seen
+from wattlaw.running import first_machine, first_run, first_study, measured_command
+from wattlaw.running.first_run import Seen
 from wattlaw.running.instrumentation.observer import RUN
 from wattlaw.running.instrumentation.steady_state import MeasuredPart
 from wattlaw.running.measured_command import MeasuredCommand
@@ -74,10 +73,10 @@ def init(
     with naming(output), output.open("x", encoding="utf-8") as file:
         file.write(study.text)
     unit = "GPU-hours" if machine.has_gpus else "worker-hours"
-    print(first_study.seen_text(seen))
+    print(first_run.seen_text(seen))
     print(f"{output}: {plural(study.settings, 'setting')} to choose from; measuring takes at most "
           f"{number(study.gpu_hours, 2)} {unit} (an estimate from the step time)")  # fmt: skip
-    fixed = () if batch is not None else (first_batch.fixed_batch_note(seen),)
+    fixed = () if batch is not None else (first_run.fixed_batch_note(seen),)
     for note in (*fixed, *study.notes):
         print(f"note: {note}")
     name = shlex.quote(str(output))
@@ -142,7 +141,9 @@ def _seen(
         has_energy=energy.total_j is not None,
         steps=steps.steps if is_whole else None,
         needed_steps=steps_needed(steps.windows),
-        layout=SeenLayout.of(steps, json.loads(steps.network) if steps.network else None),
+        layout={name: value for name in first_run.LAYOUT
+                if (value := getattr(steps, name)) not in (None, 1, "none")},
+        network=json.loads(steps.network) if steps.network else None,
     )  # fmt: skip
 
 
@@ -152,11 +153,11 @@ def _batch(command: Sequence[str], seen: Seen, name: str | None, *, asks: bool) 
     None where the batch was seen and no argument has it.
     """
     if name is not None:
-        return first_batch.named_argument(seen, name)
-    found = first_batch.batch_candidates(seen)
-    if len(found) == 1 or first_batch.fixed_batch(seen) is not None:
+        return first_run.named_argument(seen, name)
+    found = first_run.batch_candidates(seen)
+    if len(found) == 1 or first_run.fixed_batch(seen) is not None:
         return next(iter(found), None)
-    text = first_batch.batch_text(seen)
+    text = first_run.batch_text(seen)
     if found:
         text += f", and {join_names([argument.name for argument in found])} have this value"
     elif seen.global_batch is not None:
@@ -176,6 +177,6 @@ def _batch(command: Sequence[str], seen: Seen, name: str | None, *, asks: bool) 
     while True:
         try:
             given = typer.prompt("Argument that sets the batch", likely)
-            return first_batch.named_argument(seen, given)
+            return first_run.named_argument(seen, given)
         except BadInput as error:
             print(f"wattlaw: {error}")
