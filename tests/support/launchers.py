@@ -5,7 +5,7 @@ from pathlib import Path
 
 from wattlaw.running.campaign import Campaign, Outcome
 from wattlaw.running.launcher import Ended, Launcher
-from wattlaw.running.local import SlotLease, acquire_slots
+from wattlaw.running.local import SlotLease, free_slot
 from wattlaw.store.live import open_windows, write_window
 from wattlaw.store.record import RunRecord
 from wattlaw.store.run_folder import RunFolder
@@ -41,7 +41,7 @@ class ScriptedLauncher(Launcher):
         return None
 
     def allocate(self, spec: RunSpec) -> SlotLease | None:
-        return acquire_slots([self._slot], 1)
+        return free_slot([self._slot])
 
     def start(self, record: RunRecord, folder: RunFolder, lease: SlotLease) -> ScriptedAttempt:
         measure = record.spec.measure

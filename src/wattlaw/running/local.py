@@ -24,11 +24,7 @@ from wattlaw.common.errors import NotAvailable
 from wattlaw.common.files import naming, open_regular
 from wattlaw.common.formatting import plural
 from wattlaw.common.isolation import isolated_environment, isolated_python
-from wattlaw.measure.devices.inventory import (
-    accelerators,
-    gpu_environment,
-    visible_devices,
-)
+from wattlaw.measure.devices.inventory import accelerators, gpu_environment, visible_devices
 from wattlaw.measure.devices.limiter import LimitState
 from wattlaw.measure.limits.guard import LimitLease, acquire, lock_conflict
 from wattlaw.running.boards import Board, memory_warnings, named_board, too_large_reason
@@ -155,9 +151,9 @@ class LocalLauncher(Launcher):
     def allocate(self, spec: RunSpec) -> "LocalAllocation | None":
         """A slot is a board: runs on MIG instances of one would each record all its energy."""
         runs = [f"run-{i}" for i in range(self._launch.max_parallel)]
-        run = acquire_slots(runs, 1)
+        run = free_slot(runs)
         if run is None:
-            self._waits_for = partial(_users_text, runs)
+            self._waits_for = partial(users_text, runs)
             return None
         names = (self.gpus or [f"cpu-{i}" for i in range(self.capacity)])[: self.capacity]
         instances: dict[str, list[str]] = defaultdict(list)
@@ -165,12 +161,12 @@ class LocalLauncher(Launcher):
             instances[self._board_of.get(name, name)].append(name)
         boards, workers = SlotLease(), list[str]()
         for board, own in instances.items():
-            if len(workers) < spec.setting.gpus and (slot := acquire_slots([board], 1)):
+            if len(workers) < spec.setting.gpus and (slot := free_slot([board])):
                 boards |= slot
                 workers += own
         allocation = LocalAllocation(run, boards, workers[: spec.setting.gpus])
         if len(workers) < spec.setting.gpus:
-            self._waits_for = partial(_users_text, list(instances))
+            self._waits_for = partial(users_text, list(instances))
             allocation.release()
             return None
         self._waits_for, self._message_s = None, -math.inf
@@ -232,29 +228,23 @@ class SlotLease(dict[str, socket.socket], Allocation):
             self.popitem()[1].close()
 
 
-def acquire_slots(names: Sequence[str], count: int) -> SlotLease | None:
-    """Lock ``count`` of the named slots, in their order, or none of them."""
-    lease = SlotLease()
+def free_slot(names: Sequence[str]) -> SlotLease | None:
+    """Lock the first of the named slots that no process has."""
     for name in names:
-        if len(lease) < count and (lock := machine_lock.lock(f"slot/{name}")) is not None:
-            lease[name] = lock
-    if len(lease) == count:
-        return lease
-    lease.release()
+        if (lock := machine_lock.lock(f"slot/{name}")) is not None:
+            return SlotLease({name: lock})
     return None
 
 
-def slot_holders(names: Sequence[str]) -> list[str]:
-    found = {machine_lock.holder(f"slot/{name}") for name in names}
+def users_text(slots: Sequence[str]) -> str | None:
+    """Say which other processes have these slots; None without any."""
+    found = {machine_lock.holder(f"slot/{name}") for name in slots}
     others = sorted(holder for holder in found if holder is not None and holder[0] != os.getpid())
     # A process of another container has no number here.
-    return [f"process {pid} of user {user}" if pid else f"a process of user {user}"
-            for pid, user in others]  # fmt: skip
-
-
-def _users_text(slots: Sequence[str]) -> str | None:
-    holders = "; ".join(slot_holders(slots))
-    return f"waiting: another wattlaw run uses this machine: {holders}" if holders else None
+    names = [f"process {pid} of user {user}" if pid else f"a process of user {user}"
+             for pid, user in others]  # fmt: skip
+    text = "waiting: another wattlaw run uses this machine: "
+    return f"{text}{'; '.join(names)}" if names else None
 
 
 @dataclass
