@@ -144,11 +144,11 @@ def batch_text(seen: Seen) -> str:
     return f"{text}, in {parts} gradient-accumulation steps (try without)"
 
 
-def fixed_batch(seen: Seen) -> int | None:
-    """Return the batch of a worker that no argument sets; None if an argument may, or unknown."""
+def has_fixed_batch(seen: Seen) -> bool:
+    """Say whether every worker had a batch that no argument sets."""
     local = seen.local_batch
-    is_fixed = local is not None and local == int(local) and seen.model_gpus == 1
-    return int(local) if local and is_fixed and not batch_candidates(seen) else None
+    is_whole = local is not None and local == int(local)
+    return is_whole and seen.model_gpus == 1 and not batch_candidates(seen)
 
 
 def fixed_batch_note(seen: Seen) -> str:

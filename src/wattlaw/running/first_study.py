@@ -121,8 +121,6 @@ def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[
     why = f"about {number(steps * seen.step_s, 2)} s"
     if steps < seen.needed_steps:
         why += f", though steps so unsteady need {seen.needed_steps:,}"
-    elif steps > usual:
-        why += ", which its unsteady steps need"
     if seen.training_steps is None:
         why += (
             f"; how long it trains is unknown: a batch of {largest:,} needs {steps + warmup} steps"
@@ -164,12 +162,13 @@ def _sweeps(
         counts = {count for count in counts if count % math.ceil(count / node) == 0}
     if is_fixed:
         return [(tuple(sorted(counts)), [base // seen.ranks])]
+    # Memory grows at most as the batch does, since weights and optimizer do not grow.
+    most_growth = NEAR * (machine.memory_gb or math.inf) * 1e9 / (seen.peak_memory_bytes or 1)
+    most_batch = max(1, most_growth) * base / seen.ranks  # of a worker
     sweeps: dict[tuple[int, ...], list[int]] = {}
     for batch in (base * multiple for multiple in _BATCHES):
         fitting = tuple(
-            count
-            for count in sorted(counts)
-            if batch % count == 0 and _fits(seen, batch / count * seen.ranks / base, machine)
+            count for count in sorted(counts) if batch % count == 0 and batch / count <= most_batch
         )
         if fitting:
             sweeps.setdefault(fitting, []).append(batch)
@@ -179,13 +178,6 @@ def _sweeps(
             "memory for it; train with another batch"
         )
     return [*sweeps.items()]
-
-
-def _fits(seen: Seen, growth: float, machine: Machine) -> bool:
-    """Memory grows at most as the batch does, since weights and optimizer do not grow."""
-    if seen.peak_memory_bytes is None or machine.memory_gb is None or growth <= 1:
-        return True
-    return seen.peak_memory_bytes / 1e9 * growth <= NEAR * machine.memory_gb
 
 
 def _layouts(seen: Seen, carried: Mapping[str, Argument], node: int) -> dict[str, list[Any]]:

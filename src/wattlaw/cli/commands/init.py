@@ -155,7 +155,7 @@ def _batch(command: Sequence[str], seen: Seen, name: str | None, *, asks: bool) 
     if name is not None:
         return first_run.named_argument(seen, name)
     found = first_run.batch_candidates(seen)
-    if len(found) == 1 or first_run.fixed_batch(seen) is not None:
+    if len(found) == 1 or first_run.has_fixed_batch(seen):
         return next(iter(found), None)
     text = first_run.batch_text(seen)
     if found:
