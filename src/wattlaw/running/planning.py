@@ -30,6 +30,10 @@ from wattlaw.workloads import catalogue
 #: The most reasons of skipped runs that are shown before the start.
 _MOST_REASONS = 5
 _HOUR_S = 3600.0
+_STATUSES = (
+    *("done", OUT_OF_MEMORY, "failed", "skipped"),
+    *("interrupted", "running", "queued", "planned", "damaged"),
+)
 #: Launchers that start no command.
 _START_NOTHING = ("replay", "simulated")
 _MAX_SCRIPT_BYTES = 1_000_000
@@ -214,17 +218,12 @@ def _sweeps(study: Study, spec: WorkloadSpec) -> list[Sweep]:
 
 
 class Forecast(NamedTuple):
-    """What is known of runs before they start.
+    """What is known of runs before they start."""
 
-    ``skipped`` has the reason of each run that will be skipped, by run id. ``warnings`` are
-    sentences on what may be wrong, and ``missing`` those on what stops every run. If
-    ``is_of_machine``, another machine may execute the runs that are skipped.
-    """
-
-    skipped: dict[str, str]
-    warnings: list[str]
-    missing: list[str]
-    is_of_machine: bool
+    skipped: dict[str, str]  # the reason by run id
+    warnings: list[str]  # sentences on what may be wrong
+    missing: list[str]  # sentences on what stops every run
+    is_of_machine: bool  # another machine may execute the runs that are skipped
 
 
 def forecast(planned: Planned, runs: Iterable[PlannedRun]) -> Forecast:
@@ -267,19 +266,8 @@ def skipped_text(reasons: Iterable[str], runs: int) -> list[str]:
 
 
 def count_statuses(statuses: Iterable[str]) -> dict[str, int]:
-    order = (
-        "done",
-        OUT_OF_MEMORY,
-        "failed",
-        "skipped",
-        "interrupted",
-        "running",
-        "queued",
-        "planned",
-        "damaged",
-    )
     count = Counter(statuses)
-    return {status: count[status] for status in order if count[status]}
+    return {status: count[status] for status in _STATUSES if count[status]}
 
 
 def git_commit(directory: Path) -> str | None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.files import open_regular, read_text, write_text
@@ -55,15 +55,9 @@ class JobStep:
         numbers = [number for number in read if number is not None]
         return cls(step, *numbers) if len(numbers) == len(names) else None
 
-    def announce(self, store: Store, what: str, folder: RunFolder) -> None:
-        write_text(self._path(store, what), folder.run_id)
-
-    def withdraw(self, store: Store, what: str) -> None:
-        self._path(store, what).unlink(missing_ok=True)
-
     def join(self, store: Store, what: str) -> RunFolder:
         """Return the run that the first task has begun, once for each task; or ``NotAvailable``."""
-        path, end_s = self._path(store, what), time.monotonic() + _RUN_S
+        path, end_s = self.path(store, what), time.monotonic() + _RUN_S
         while time.monotonic() < end_s:
             try:
                 run_id = read_text(path)
@@ -79,7 +73,8 @@ class JobStep:
             "recorded; use a folder on a file system that all nodes share"
         )
 
-    def _path(self, store: Store, what: str) -> Path:
+    def path(self, store: Store, what: str) -> Path:
+        """Return the file that names the run to the other tasks while it goes on."""
         return store.path / f"step.{self.id}.{what}"
 
 
@@ -145,7 +140,7 @@ class Recording:
         self.live = self.folder.live(1)
         self.live.mkdir(parents=True)
         if self._step is not None:
-            self._step.announce(self._store, self._what, self.folder)
+            write_text(self._step.path(self._store, self._what), self.folder.run_id)
 
     def _next_repeat(self) -> tuple[RunFolder, RunLock, RunSpec]:
         for repeat in count(self._spec.repeat):
@@ -205,7 +200,7 @@ class Recording:
         if self._lock is not None:
             self._lock.release()
             if self._step is not None:
-                self._step.withdraw(self._store, self._what)
+                self._step.path(self._store, self._what).unlink(missing_ok=True)
 
     def _end_live(self) -> None:
         if self._sampler is None or self._windows is None:
@@ -221,13 +216,10 @@ class NestedRecording:
 
     _stream: ClassVar[LiveWriter | None] = None  # shared by all recordings of the process
 
-    def __init__(self, folder: RunFolder, attempt: int) -> None:
-        self.folder, self._attempt = folder, attempt
+    def __init__(self) -> None:
+        self.folder = RunFolder(Path(os.environ[RUN_FOLDER]))
+        self._attempt = int(os.environ.get(ATTEMPT, "1"))
         self.measure = Measure(epochs=1, warmup_epochs=0)
-
-    @classmethod
-    def of_environment(cls) -> Self:
-        return cls(RunFolder(Path(os.environ[RUN_FOLDER])), int(os.environ.get(ATTEMPT, "1")))
 
     def begin(self) -> None:
         record = self.folder.read()

@@ -91,8 +91,8 @@ class Step:
 class StepWindow:
     """The steps since its creation. Nothing waits for the device before the window has ended."""
 
-    def __init__(self, gpu: Any | None, device: Any = None) -> None:
-        self.clock = StepClock(gpu, device)
+    def __init__(self, gpu: Any | None) -> None:
+        self.clock = StepClock(gpu)
         self.start_ns, self.start_s = time.time_ns(), time.perf_counter()
         self.stepped_s = 0.0  # host time to its last step: at most the sum of its step times
         self.steps = 0

@@ -123,7 +123,7 @@ def track(
     if first_number(_LOCAL_RANKS):  # another process of this host is the first of the job
         return Track(name, None, quiet=True)
     if RUN_FOLDER in os.environ:
-        return Track(name, NestedRecording.of_environment(), quiet=True)
+        return Track(name, NestedRecording(), quiet=True)
     gpus = (first_number(LAUNCHERS["env_world_size"]) or 1) if gpus is None else gpus
     if global_batch is not None and gpus > 0 and global_batch % gpus:
         raise ValueError(

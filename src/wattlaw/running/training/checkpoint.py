@@ -37,10 +37,6 @@ class Progress:
     samples: int = 0
 
     @property
-    def is_begin(self) -> bool:
-        return not (self.epoch or self.step)
-
-    @property
     def loss(self) -> float | None:
         return self.loss_sum / self.samples if self.samples else None
 
@@ -64,8 +60,7 @@ def _write(path: Path, state: dict[str, Any]) -> None:
 class Checkpointer:
     """Saves and loads the checkpoint of a run. All ranks call each method together.
 
-    ``parts`` are the objects whose ``state_dict`` is saved, by name. ``windows`` of this rank's
-    host, if it writes them, are synced to disk before a checkpoint.
+    ``windows`` of this rank's host, if it writes them, are synced to disk before a checkpoint.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
-"""One rank of a user's command: ``python -m wattlaw.running.training.command_rank [HOW] COMMAND``.
+"""One rank of a user's command: the process replaces itself with it, and ends with its parent.
 
-The process replaces itself with the command, which ends when the parent of the process ends. With
-``--launcher`` the command is a program such as torchrun that starts the ranks. They are processes
-of this module too, with ``--launched``.
+With ``--launcher`` the command is a program such as torchrun that starts the ranks. They are
+processes of this module too, with ``--launched``.
 """
 
 import os

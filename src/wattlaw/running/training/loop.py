@@ -217,7 +217,7 @@ class Training:
     ) -> Progress | None:
         measure, every = self._measure, self._options.checkpoint_every
         steps, host = self.loader.steps, self._ranks.host
-        is_resumed = not begin.is_begin
+        is_resumed = begin != Progress()
         for epoch in range(begin.epoch, self._epochs):
             progress = begin if epoch == begin.epoch else Progress(epoch)
             labels: dict[str, Any] = {"epoch": epoch, "warmup": epoch < measure.warmup_epochs}

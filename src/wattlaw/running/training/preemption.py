@@ -49,8 +49,7 @@ class PreemptionNotice:
     """Whether a notice has come to any rank; all ranks get the same answer after the same step.
 
     The ranks agree by a reduction on the CPU, which also gives the longest time per step, from
-    which every rank computes after how many steps the next agreement is due. Each rank calls it at
-    the same points. If no notice is ``expected``, the ranks do not communicate.
+    which every rank computes after how many steps the next agreement is due.
     """
 
     def __init__(self, ranks: "Ranks", *, expected: bool) -> None:

@@ -35,10 +35,7 @@ def is_shared(setting: Setting) -> bool:
 
 
 def new_model(workload: Workload, setting: Setting, ranks: Ranks) -> nn.Module:
-    """Return the model, on the device. A seed gives all layouts the same one on one kind of device.
-
-    A shared one is made layer by layer, so that no rank ever has the whole of it.
-    """
+    """Return the model, on the device; with a seed, all layouts have the same one."""
     if is_shared(setting):
         with torch.device("meta"):
             model: Any = workload.model()
@@ -52,6 +49,7 @@ def new_model(workload: Workload, setting: Setting, ranks: Ranks) -> nn.Module:
 
 
 def _share(model: Any, setting: Setting, ranks: Ranks) -> None:
+    """Make a model layer by layer, so that no rank ever has the whole of it."""
     copies, shape = ranks.copies, (ranks.copies, setting.tp)
     mesh = init_device_mesh(ranks.device.type, shape, mesh_dim_names=("dp", "tp"))
     of_model, of_layer = model.tensor_plans(sequence_parallel=setting.sequence_parallel)

@@ -15,11 +15,7 @@ from wattlaw.common.files import write_text
 from wattlaw.measure.devices.inventory import visible_gpu_ids
 from wattlaw.running.instrumentation.hook._wattlaw.model_facts import peak_memory, software
 from wattlaw.running.training import failures, preemption
-from wattlaw.running.training.environment import (
-    AGENT_PID,
-    DISK_FULL,
-    MIG_INSTANCES,
-)
+from wattlaw.running.training.environment import AGENT_PID, DISK_FULL, MIG_INSTANCES
 from wattlaw.store.record import Facts, Parallelism
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.study.model import RunSpec
