@@ -235,8 +235,7 @@ def test_what_is_planned_is_recommended_for_trainings_of_the_campaigns_length(tm
                 windows.append(window_row(run_id, epoch, start_ns=start_ns, duration_s=time_s,
                                           warmup=epoch == 0))  # fmt: skip
     opened = results.open(write_store(tmp_path / "store", *frames(runs, windows)).path)
-    lengths = [{"epochs": 3}, {"epochs": 500}, {"total_samples": 300}, {"total_samples": 5e4}]
-    for length, best in zip(lengths, (1, 2, 1, 2), strict=True):
+    for length, best in (({"epochs": 3}, 1), ({"total_samples": 5e4}, 2)):
         assert opened.advise(**length).recommended.gpus == best
         page = opened.proposal(tmp_path / "a.md", **length).page.read_text(encoding="utf-8")
         assert f"on 1 node ({best} worker" in page
