@@ -83,8 +83,8 @@ def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measur
 ):
     place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
     before_w = place.limits_w
-    record = failing.run("2 training lacks_memory", 4, power_limit_w=150)
-    assert "rank 2: out of memory: the local batch does not fit" in str(record.reason)
+    record = failing.run("1 training lacks_memory", 2, power_limit_w=150)
+    assert "rank 1: out of memory: the local batch does not fit" in str(record.reason)
     assert (record.state, record.out_of_memory) == ("out of memory", "device")
     assert record.facts.parameters and record.finished_at > record.started_at
     folder = failing.folder(record)
@@ -93,7 +93,7 @@ def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measur
     samples = pq.read_table(folder.telemetry_path)
     assert max(samples["t_ns"].to_pylist()) > rows[-1]["start_ns"]
     assert set(samples["power_limit_w"].drop_null().to_pylist()) == {150.0}
-    assert failing.run("2 training lacks_memory", 4, power_limit_w=150) == record
+    assert failing.run("1 training lacks_memory", 2, power_limit_w=150) == record
     assert place.limits_w == before_w
     assert place.is_clean()
 
