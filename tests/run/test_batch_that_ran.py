@@ -22,7 +22,6 @@ from wattlaw.study.not_as_declared import OTHER_BATCH
 VARIANTS = {
     "right": ("BATCH={local_batch}", 16),
     "each-trains-all": ("BATCH={global_batch}", 32),
-    "divided-twice": ("BATCH=4", 8),  # {local_batch} / gpus
     "fixed": ("BATCH=5", 10),
     "accumulated": ("BATCH={local_batch} ACCUMULATE=4", 64),
 }
@@ -64,7 +63,7 @@ def trained(tmp_path_factory):
             {"gpus": [1], "local_batch": [8], "workloads": ["each-trains-all", "fixed"]},
         ],
         "measure": {"steps": 15, "warmup_steps": 3},
-        "launch": {"gpus_per_node": 2, "threads_per_worker": 1},
+        "launch": {"gpus_per_node": 4, "threads_per_worker": 1, "max_parallel": 2},
     }
     with pytest.MonkeyPatch.context() as patch:
         setenv(patch, {"EPOCHS": "100000", "STEP_S": "0.01"})
@@ -97,7 +96,7 @@ def test_run_status_and_fit_warn_of_each_workload_whose_batch_differs(trained, c
     assert set(texts) == set(VARIANTS) - {"right"}
     assert "32 instead of 16 on 2 GPUs" in texts["each-trains-all"]
     assert "{local_batch}" in texts["each-trains-all"]
-    assert "{global_batch}" in texts["divided-twice"]
+    assert "{global_batch}" in texts["fixed"]
     assert "5 instead of 8 on 1 GPU, 10 instead of 16 on 2 GPUs" in texts["fixed"]
     assert [f"Warning: {text}" for text in texts.values()] == [
         line for line in trained[1].splitlines() if line.startswith("Warning: ")
