@@ -73,7 +73,7 @@ def test_a_killed_run_leaves_a_complete_file(write_study, tmp_path):
     )
     with started("run", study, "--store", tmp_path / "s", "--openmetrics", path) as process:
         wait_for(path.exists, "the first file")
-        wait_for(lambda: "active_run_start_time_seconds{" in path.read_text(), "an active run")
+        wait_for(lambda: by(read(path), "wattlaw_last_step_time_seconds", "workload"), "steps")
         samples = read(path)
         assert by(samples, "wattlaw_runs", "status")["active",] == 1
         ((labels, start_s),) = samples["wattlaw_active_run_start_time_seconds"]
@@ -92,12 +92,12 @@ RUNS = [
 ]
 WINDOWS = [
     window_row("done0000", 0, gpu_energy_j=10.0, cpu_energy_j=1.0, energy_source="counter",
-               energy_verdict="ok", start_ns=5, module_energy_j=20.0,
+               energy_verdict="ok", start_ns=5, step_time_mean_s=0.25, module_energy_j=20.0,
                node_energy_j=30.0, node_energy_source="integral", node_energy_verdict="suspect"),
     window_row("done0000", 0, phase="evaluate", gpu_energy_j=5.0, energy_source="counter",
-               energy_verdict="ok", start_ns=9),
+               energy_verdict="ok", start_ns=9, step_time_mean_s=9.0),
     window_row("doubtful", 0, gpu_energy_j=1e9, energy_source="integral",
-               energy_verdict="implausible", start_ns=7),
+               energy_verdict="implausible", start_ns=7, step_time_mean_s=0.5),
     window_row("nometer0", 0, start_ns=1),
 ]  # fmt: skip
 
@@ -132,6 +132,8 @@ def test_totals_count_measured_hours_and_plausible_energies(store, tmp_path):
     for name, source, joules in (("module", "counter", 20.0), ("node", "integral", 30.0)):
         outer = by(samples, f"wattlaw_{name}_energy_joules_total", "device", "source")
         assert outer == {(name, source): joules}
+    (last,) = samples["wattlaw_last_step_time_seconds"]
+    assert last[1] == 0.5
 
 
 def test_a_file_that_cannot_be_written_later_is_a_warning_and_damage_is_left_out(

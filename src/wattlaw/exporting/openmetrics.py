@@ -18,7 +18,7 @@ from wattlaw.running.campaign import Observer
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
-from wattlaw.study.sources import MEASURED, origin_of
+from wattlaw.study.sources import MEASURED, TRAINING, origin_of
 
 #: Prometheus reads such files every 15 s by default.
 _PERIOD_S = 10.0
@@ -30,6 +30,7 @@ _METRICS = {
     "wattlaw_module_energy_joules": ("counter", "joules", "Energy of modules with their devices."),
     "wattlaw_node_energy_joules": ("counter", "joules", "Energy of nodes with all in them."),
     "wattlaw_active_run_start_time_seconds": ("gauge", "seconds", "Start of each active run."),
+    "wattlaw_last_step_time_seconds": ("gauge", "seconds", "Mean step time of the last window."),
 }
 _ENDED = ("done", OUT_OF_MEMORY, "failed", "skipped", "interrupted")
 #: Of each kind of device: the metric, so that no sum over one metric counts a part twice, and the
@@ -39,6 +40,7 @@ _ENERGIES = {
     "module": ("wattlaw_module_energy_joules", ""),
     "node": ("wattlaw_node_energy_joules", "node_"),
 }
+_OF_STEPS = ["phase", "start_ns", "step_time_mean_s"]
 _OF_ENERGY = ["energy_source", "energy_verdict", "node_energy_source", "node_energy_verdict"]
 _OF_ENERGY += [f"{kind}_energy_j" for kind in _ENERGIES]
 
@@ -63,6 +65,7 @@ class MetricsFile(Observer):
         self._states: Counter[str] = Counter()
         self._ended: deque[RunRecord] = deque()
         self._totals: dict[tuple[str, Labels], float] = defaultdict(float)
+        self._last_steps: dict[Labels, tuple[int, float]] = {}  # start of the window, value
         self.warnings: tuple[str, ...] = ()
         try:
             self._write()
@@ -111,10 +114,20 @@ class MetricsFile(Observer):
                 hours = record.spec.setting.gpus * max(0.0, duration_s) / 3600.0
                 self._totals["wattlaw_gpu_hours", ()] += hours
             if record.status == "done":
-                path = self._store.folder(record.run_id).epochs_path
-                with readable, pq.ParquetFile(path) as file:
-                    for window in file.read(_OF_ENERGY, use_threads=False).to_pylist():
+                with (
+                    readable,
+                    pq.ParquetFile(self._store.folder(record.run_id).epochs_path) as file,
+                ):
+                    table = file.read([*_OF_STEPS, *_OF_ENERGY], use_threads=False)
+                    for window in table.to_pylist():
                         self._add_energy(window)
+                        self._take_step(record, window)
+        for record in list(self._active.values()):
+            folder = self._store.folder(record.run_id)
+            with readable:
+                attempts = [int(path.name) for path in folder.live(0).parent.iterdir()]
+                for window in folder.windows(max(attempts)).select(_OF_STEPS).to_pylist():
+                    self._take_step(record, window)
 
     def _add_energy(self, window: dict[str, Any]) -> None:
         for kind, (metric, prefix) in _ENERGIES.items():
@@ -122,6 +135,14 @@ class MetricsFile(Observer):
             if energy_j is not None and window[f"{prefix}energy_verdict"] != "implausible":
                 labels = (("device", kind), ("source", window[f"{prefix}energy_source"]))
                 self._totals[metric, labels] += energy_j
+
+    def _take_step(self, record: RunRecord, window: dict[str, Any]) -> None:
+        origin = origin_of(record.spec.launch_kind)
+        labels = (("workload", record.spec.workload.name), ("origin", origin))
+        start_ns, value = window["start_ns"], window["step_time_mean_s"]
+        is_training = window["phase"] in TRAINING
+        if is_training and value is not None and start_ns > self._last_steps.get(labels, (0,))[0]:
+            self._last_steps[labels] = start_ns, value
 
     def _write(self) -> None:
         lines, samples = list[str](), dict[str, list[str]]()
@@ -150,6 +171,8 @@ class MetricsFile(Observer):
                 workload, gpus = record.spec.workload.name, str(record.spec.setting.gpus)
                 of_run = (("run_id", record.run_id), ("workload", workload), ("gpus", gpus))
                 yield "wattlaw_active_run_start_time_seconds", of_run, record.started_at.timestamp()
+        for labels, (_, value) in sorted(self._last_steps.items()):
+            yield "wattlaw_last_step_time_seconds", labels, value
 
 
 def _as_text(labels: Labels) -> str:

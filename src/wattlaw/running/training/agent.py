@@ -65,6 +65,8 @@ _OTHERS_POLL_S = 1.0
 #: How often the steps of a command are read, and how long another host may take to show that all
 #: ranks have theirs.
 _STEPS_POLL_S, _LATE_STEPS_S = 0.25, 10.0
+#: When it is looked at whether the ranks are those that were launched, besides at the end.
+_CHECKS_S = (2.0, 10.0, 60.0, 300.0)
 _PIECE_BYTES, _MOST_PIECES = 64 * 1024, 16
 #: The last line of a traceback, and error messages of Python and argparse.
 _ERROR = re.compile(
@@ -249,6 +251,7 @@ class _CommandSteps(StepObserver):
         self._output: int | None = None
         self._folder: str | None = None
         self._next_s = 0.0
+        self._checks_s = [time.monotonic() + after_s for after_s in _CHECKS_S]
 
     def __enter__(self) -> Self:
         os.environ.pop(STEPS_FOLDER, None)
@@ -269,8 +272,12 @@ class _CommandSteps(StepObserver):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def are_complete(self) -> bool:
-        """Say whether the ranks can be ended, since they have the steps of the limit."""
+        """Say whether the ranks can be ended: they have the steps of the limit, or are others."""
         self._pass_output_on()
+        if self._checks_s and time.monotonic() > self._checks_s[0]:
+            del self._checks_s[0]
+            if self.wrong_ranks(self._spec.setting.gpus) is not None:
+                return True
         if not self.part.is_limited or time.monotonic() < self._next_s:
             return False
         self._next_s = time.monotonic() + _STEPS_POLL_S
