@@ -83,9 +83,11 @@ def decision(name: str, runs: int, minimize: str = "energy") -> Decision:
 
 
 def _crowd() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return 11 workloads of different batches on 14 worker counts."""
+    """Return 11 workloads of different batches, four of them on 14 worker counts."""
     runs, epochs = [], []
     for i, gpus in itertools.product(range(11), range(1, 15)):
+        if i > 3 and gpus not in (1, 4, 14):
+            continue
         run_id = f"{i:08}{gpus:08}"
         runs.append(run_row(run_id, workload=f"model-{i}", gpus=gpus, global_batch=64 * (i + 1),
                             local_batch=None))  # fmt: skip
@@ -103,10 +105,16 @@ KINDS = ("small", "hostile", "crowded", "layouts", "mit", "kit")
 def spec(kind: str, figure: Figure) -> dict[str, Any] | None:
     picture = figure.picture(findings(kind))
     chart = None if picture is None else picture.spec
-    # Charts of other kinds differ in their data, which take long to validate.
+    # Charts of other kinds and further rows differ in their data, which take long to validate.
     if chart is not None and kind == ("mit" if figure.name in MIT else "kit"):
-        alt.ConcatChart.from_dict(chart, validate=True)
+        one_row = json.loads(json.dumps(chart), object_hook=with_one_row)
+        alt.ConcatChart.from_dict(one_row, validate=True)
     return chart
+
+
+def with_one_row(part: dict[str, Any]) -> dict[str, Any]:
+    values = part.get("data", {}).get("values")
+    return part | {"data": {"values": values[:1]}} if values else part
 
 
 @cache
