@@ -8,7 +8,7 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.energy_laws import GROUP_COLUMNS
-from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS, Limit, other_limit, without_limits
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS, Limit, without_limits
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts
@@ -29,7 +29,7 @@ from wattlaw.report.facets import (
 from wattlaw.report.pictures import Figure
 from wattlaw.report.topics.energy import counted_note, energy_quantity, laws
 from wattlaw.report.topics.measured import joule_scale, worker_noun
-from wattlaw.report.topics.scaling import TIME, draw_times, reference_label, relative_facets
+from wattlaw.report.topics.scaling import TIME, facets_by_limit
 
 #: The columns of a law's factor, as the mean and the ends of its interval.
 _FACTOR = {"mean": "factor_w", "low": "factor_w_low", "high": "factor_w_high"}
@@ -41,56 +41,6 @@ _PANEL_SIZE = 215
 BINS = 20
 _MAX_JOBS = 6
 _CV = {"SM": "sm_util_cv", "memory": "mem_util_cv"}
-
-
-def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
-    """Return series that differ in one limit alone, a panel per family and a line per limit."""
-    rows = fixed_dataset(series)
-    rows = rows[rows[other_limit(limit)].isna()]
-    limits = rows.groupby("family")[limit].transform(lambda values: values.nunique(dropna=False))
-    columns = [name for name in LINE_COLUMNS if name != limit]
-    return facet(rows[limits > 1], [*PANEL_COLUMNS, *columns], [limit], one_panel=False)
-
-
-def epoch_time_by_limit(findings: Findings, limit: Limit) -> Spec | None:
-    return draw_times(findings, facets_by_limit(findings.series, limit))
-
-
-def energy_speed(findings: Findings) -> Spec | None:
-    facets, table = relative_facets(findings)
-    table = table[table["energy_ratio"].notna()]
-    if table.empty:
-        return None
-    counts = sorted({int(count) for count in table["gpus"]})
-    styles = facets.styles
-    size = charts.field(
-        "gpus", scale={"type": "log", "domain": [counts[0], counts[-1] + 1], "range": [15, 220]},
-        legend={"title": "workers", "orient": "bottom", "direction": "horizontal",
-                "values": counts[:: -(-len(counts) // 6)], "format": "d"},
-    )  # fmt: skip
-
-    def layers(rows: pd.DataFrame) -> list[Spec]:
-        reference = reference_label(rows)
-        speeds, energies = (
-            [*rows[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel(), 1.0]
-            for name in ("speedup", "energy_ratio")
-        )
-        x = charts.x_axis("speedup", f"speed (ratio to {reference})", speeds, log=True)
-        y = charts.y_axis("energy_ratio", f"energy (ratio to {reference})", energies)
-        joined = {"x": x, "y": y, "order": charts.field("gpus")}
-        joined |= {name: styles[name] for name in ("color", "strokeDash")}
-        points = charts.points(rows, x, y, styles, {"line": "line", "gpus": "workers"})
-        points["encoding"]["size"] = size
-        return [
-            charts.reference_line(1.0),
-            *charts.error_bars(rows, x, y, styles, "energy_ratio_low", "energy_ratio_high"),
-            *charts.error_bars(rows, x, y, styles, "speedup_low", "speedup_high", horizontal=True),
-            charts.layer(rows, "line", joined, strokeWidth=1.2),
-            points,
-        ]
-
-    notes = ["Larger points have more workers.", charts.CI_BARS, counted_note(findings)]
-    return facets.draw(table, layers, notes)
 
 
 def gpu_hours(findings: Findings) -> Spec | None:
@@ -266,21 +216,7 @@ def _heat_map(counts: pd.DataFrame, title: str) -> Spec:
 
 
 _VARIATION = "The larger the variation, the less evenly the GPUs are used."
-_TIMES = "A limit that changes alpha shifts a line; a limit that changes beta tilts it."
 FIGURES = (
-    Figure(
-        "epoch_time_by_cap", "Training time by power cap",
-        partial(epoch_time_by_limit, limit="power_limit_w"), _TIMES,
-    ),
-    Figure(
-        "epoch_time_by_clock", "Training time by SM clock",
-        partial(epoch_time_by_limit, limit="clock_limit_mhz"), _TIMES,
-    ),
-    Figure(
-        "energy_speed", "Energy against speed", energy_speed,
-        "Both are relative to the reference count of workers: right is faster, down less energy.",
-        is_extra=True,
-    ),
     Figure(
         "gpu_hours", "Energy against GPU-hours", gpu_hours,
         "The axes are logarithmic: energy in proportion to GPU-hours is a line of slope 1.",

@@ -126,11 +126,11 @@ def points(
     y: Spec,
     styles: Styles,
     tooltip: Mapping[str, str],
-    size: int = 55,
+    size: int | None = 55,
     description: str = "",
 ) -> Spec:
-    """``tooltip`` has a title for each column, and the column ``description`` has what a page
-    without scripts shows of a point."""
+    """Without a size, it is that of the styles. ``tooltip`` has a title for each column, and the
+    column ``description`` has what a page without scripts shows of a point."""
     encoding: dict[str, Any] = {"x": x, "y": y, "shape": styles["shape"], **_by_line(styles)}
     encoding["tooltip"] = [
         field(name, "quantitative" if is_numeric_dtype(table[name]) else "nominal", title=title)
@@ -138,7 +138,12 @@ def points(
     ]
     if description:
         encoding["description"] = field(description, "nominal")
-    return layer(table, "point", encoding, filled=True, opacity=0.95, size=size)
+    style: dict[str, Any] = {"filled": True, "opacity": 0.95}
+    if size is None:
+        encoding["size"] = styles["size"]
+    else:
+        style["size"] = size
+    return layer(table, "point", encoding, **style)
 
 
 def error_bars(

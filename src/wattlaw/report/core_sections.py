@@ -18,6 +18,7 @@ from wattlaw import __version__
 from wattlaw.analysis.findings import Findings
 from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import sentence
+from wattlaw.report.charts import Spec
 from wattlaw.report.pictures import Draw, Figure
 from wattlaw.report.sections import (
     BulletList,
@@ -99,6 +100,11 @@ def _section(
     return Section(title, build, tuple(figures), needs_runs=needs_runs)
 
 
+def _by_limit(name: str, draw: Callable[..., Spec | None]) -> dict[str, Draw]:
+    limits = {"cap": "power_limit_w", "clock": "clock_limit_mhz"}
+    return {f"{name}_by_{short}": partial(draw, limit=limit) for short, limit in limits.items()}
+
+
 _TEMPLATES = resources.files("wattlaw.report").joinpath("templates")
 _FIGURES, _METHODS = (
     tomllib.loads(_TEMPLATES.joinpath(name).read_text("utf-8"))
@@ -110,17 +116,17 @@ SECTIONS: dict[str, Section] = {
     "layouts": _section("Parallel layouts", layout_table.build, {"layouts": layout_table.figure}),
     "scaling": _section(
         "Scaling", scaling.build,
-        {"epoch_time": scaling.epoch_time, "speedup": scaling.speedup_figure},
+        {
+            "epoch_time": scaling.epoch_time, **_by_limit("epoch_time", scaling.epoch_time),
+            "speedup": scaling.speedup_figure,
+        },
     ),
     "energy": _section(
-        "Energy, carbon and cost", energy.build, {"energy": energy.energy_figure}
+        "Energy, carbon and cost", energy.build,
+        {"energy": energy.energy_figure, "energy_speed": energy.energy_speed},
     ),
     "caps": _section(
-        "Power caps and clocks", caps.build,
-        {
-            "effects_by_cap": partial(caps.effects_figure, limit="power_limit_w"),
-            "effects_by_clock": partial(caps.effects_figure, limit="clock_limit_mhz"),
-        },
+        "Power caps and clocks", caps.build, _by_limit("effects", caps.effects_figure)
     ),
     "batch": _section("Batch size", batch.build, {"quality": batch.quality}),
     "prediction": _section(

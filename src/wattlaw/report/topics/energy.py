@@ -21,6 +21,7 @@ from wattlaw.report.facets import (
 )
 from wattlaw.report.sections import BulletList, Content, Parts
 from wattlaw.report.topics.measured import joule_scale, suspect_note, worker_noun
+from wattlaw.report.topics.scaling import reference_label, relative_facets
 from wattlaw.study.labels import setting_label
 
 #: What energies of these sources are not.
@@ -134,3 +135,39 @@ def energy_quantity(rows: pd.DataFrame) -> Quantity:
 
 def counted_note(findings: Findings) -> str:
     return f"Counted: {shorten_middle(str(findings.energy), 110)}."
+
+
+def energy_speed(findings: Findings) -> Spec | None:
+    facets, table = relative_facets(findings)
+    table = table[table["energy_ratio"].notna()]
+    if table.empty:
+        return None
+    counts = sorted({int(count) for count in table["gpus"]})
+    styles = facets.styles
+    styles["size"] = charts.field(
+        "gpus", scale={"type": "log", "domain": [counts[0], counts[-1] + 1], "range": [15, 220]},
+        legend={"title": "workers", "orient": "bottom", "direction": "horizontal",
+                "values": counts[:: -(-len(counts) // 6)], "format": "d"},
+    )  # fmt: skip
+
+    def layers(rows: pd.DataFrame) -> list[Spec]:
+        reference = reference_label(rows)
+        speeds, energies = (
+            [*rows[[name, f"{name}_low", f"{name}_high"]].to_numpy(float).ravel(), 1.0]
+            for name in ("speedup", "energy_ratio")
+        )
+        x = charts.x_axis("speedup", f"speed (ratio to {reference})", speeds, log=True)
+        y = charts.y_axis("energy_ratio", f"energy (ratio to {reference})", energies)
+        joined = {"x": x, "y": y, "order": charts.field("gpus")}
+        joined |= {name: styles[name] for name in ("color", "strokeDash")}
+        tooltip = {"line": "line", "gpus": "workers"}
+        return [
+            charts.reference_line(1.0),
+            *charts.error_bars(rows, x, y, styles, "energy_ratio_low", "energy_ratio_high"),
+            *charts.error_bars(rows, x, y, styles, "speedup_low", "speedup_high", horizontal=True),
+            charts.layer(rows, "line", joined, strokeWidth=1.2),
+            charts.points(rows, x, y, styles, tooltip, None),
+        ]
+
+    notes = ["Larger points have more workers.", charts.CI_BARS, counted_note(findings)]
+    return facets.draw(table, layers, notes)

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
+from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS, Limit, other_limit
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.facets import (
+    LINE_COLUMNS,
+    PANEL_COLUMNS,
     Facets,
     dodge,
     facet,
@@ -210,11 +212,20 @@ def rows_of_group(rows: pd.DataFrame, group: dict[str, Any]) -> pd.DataFrame:
     return rows
 
 
-def epoch_time(findings: Findings) -> Spec | None:
-    return draw_times(findings, facet(findings.unlimited_series))
+def facets_by_limit(series: pd.DataFrame, limit: Limit) -> Facets:
+    """Return series that differ in one limit alone, a panel per family and a line per limit."""
+    rows = fixed_dataset(series)
+    rows = rows[rows[other_limit(limit)].isna()]
+    limits = rows.groupby("family")[limit].transform(lambda values: values.nunique(dropna=False))
+    columns = [name for name in LINE_COLUMNS if name != limit]
+    return facet(rows[limits > 1], [*PANEL_COLUMNS, *columns], [limit], one_panel=False)
 
 
-def draw_times(findings: Findings, facets: Facets) -> Spec | None:
+def epoch_time(findings: Findings, limit: Limit | None = None) -> Spec | None:
+    """Draw the series without limits, or those that differ in one limit alone."""
+    facets = facet(findings.unlimited_series)
+    if limit is not None:
+        facets = facets_by_limit(findings.series, limit)
     if facets.rows.empty:
         return None
     laws = _law_lines(findings, facets)
