@@ -1,4 +1,4 @@
-"""What the report shows of the two studies: layouts, figures, claims, exponents, citations."""
+"""What the report shows of the two studies: their layouts, claims, exponents and citations."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,6 @@ from wattlaw_papers.claims.verdicts import (
     SUPPORTED,
     Claim,
 )
-from wattlaw_papers.figures import FIGURES
 from wattlaw_papers.published import SOURCES, Published, published
 
 _COMMAND = "wattlaw claims STORE --json"
@@ -51,7 +50,7 @@ LAYOUTS = {
 
 
 def _build(content: Content) -> Parts:
-    """Yield the figures, and the claims if some are decided; in a layout those of its study."""
+    """Yield the claims, in a layout those of its study; nothing if none is decided."""
     findings, study = content.findings, content.layout.name
     claims = check_claims(
         findings.stored, findings.epochs, statistics=findings.statistics,
@@ -61,12 +60,8 @@ def _build(content: Content) -> Parts:
     is_decided = {claim.verdict for claim in claims} & {SUPPORTED, CONTRADICTED}
     if is_decided or study is not None:
         yield from claim_sentences(findings, claims)
-        yield from content.pictures
         yield from (verdicts(claims, each) for each in SOURCES)
         yield by_workload(claims)
-    elif content.pictures:
-        yield "Figures of the two studies, drawn from these runs."
-        yield from content.pictures
 
 
 def verdicts(claims: Sequence[Claim], study: str) -> tables.Table | None:
@@ -143,9 +138,8 @@ def _beta_in_published_range(fit: Fit) -> float | None:
 
 
 SECTION = Section(
-    "Published figures and claims on these data",
+    "Published claims on these data",
     _build,
-    FIGURES,
     methods=(
         Method(
             "Claims",

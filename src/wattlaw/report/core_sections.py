@@ -123,12 +123,22 @@ SECTIONS: dict[str, Section] = {
     ),
     "energy": _section(
         "Energy, carbon and cost", energy.build,
-        {"energy": energy.energy_figure, "energy_speed": energy.energy_speed},
+        {
+            "energy": energy.energy_figure, "energy_speed": energy.energy_speed,
+            "gpu_hours": energy.gpu_hours, "factor": energy.factor,
+        },
     ),
     "caps": _section(
         "Power caps and clocks", caps.build, _by_limit("effects", caps.effects_figure)
     ),
-    "batch": _section("Batch size", batch.build, {"quality": batch.quality}),
+    "batch": _section(
+        "Batch size", batch.build,
+        {
+            "strong_scaling": partial(batch.constant_batch, rule="global_batch"),
+            "constant_local_batch": partial(batch.constant_batch, rule="local_batch"),
+            "growing_data": batch.growing_data, "quality": batch.quality,
+        },
+    ),
     "prediction": _section(
         "Settings that were not measured", prediction.build,
         {"predictions": prediction.curves, "step_parts": prediction.step_parts}, needs_runs=False,
@@ -137,7 +147,12 @@ SECTIONS: dict[str, Section] = {
         "Decision", decision_course.build, {"decision": decision_course.course}, needs_runs=False
     ),
     "utilisation": _section(
-        "Utilisation", utilisation.build, {"utilisation": utilisation.mean}, needs_runs=False
+        "Utilisation", utilisation.build,
+        {
+            "utilisation": utilisation.mean, "joint": utilisation.joint,
+            **_by_limit("variation", utilisation.variation_by_limit),
+        },
+        needs_runs=False,
     ),
     "data": Section("Runs and data quality", _data),
     "methods": Section("Methods", _methods),

@@ -6,17 +6,24 @@ import pandas as pd
 
 from wattlaw.analysis.findings import Findings
 from wattlaw.analysis.laws.batch_effects import CANNOT_TELL, FALLS, NO_FALL, BatchQuality
+from wattlaw.analysis.laws.limit_effects import without_limits
 from wattlaw.common import formatting as fmt
 from wattlaw.report import charts, tables
 from wattlaw.report.charts import Spec
 from wattlaw.report.facets import (
+    LINE_COLUMNS,
     MAX_PANELS,
+    Quantity,
+    against_workers,
+    facet,
     panel_size,
     row_labels,
     shorten_middle,
     unique_labels,
 )
 from wattlaw.report.sections import Content, Parts
+from wattlaw.report.topics.energy import counted_note, energy_quantity
+from wattlaw.report.topics.scaling import TIME
 
 
 def means(findings: Findings) -> tables.Table | None:
@@ -68,6 +75,29 @@ def _sentences(findings: Findings) -> Iterator[str]:
             "The data cannot tell whether quality falls with the global batch for "
             f"{undecided} of {fmt.plural(len(rows), 'group')} of runs; the table has the reasons."
         )
+
+
+def constant_batch(findings: Findings, rule: str) -> Spec | None:
+    rows = findings.unlimited_series
+    rows = rows[rows["rule"] == rule]
+    if rows.empty:
+        return None
+    quantities = [Quantity("time_s", TIME, log=True)]
+    notes = [charts.SD_BARS]
+    if rows["energy_j"].notna().any():
+        quantities.append(energy_quantity(rows))
+        notes.append(counted_note(findings))
+    return against_workers(facet(rows), quantities, notes)
+
+
+def growing_data(findings: Findings) -> Spec | None:
+    rows = findings.series[findings.series["fraction_per_gpu"].notna()]
+    if rows.empty:
+        return None
+    columns = [name for name in LINE_COLUMNS if name != "dataset_fraction"]
+    facets = facet(without_limits(rows, ["family"]), line_by=columns)
+    notes = ["Samples per epoch are in proportion to workers.", charts.SD_BARS]
+    return against_workers(facets, [Quantity("time_s", TIME)], notes)
 
 
 def quality(findings: Findings) -> Spec | None:
