@@ -137,5 +137,6 @@ def _names(rows: Sequence[BatchQuality]) -> list[str]:
     if not rows:
         return []
     groups = pd.DataFrame([row.group for row in rows])
-    differing = [name for name in groups if name != "workload" and groups[name].nunique(False) > 1]
+    others = groups.drop(columns="workload")
+    differing = others.columns[others.nunique(dropna=False) > 1]
     return list(row_labels(groups, ["workload", *differing]))
