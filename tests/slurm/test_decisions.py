@@ -1,6 +1,6 @@
 """A study with ``decide``: several jobs at once, a lost node, a cancelled job."""
 
-from slurm.studies import SLOW
+from slurm.studies import RUN_S, SLOW
 from wattlaw.api import results
 from wattlaw.running.campaign import STOPPED_EARLY
 from wattlaw.store.record import RunRecord
@@ -29,7 +29,7 @@ def test_a_decision_survives_a_lost_node_and_a_cancelled_job(cluster, desk):
         cluster.declare_down(victim)
         cluster.run("scancel", cancelled.site.job_id)
         desk.pauses(0)
-        output, _ = front.communicate(timeout=120)
+        output, _ = front.communicate(timeout=RUN_S)
     decision = results.open(desk.store).decision
     records = {item.run_id: item for item in desk.records()}
     assert decision["stopped_because"] is not None, output
@@ -57,7 +57,7 @@ def test_the_job_of_a_hopeless_run_is_ended_and_its_windows_are_kept(desk):
     with desk.running() as front:
         desk.cluster.wait_for(done, "a run", 120)
         desk.pauses(1.0)  # the other run is far slower than expected
-        output, _ = front.communicate(timeout=120)
+        output, _ = front.communicate(timeout=RUN_S)
     (early,) = (item for item in done() if any(STOPPED_EARLY in note for note in item.notes))
     assert early.spec.setting.local_batch == 128, output
     assert results.open(desk.store).decision["setting"]["local_batch"] == 64

@@ -2,7 +2,7 @@
 
 import signal
 
-from slurm.studies import finished, slowly
+from slurm.studies import RUN_S, finished, slowly
 
 
 def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster, desk):
@@ -31,7 +31,7 @@ def test_a_cancelled_job_fails_with_that_reason_and_others_continue(cluster, des
         cluster.run("scancel", job)
         cluster.wait_state(job, "CANCELLED")
         desk.pauses(0)
-        output, _ = front.communicate(timeout=120)
+        output, _ = front.communicate(timeout=RUN_S)
     assert front.returncode == 1, output
     found = {one.run_id: one for one in desk.records()}
     assert found[victim.run_id].status == "failed"
@@ -62,7 +62,7 @@ def test_cancel_ends_jobs_and_front_end_and_the_next_run_continues_them(cluster,
     with desk.running() as front:
         desk.wait_epochs(1)
         told = desk.does("cancel", "store", host="login2")
-        output, _ = front.communicate(timeout=60)
+        output, _ = front.communicate(timeout=RUN_S)
     assert told.returncode == 0, told.stderr
     assert "1 job(s) cancelled" in told.stdout
     assert front.returncode == 1

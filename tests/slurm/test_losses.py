@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conftest import setenv
-from slurm.studies import Desk, finished, is_whole, slowly
+from slurm.studies import RUN_S, Desk, finished, is_whole, slowly
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
@@ -85,7 +85,7 @@ def test_a_run_that_is_warned_of_its_time_limit_writes_a_checkpoint_and_continue
         stopped = lambda: [*desk.store.glob("runs/*/live/1/stopped.json")]  # noqa: E731
         cluster.wait_for(stopped, "the first attempt to stop", 60)
         desk.pauses(0)
-        output = finished(front, 150)
+        output = finished(front)
     record = desk.record()
     is_whole(desk, record)
     assert record.attempts == 2, output
@@ -103,7 +103,7 @@ def test_a_full_disk_fails_the_run_and_leaves_no_partial_result(cluster, desk):
     with desk.running() as front:
         desk.wait_epochs(1)
         cluster.run("dd", "if=/dev/zero", f"of={cluster.small}/ballast", "bs=4k", check=False)
-        output, _ = front.communicate(timeout=120)
+        output, _ = front.communicate(timeout=RUN_S)
         cluster.run("rm", cluster.small / "ballast")
     assert front.returncode == 1, output
     assert "disk is full" in output
