@@ -170,7 +170,9 @@ class NvidiaSmiLimiter(NvidiaLimiter):
 
     @classmethod
     def open(cls) -> Self:
-        _programs()
+        for program in ("sudo", "nvidia-smi"):
+            if shutil.which(program) is None:
+                raise NotAvailable(f"{program} not found")
         return super().open()
 
     def read(self, device: str) -> LimitState:
@@ -221,7 +223,7 @@ def _power_options(watts: float) -> tuple[str, ...]:
 def _programs() -> tuple[str, str]:
     sudo, smi = shutil.which("sudo"), shutil.which("nvidia-smi")
     if sudo is None or smi is None:
-        raise NotAvailable(f"{'sudo' if sudo is None else 'nvidia-smi'} not found")
+        raise NotAvailable("sudo or nvidia-smi has been removed")
     return sudo, smi
 
 
