@@ -10,7 +10,7 @@ import pytest
 
 import paths
 from import_samples import SAMPLES
-from limiting import Place, leave_limited
+from limiting import Place
 from made_stores import write_store
 from made_tables import study
 
@@ -89,12 +89,12 @@ def test_the_formats_of_the_addon_are_unknown_files_and_no_help_names_them(witho
     assert not {"perun", "tensorboard", "extrap"} & {*told.replace(",", " ").split()}
 
 
-def test_without_the_sites_package_limits_are_shown_restored_and_asked_of_a_prolog(
+def test_without_the_sites_package_limits_are_set_restored_and_asked_of_a_prolog(
     without, tmp_path, fake_gpus, monkeypatch
 ):
     place = Place(tmp_path, fake_gpus(1, limit_mw=217_500), monkeypatch)
     assert "site-files" not in without("wattlaw_site", "--help").stdout
-    leave_limited(place.folder, 150, *place.devices)
+    assert without("wattlaw_site", "limits", "set", "--power-limit", "150").returncode == 0
     (shown,) = json.loads(without("wattlaw_site", "limits", "show", "--json").stdout)
     assert (shown["power_limit_w"], shown["to_restore"]["power_limit_w"]) == (150.0, 217.5)
     assert without("wattlaw_site", "limits", "restore").returncode == 0

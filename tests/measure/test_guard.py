@@ -129,11 +129,29 @@ def test_a_refused_restore_is_reported_and_tried_again(start):
     assert place.limits_w == [217.5]
 
 
+def test_a_kept_limit_outlives_its_process_until_limits_restore(start):
+    place = start()
+    with acquire(place.devices) as held:
+        held.apply(CAP, kept=True)
+        assert place.watchdogs == []
+    (left,) = restore_stale_or_raise(place.folder)
+    assert (left.state, place.limits_w) == ("kept", [150])
+    with (
+        acquire(place.devices) as held,
+        pytest.raises(NotAvailable, match=r"by .* until 'wattlaw limits restore'"),
+    ):
+        held.apply(Limits(120))
+    assert place.limits_w == [150]
+    (left,) = restore_stale_or_raise(place.folder, include_kept=True)
+    assert (left.state, place.limits_w) == ("restored", [217.5])
+    assert place.is_clean()
+
+
 @pytest.mark.parametrize("is_held", [False, True])
 def test_saved_states_of_an_earlier_boot_are_removed(start, is_held):
     place = start()
     place.folder.create()
-    place.folder.write(saved_limit(place.devices[0], boot_id="of last week"))
+    place.folder.write(saved_limit(place.devices[0], boot_id="of last week", kept=True))
     if is_held:
         with acquire(place.devices) as held:
             held.apply(CAP)
@@ -224,7 +242,7 @@ def test_saved_states_of_another_machine_are_ignored(start):
     place = start(1)
     place.folder.create()
     place.folder.write(saved_limit(place.devices[0], host="node-b", boot_id="its own"))
-    (left,) = restore_stale_or_raise(place.folder)
+    (left,) = restore_stale_or_raise(place.folder, include_kept=True)
     assert left.state == "on another host"
     assert (place.limits_w, len(place.files)) == ([217.5], 1)
     with acquire(place.devices, place.folder) as held, pytest.raises(NotAvailable, match="node-b"):

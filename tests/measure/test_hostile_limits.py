@@ -18,12 +18,13 @@ from pathlib import Path
 import pytest
 
 from fake_nvml import FakeGpus
-from limiting import CAP, FAKE_PATH, HARDWARE, SET, Place, leave_limited, restore_stale_or_raise
+from limiting import CAP, FAKE_PATH, HARDWARE, SET, Place, restore_stale_or_raise
 from made_runs import made_spec
 from wattlaw.common import machine_lock
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.nvidia.nvidia_limiter import NvidiaSmiLimiter
 from wattlaw.measure.limits.guard import acquire
+from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 from wattlaw.running.local import LocalLauncher
 from wattlaw.study.launching import Launch
@@ -108,10 +109,11 @@ def test_a_user_limits_what_another_has_left_limited_and_each_restores_their_own
     device = place.devices[0]
 
     def limit(watts: float) -> None:
-        leave_limited(own_folder(open_folder), watts, device)
+        with acquire([device], own_folder(open_folder)) as held:
+            held.apply(Limits(watts), kept=True)
 
     def restore() -> None:
-        restore_stale_or_raise(own_folder(open_folder))
+        restore_stale_or_raise(own_folder(open_folder), include_kept=True)
 
     limits_w = []
     for uid, act in (
@@ -155,7 +157,8 @@ def test_a_locked_file_excludes_containers_that_share_the_folder_only(place, mon
 
 @pytest.mark.parametrize("which", ["folder", "parent", "open parent", "sticky", "link"])
 def test_a_folder_that_another_user_can_write_or_replace_is_refused(place, open_folder, which):
-    leave_limited(place.folder, 150, *place.devices)
+    with acquire(place.devices) as held:
+        held.apply(CAP, kept=True)
     parent = open_folder / "parent"
     folder = parent / "limits"
     parent.mkdir()
@@ -171,7 +174,7 @@ def test_a_folder_that_another_user_can_write_or_replace_is_refused(place, open_
     else:
         os.chown(folder if which == "folder" else parent, NOBODY, NOBODY)
     for call in (
-        lambda: restore_stale_or_raise(StateFolder(folder)),
+        lambda: restore_stale_or_raise(StateFolder(folder), include_kept=True),
         lambda: acquire(place.devices, StateFolder(folder)),
     ):
         with pytest.raises(NotAvailable, match=f"{VARIABLE}"):

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from limiting import Place, leave_limited
+from conftest import setenv, wattlaw
 from trees import MACHINES
 from wattlaw.cli.commands.devices import devices
 from wattlaw.cli.main import main
@@ -82,6 +82,14 @@ def test_a_machine_lists_what_it_measures_and_why_it_does_not_measure_the_rest(
     assert capsys.readouterr().out.splitlines()[0].strip() == TITLES[machine]
 
 
+@pytest.fixture
+def boards(fake_gpus, tmp_path, monkeypatch):
+    """Give two boards, one at an odd limit, to this process and every one started from here."""
+    found = fake_gpus(2, buffers=1, limit_mw=[217_500, 400_000], limit_default_mw=400_000)
+    setenv(monkeypatch, {**found.environment(), "WATTLAW_LIMITS_DIR": str(tmp_path / "limits")})
+    return found
+
+
 def test_a_root_of_the_kernels_files_that_is_not_a_folder_is_bad_input(
     tmp_path, monkeypatch, capsys
 ):
@@ -97,16 +105,28 @@ def test_a_root_of_the_kernels_files_that_is_not_a_folder_is_bad_input(
         assert [path.name for path in tmp_path.iterdir()] == ["file"]  # nothing was written
 
 
-def test_limits_show_and_restore_work_together(fake_gpus, tmp_path, monkeypatch, capsys):
-    limits_mw = {"limit_mw": [217_500, 400_000], "limit_default_mw": 400_000}
-    place = Place(tmp_path, fake_gpus(2, buffers=1, **limits_mw), monkeypatch)
-    leave_limited(place.folder, 150, *place.devices)
+def test_limits_set_show_and_restore_work_together(boards, capsys):
+    assert wattlaw("limits", "set", "--power-limit", 150).returncode == 0
+    assert [boards[i].limit_mw for i in range(2)] == [150_000, 150_000]
     assert main(["limits", "show", "--json"]) == 0
     shown = {row["device"]: row for row in json.loads(capsys.readouterr().out)}
-    mine = shown[place.devices[0]]
+    mine = shown[boards[0].uuid.decode()]
     assert (mine["power_limit_w"], mine["to_restore"]["power_limit_w"]) == (150.0, 217.5)
+    assert main(["measure", "--power-limit", "130", "--", "true"]) == 3
+    assert "limits restore" in capsys.readouterr().err
     assert main(["limits", "restore"]) == 0
     assert capsys.readouterr().out.count("restored") == 2
-    assert place.limits_w == [217.5, 400]
+    assert [boards[i].limit_mw for i in range(2)] == [217_500, 400_000]
     assert main(["limits", "restore"]) == 0
     assert capsys.readouterr().out == "There are no limits to restore.\n"
+
+
+def test_limits_set_locks_a_clock_only_if_clocks_are_stated_unlocked(boards, capsys):
+    line = ["limits", "set", "--clock-limit", "900"]
+    assert main(line) == 3
+    assert "prior_clocks" in capsys.readouterr().err
+    assert main([*line, "--prior-clocks", "default"]) == 0
+    assert "clock locked at 900 MHz" in capsys.readouterr().out
+    assert boards[0].locked_max_mhz == 900
+    assert main(["limits", "restore"]) == 0
+    assert boards[0].locked_max_mhz == 0

@@ -17,7 +17,7 @@ from soak.sandbox import remove_tree
 WHAT = "SIGKILLs of capped runs"
 WHAT_AMD = "SIGKILLs of capped runs on AMD GPUs"
 CAP_W = 150
-_KINDS = ("measure", "measure", "run")
+_KINDS = ("measure", "measure", "run", "set")
 #: Roles, of which one is killed; None for any.
 _VICTIMS = (
     None, None, {"owner"}, {"owner"}, {"watchdog"}, {"watchdog", "owner"}, {"sampler", "agent"},
@@ -60,7 +60,7 @@ class CappedRound:
         process = started(self.own, self.environment, log, *self._words())
         try:
             killed = self._kill(process.poll)
-            if process.poll() is None:
+            if process.poll() is None and self.kind != "set":
                 if self.dice.random() < 0.5:
                     self.killer.note("SIGTERM to the owner")
                     process.terminate()
@@ -69,12 +69,14 @@ class CappedRound:
                     killed |= {self.killer.kill_one({"owner"}) or ""}
         finally:
             with contextlib.suppress(ProcessLookupError):
-                if process.poll() is None:
+                if process.poll() is None and self.kind != "set":
                     process.kill()
             wait_until(lambda: process.poll() is not None, ENDS_S)
         self._look(killed)
 
     def _words(self) -> list[object]:
+        if self.kind == "set":
+            return ["limits", "set", "--power-limit", CAP_W]
         if self.kind == "measure":
             return ["measure", "-o", "store", "--power-limit", CAP_W, "--", "sleep", "120"]
         study = {
@@ -112,7 +114,7 @@ class CappedRound:
         if left:
             raise Fault("a process is left", "; ".join(left))
         self.killer.note(f"all processes have ended; limits: {self.limits_mw} mW")
-        may_wait = killed & {"watchdog", "nvidia-smi", "sudo"}
+        may_wait = self.kind == "set" or bool(killed & {"watchdog", "nvidia-smi", "sudo"})
         if self.limits_mw != self.before_mw and not may_wait:
             raise Fault(
                 "a limit is not given back though the watchdog lives",

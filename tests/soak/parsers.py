@@ -71,7 +71,7 @@ def saved_limits(sandbox: Sandbox, _: dict[str, Any]) -> str | None:
     folder = StateFolder(sandbox.inputs / "limits")
     with contextlib.suppress(WattlawError):
         folder.survey()
-        restore_stale(folder)
+        restore_stale(folder, include_kept=True)
     after = [board.limit_mw for board in boards]
     return None if before == after else f"boards without permission change: {before} to {after}"
 

@@ -17,8 +17,8 @@ from conftest import heard, living, setenv, wait_for
 from fake_amdsmi import AmdMachine
 from fake_nvml import FakeGpus
 from wattlaw.common.errors import BadInput
-from wattlaw.measure.limits.requests import Limits, state_to_save
-from wattlaw.measure.limits.restore import StaleLimit, limiters_for, open_limiters, restore_stale
+from wattlaw.measure.limits.requests import Limits
+from wattlaw.measure.limits.restore import StaleLimit, restore_stale
 from wattlaw.measure.limits.state_folder import VARIABLE, StateFolder
 
 FAKE_BIN = Path(__file__).parent / "fake_bin"
@@ -42,20 +42,9 @@ time.sleep(60)
 """
 
 
-def leave_limited(folder: StateFolder, watts: float, *devices: str) -> None:
-    """Limit devices as a process does that is killed with its watchdog."""
-    folder.create()
-    owner = {"token": "0", "owner_pid": os.getpid(), "user": "someone"}
-    with open_limiters() as limiters:
-        for device in devices:
-            (limiter, *_) = limiters_for(device, limiters).values()
-            folder.write(state_to_save(limiter.read(device), Limits(watts), **owner))
-            limiter.set_power_limit(device, watts)
-
-
-def restore_stale_or_raise(folder: StateFolder) -> list[StaleLimit]:
+def restore_stale_or_raise(folder: StateFolder, *, include_kept: bool = False) -> list[StaleLimit]:
     """Restore the limits that ended processes have left; raise an error for damaged files."""
-    stale, damaged = restore_stale(folder)
+    stale, damaged = restore_stale(folder, include_kept=include_kept)
     if damaged:
         raise BadInput("; ".join(damaged))
     return stale

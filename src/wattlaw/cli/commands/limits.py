@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Annotated
 
 import typer
 
@@ -11,11 +12,14 @@ from wattlaw.common.errors import BadInput, NotAvailable
 from wattlaw.common.formatting import interval, number, power_limit_text
 from wattlaw.common.terminal import print_note
 from wattlaw.measure.devices import inventory
+from wattlaw.measure.devices.inventory import visible_gpu_ids
 from wattlaw.measure.devices.limiter import LimitState
+from wattlaw.measure.limits.requests import Limits
 from wattlaw.measure.limits.restore import restore_stale
 from wattlaw.measure.limits.state_folder import SavedState, StateFolder
+from wattlaw.running.node_setup import lease_boards
 
-app = typer.Typer(help="Show power limits, and restore those that a killed run has left.")
+app = typer.Typer(help="Show, set and restore power limits and clock locks.")
 
 
 @app.command("show")
@@ -63,10 +67,48 @@ def limits_show(as_json: opts.JsonOption = False) -> int:
     return 0
 
 
+@app.command("set")
+def limits_set(
+    power_limit: opts.PowerOption = None,
+    clock_limit: opts.ClockOption = None,
+    power_profile: opts.ProfileOption = None,
+    prior_clocks: opts.PriorClocksOption = None,
+    gpu: Annotated[
+        list[str] | None,
+        opts.option("UUID", "GPU to limit. Can be repeated. Default: all visible."),
+    ] = None,
+) -> int:
+    """Set limits that stay until 'wattlaw limits restore'."""
+    limits = Limits(power_limit, clock_limit, power_profile)
+    if limits.are_none:
+        raise BadInput("limits set: --power-limit, --clock-limit or --power-profile is required")
+    boards = gpu or visible_gpu_ids()
+    with lease_boards(limits, boards, prior_clocks_are_default=prior_clocks == "default") as lease:
+        for report in lease.apply(limits, kept=True):
+            parts = []
+            if report.power_limit_w is not None:
+                enforced = number(report.power_limit_enforced_w, 9)
+                before = power_limit_text(report.power_limit_before_w)
+                parts.append(f"{enforced} W (before: {before})")
+            if report.clock_limit_mhz is not None:
+                parts.append(f"clock locked at {report.clock_limit_mhz:g} MHz")
+            if report.power_profile is not None:
+                parts.append(f"power profile {report.power_profile}")
+            print(f"{report.device}: {', '.join(parts)}, until 'wattlaw limits restore'")
+    for limiter in inventory.list_limiters():
+        for state in limiter.devices:
+            if limiter.name == "nvidia" and state.device in boards and state.is_persistent is False:
+                print_note(
+                    f"{state.device}: persistence mode is off; the limit is lost when no "
+                    "process uses the GPU"
+                )
+    return 0
+
+
 @app.command("restore")
 def limits_restore() -> int:
     """Restore the limits from before wattlaw changed them."""
-    results, damaged = restore_stale(StateFolder())
+    results, damaged = restore_stale(StateFolder(), include_kept=True)
     if not results:
         print("There are no limits to restore.")
     for result in results:
@@ -84,4 +126,6 @@ def _use(saved: SavedState | None, user: str | None) -> str:
     if saved is None:
         return f"in use by {user}" if user else "-"
     owner = f"{saved.user}, pid {saved.owner_pid}; before: {power_limit_text(saved.power_limit_w)}"
+    if saved.kept:
+        return f"set by {owner}"
     return f"in use by {owner}" if user else f"left by {owner}; run 'wattlaw limits restore'"

@@ -29,6 +29,8 @@ class LimitState:
     max_mhz: float | None = None
     #: Whether others may use a part of it (MIG, partitions). A limit applies to them, too.
     is_shared: bool = False
+    #: Whether limits stay when no process uses the driver (persistence mode).
+    is_persistent: bool | None = None
     #: Other devices that have the same power limit, because they share a board.
     limited_with: tuple[str, ...] = ()
     no_clock_limit_reason: str | None = None

@@ -40,8 +40,9 @@ class LimitLease:
     _touched: set[tuple[str, str]] = field(default_factory=set)
     _watchdog: WatchdogProcess | None = None
 
-    def apply(self, limits: Limits) -> tuple[LimitReport, ...]:
-        """Limit every device of the lease, or none. Raises ``NotPermitted`` if this user may not
+    def apply(self, limits: Limits, *, kept: bool = False) -> tuple[LimitReport, ...]:
+        """Limit every device of the lease, or none. Limits that are ``kept`` stay after this
+        process ends, until ``wattlaw limits restore``. Raises ``NotPermitted`` if this user may not
         limit them, and ``NotAvailable`` if a limit is out of range, or a device does not answer."""
         if self._saved:
             raise ValueError("this lease has applied limits already")
@@ -52,25 +53,28 @@ class LimitLease:
                 if (saved := self.folder.read(device)) is not None:
                     self._recover(saved, limiters)
                 check_range(_read(device, limiters), limits, self.devices)
-            return self._apply(limits, limiters)
+            return self._apply(limits, limiters, kept=kept)
 
-    def _apply(self, limits: Limits, limiters: Limiters) -> tuple[LimitReport, ...]:
+    def _apply(self, limits: Limits, limiters: Limiters, *, kept: bool) -> tuple[LimitReport, ...]:
         token = secrets.token_hex(8)
         owner = {"token": token, "owner_pid": os.getpid(), "user": user_name(os.geteuid())}
         states = {device: _read(device, limiters) for device in self.devices}
         try:
-            # Before any file is written, so that no file is without a watchdog.
-            line = isolated_python("-m", "wattlaw.measure.limits.watchdog")
-            line += [str(self.folder.path.resolve()), token, str(os.getpid()), *self.devices]
-            options = {"env": isolated_environment(), "pass_fds": tuple(self._locks)}
-            self._watchdog = WatchdogProcess(line, **options)
+            if not kept:  # before any file is written, so that no file is without a watchdog
+                line = isolated_python("-m", "wattlaw.measure.limits.watchdog")
+                line += [str(self.folder.path.resolve()), token, str(os.getpid()), *self.devices]
+                options = {"env": isolated_environment(), "pass_fds": tuple(self._locks)}
+                self._watchdog = WatchdogProcess(line, **options)
             for device, state in states.items():
-                self._saved[device] = state_to_save(state, limits, **owner)
+                self._saved[device] = state_to_save(state, limits, kept=kept, **owner)
                 self.folder.write(self._saved[device])
-            return tuple(self._limit(states[device], limits, limiters) for device in self.devices)
+            reports = [self._limit(states[device], limits, limiters) for device in self.devices]
         except BaseException:
             self._restore(limiters)
             raise
+        if kept:
+            self._saved.clear()  # this process restores nothing at its end
+        return tuple(reports)
 
     def _limit(self, state: LimitState, limits: Limits, limiters: Limiters) -> LimitReport:
         device, name = state.device, ""
@@ -96,6 +100,8 @@ class LimitLease:
             raise NotAvailable(
                 f"{device}: {self.folder.path} has a saved limit of it from host {saved.host}"
             )
+        if saved.kept and saved.is_from_this_boot:
+            raise NotAvailable(f"{device}: limited by {saved.user} until 'wattlaw limits restore'")
         try:
             recover(self.folder, saved, limiters)
         except NotAvailable as error:

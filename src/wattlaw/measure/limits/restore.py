@@ -12,7 +12,7 @@ from wattlaw.common.files import remove_abandoned
 from wattlaw.measure.devices.limiter import GROUP, Limiter, Limiters
 from wattlaw.measure.limits.state_folder import SavedState, StateFolder
 
-Outcome = Literal["restored", "in use", "on another host", "not restored"]
+Outcome = Literal["restored", "in use", "kept", "on another host", "not restored"]
 
 #: A limit that is read back may differ from the requested one by what drivers round off.
 LIMIT_TOLERANCE_W = 0.5
@@ -114,17 +114,23 @@ class StaleLimit:
     reason: str | None = None
 
 
-def restore_stale(folder: StateFolder) -> tuple[list[StaleLimit], list[str]]:
-    """Restore the limits that ended processes have left; return them and the damaged files."""
+def restore_stale(
+    folder: StateFolder, *, include_kept: bool = False
+) -> tuple[list[StaleLimit], list[str]]:
+    """Restore the limits that ended processes have left; return them, and what files are damaged.
+    ``include_kept`` adds those of ``wattlaw limits set``."""
     states, damaged = folder.survey()
     remove_abandoned(folder.path)  # temporary files of killed writers
     if not states:
         return [], damaged
     with open_limiters() as limiters:
-        return [_try_restore(folder, saved, limiters) for saved in states], damaged
+        stale = [_try_restore(folder, one, limiters, include_kept=include_kept) for one in states]
+    return stale, damaged
 
 
-def _try_restore(folder: StateFolder, saved: SavedState, limiters: Limiters) -> StaleLimit:
+def _try_restore(
+    folder: StateFolder, saved: SavedState, limiters: Limiters, *, include_kept: bool
+) -> StaleLimit:
     locks: list[int] | None = None
     try:
         locks = folder.lock(saved.device)
@@ -135,6 +141,8 @@ def _try_restore(folder: StateFolder, saved: SavedState, limiters: Limiters) -> 
             return StaleLimit(saved, "restored")
         if not present.is_for_this_host:
             return StaleLimit(present, "on another host")
+        if present.kept and not include_kept and present.is_from_this_boot:
+            return StaleLimit(present, "kept")
         recover(folder, present, limiters)
     except (WattlawError, OSError) as error:
         return StaleLimit(saved, "not restored", one_line(error))

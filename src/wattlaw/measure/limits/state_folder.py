@@ -41,6 +41,7 @@ class SavedState(BaseModel):
     user: str
     made_at: AwareDatetime
     boot_id: str | None
+    kept: bool = False  # set by 'limits set', to stay until 'limits restore'
     job_id: str | None = None  # the job for which a Slurm prolog has set it
     node: str | None = None  # this machine's name in that Slurm
 

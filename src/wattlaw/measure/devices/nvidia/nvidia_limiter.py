@@ -59,6 +59,7 @@ class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
         handle = gpu.handle
         try:
             limits = query(pynvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+            mode = query(pynvml.nvmlDeviceGetPersistenceMode, handle)
             memory_mhz = query(pynvml.nvmlDeviceGetSupportedMemoryClocks, handle)
             supported = pynvml.nvmlDeviceGetSupportedGraphicsClocks
             clocks = (memory_mhz and query(supported, handle, max(memory_mhz))) or []
@@ -74,6 +75,7 @@ class NvidiaLimiter(GpuLimiter[NvidiaGpu]):
                 min(clocks, default=None),
                 max(clocks, default=None),
                 gpu.is_shared,
+                None if mode is None else mode == pynvml.NVML_FEATURE_ENABLED,
                 power_profiles=offered,
                 requested_profiles=requested,
                 enforced_profiles=enforced,
