@@ -187,16 +187,20 @@ def test_machines_match_without_hardware_and_threads():
 def test_settings_of_a_side_alone_are_counted_and_not_compared():
     comparison = compare(metrics(A), metrics({1: B[1]}))
     assert (comparison.settings, comparison.a.settings, comparison.b.settings) == (1, 3, 1)
-    assert left_out(comparison) == "2 of A"
+    assert left_out(comparison) == "2 of A (other gpus)"
     others = pd.concat([metrics(A), metrics(A, workload="other", prefix="o")])
     assert compare(others, metrics(A)).a.settings == 6
-    assert left_out(compare(metrics(A), others)) == "3 of B"
+    assert left_out(compare(metrics(A), others)) == "3 of B (other workload)"
+    longer = pd.concat([metrics(A), metrics({1: A[1]}, prefix="o", precision="bf16")])
+    longer = pd.concat([longer, metrics({8: [9.0]}, prefix="p", nodes=2)])
+    assert left_out(compare(longer, metrics(A))) == "1 of A (other precision), " \
+        "1 of A (other nodes and gpus)"  # fmt: skip
     untimed = metrics(A)
     times = [name for name in untimed if name in ("time_s", "step_time_s") or "_time_s" in name]
     untimed.loc[untimed["gpus"] == 4, [*times, "time_per_sample_s"]] = None
-    assert left_out(compare(untimed, metrics(A))) == "1 of A, 1 of B"
+    assert "1 of A (no time in a unit of both)" in left_out(compare(untimed, metrics(A)))
     assert "unmatched" not in codes(compare(metrics(A), metrics(B)))
-    with pytest.raises(Refused, match="same setting: they differ in gpus"):
+    with pytest.raises(Refused, match=r"same setting: 1 of A \(other gpus\), 1 of B"):
         compare(metrics({1: A[1]}), metrics({2: B[2]}))
     with pytest.raises(Refused, match="no done runs at the same setting"):
         compare(metrics(A), metrics(A, workload="other").assign(unit="sample"))

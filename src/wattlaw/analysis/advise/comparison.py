@@ -6,11 +6,13 @@ workload. What other days and nodes add is in it, where the sides did not share 
 """
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from wattlaw.analysis.metrics.comparable_runs import (
@@ -175,14 +177,13 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
     table = _values(both).assign(slow_log=0.0)
     # A run that both sides have is one row of their noise, and differs in nothing from itself.
     table = table.set_index(group_numbers(table, [*_SAME_RUN]))
-    matched = [
-        (setting, rows) for setting, rows in groups(table, by) if rows["side"].nunique() == 2
-    ]
+    cells = list(groups(table, by))
+    matched = [(setting, rows) for setting, rows in cells if rows["side"].nunique() == 2]
+    left_out = _left_out(cells, table, sides, names, by)
     if not matched:
-        values = [rows[by].astype(str) for rows in sides]
-        differ = [name for name in by if {*values[0][name]}.isdisjoint(values[1][name])]
-        why = f": they differ in {names_text(differ)}" if differ else " with a time in one unit"
-        raise Refused(f"{names[0]} and {names[1]} have no done runs at the same setting{why}")
+        raise Refused(
+            f"{names[0]} and {names[1]} have no done runs at the same setting: {left_out}"
+        )
     noise = _Noise.of(table, [*by, "side"], ["workload", *({*_OF_MACHINE} & {*by})])
     labels = _labels([setting for setting, _ in matched])
     changes = [item for label, (_, rows) in zip(labels, matched, strict=True)
@@ -196,9 +197,8 @@ def compare(a: pd.DataFrame, b: pd.DataFrame, names: tuple[str, str] = ("A", "B"
         for name, rows, of_side in zip(names, sides, hardware, strict=True)
     )  # fmt: skip
     kept = [*pooled, *(item for item, _ in changes)]
-    counts = [side.settings - len(matched) for side in (of_a, of_b)]
-    if left_out := [f"{n} of {name}" for n, name in zip(counts, names, strict=True) if n]:
-        text = f"{plural(len(matched), 'setting')} compared. Left out: {', '.join(left_out)}."
+    if left_out:
+        text = f"{plural(len(matched), 'setting')} compared. Left out: {left_out}."
         warnings.append(Caution("unmatched", text))
     if same := int(table.index.duplicated().sum()):
         text = f"{plural(same, 'run')} are on both sides, with equal times: no difference."
@@ -254,6 +254,51 @@ def _values(rows: pd.DataFrame) -> pd.DataFrame:
     return table.assign(
         power=table["energy"] / table["time"], gpu_hours=table["gpus"] * table["time"] / HOUR_S
     )
+
+
+def _left_out(
+    cells: Sequence[tuple[Group, pd.DataFrame]], table: pd.DataFrame,
+    sides: Sequence[pd.DataFrame], names: Sequence[str], by: Sequence[str],
+) -> str:  # fmt: skip
+    """Return how many settings of each side are not compared, and what the nearest setting of the
+    other side has otherwise; empty if all are compared."""
+    texts = []
+    codes = np.array(
+        [
+            pd.factorize(pd.Series(values, dtype=object))[0]
+            for values in zip(*(setting.values() for setting, _ in cells), strict=True)
+        ]
+    ).T
+    on = np.array([[(of["side"] == side).any() for side in (0, 1)] for _, of in cells], bool)
+    on = on.reshape(-1, 2)
+    for side, (name, rows) in enumerate(zip(names, sides, strict=True)):
+        others, whys = np.flatnonzero(on[:, 1 - side]), Counter[tuple[str, ...]]()
+        workloads = set(sides[1 - side]["workload"])
+        for own in np.flatnonzero(on[:, side] & ~on[:, 1 - side]):
+            differs = codes[others] != codes[own]
+            if cells[int(own)][0]["workload"] not in workloads:
+                whys["workload",] += 1
+            elif len(others):
+                whys[_names(by, differs[differs.sum(1).argmin()])] += 1
+            else:
+                whys["unit",] += 1
+        found = [(f"other {names_text(why)}", count) for why, count in whys.most_common()]
+        number = group_numbers(rows, by)
+        own_runs = table.loc[table["side"] == side, "run_id"]
+        is_timed = number.isin(number[rows["run_id"].isin(own_runs)])
+        is_of_both = rows["workload"].isin(workloads)
+        for why, of in (("other workload", ~is_of_both), ("no time in a unit of both", is_of_both)):
+            if count := number[~is_timed & of].nunique():
+                found.append((why, count))
+        texts += [f"{count} of {name} ({why})" for why, count in found]
+    return ", ".join(texts)
+
+
+def _names(by: Sequence[str], differs: npt.NDArray[np.bool_]) -> tuple[str, ...]:
+    names = [name for name, is_other in zip(by, differs, strict=True) if is_other]
+    if "local_batch" in names and not {"gpus", "global_batch"}.isdisjoint(names):
+        names.remove("local_batch")  # it follows from them
+    return tuple("training loop" if name == "train" else name.replace("_", " ") for name in names)
 
 
 def _labels(settings: Sequence[Group]) -> list[Group]:
