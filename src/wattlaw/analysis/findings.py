@@ -62,7 +62,7 @@ class Findings:
     settings: pd.DataFrame  # metrics.groups.aggregate
     series: pd.DataFrame  # laws.series.scaling_series
     fits: Fits
-    speedups: pd.DataFrame  # laws.speedup.speedups
+    speedups: pd.DataFrame  # laws.series.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
     varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics

@@ -14,9 +14,15 @@ _NUMBER = r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)"
 
 
 def duration_s(name: str, value: str | float | timedelta | None) -> float | None:
-    """Return a number of seconds, or a text such as ``45s``, ``2d``, ``1h30min``, in seconds.
+    """Return a duration in seconds; None for None.
 
+    The value is a number of seconds, or a text such as ``45s``, ``90min``, ``2d``, ``1h30min``.
     Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
+
+    Examples
+    --------
+    >>> duration_s("deadline", "1h30min")
+    5400.0
     """
     if isinstance(value, timedelta):
         value = value.total_seconds()
@@ -24,7 +30,10 @@ def duration_s(name: str, value: str | float | timedelta | None) -> float | None
 
 
 def share(name: str, value: str | float | None) -> float | None:
-    """``"5%"`` and ``0.05`` are the same. Without the sign, a share is below 1."""
+    """Return a share: ``"5%"`` and ``0.05`` are the same; None for None.
+
+    Raises ``BadInput`` if it is not a share, or 1 or more without the per cent sign.
+    """
     if value is None:
         return None
     number, sign = value, ""
@@ -39,7 +48,11 @@ def share(name: str, value: str | float | None) -> float | None:
 
 
 def energy_j(name: str, value: str | float | None) -> float | None:
-    """Return a number of joules, or a text such as ``50kWh``, ``3mj``, in joules."""
+    """Return an energy in joules; None for None.
+
+    The value is a number of joules, or a text such as ``50kWh``, ``3MJ``; case does not matter.
+    Raises ``BadInput``, with the ``name`` of the option or parameter, if it is not above 0.
+    """
     return _sum(name, value, _JOULES, "an energy such as 50kWh, 1.5MWh, 3MJ")
 
 

@@ -23,8 +23,8 @@ from wattlaw.store.version import version_path
 
 HEAD_BYTES = 65_536
 MAX_FILES = 10_000
-#: Most entries of the folders of an import.
-_MAX_ENTRIES = 200_000
+#: Most entries of the folders of an import, and how deep they are searched.
+_MAX_ENTRIES, _MAX_DEPTH = 200_000, 40
 #: What readers raise for damaged content, apart from ``BadInput``.
 _DAMAGE = (ValueError, TypeError, LookupError, ArithmeticError, RuntimeError, struct.error)
 _PACKED = {
@@ -200,6 +200,7 @@ class _Search:
                 if not own <= self._parts:
                     self._add(folder, top, training)
                 self._parts |= own
+            is_deep = len(folder.parts) - len(top.parts) >= _MAX_DEPTH
             followed = []
             for path in sorted(folder / name for name in (*inner, *names)):
                 if path.name.startswith("."):
@@ -210,6 +211,8 @@ class _Search:
                     self.left_out["a store of wattlaw"].append(path)
                 elif path.is_symlink():
                     self.left_out["a link to a folder; name the folder"].append(path)
+                elif is_deep:
+                    self.left_out["nested in too many folders"].append(path)
                 else:
                     followed.append(path.name)
             inner[:] = followed

@@ -2,7 +2,7 @@
 
 An importer recognises the files of its format and returns what they contain. A format with
 measurements of whole trainings gives runs. One with a time series gives readings of devices;
-``wattlaw.importing.timeseries`` makes runs of them.
+``wattlaw.importing.assemble`` makes runs of them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -70,8 +70,10 @@ class Importer(Protocol):
     It may have ``mapped``, the fields that ``--map`` may take from a column of the format.
     """
 
-    name: str  # of the format, as in ``--from``
-    description: str  # for the help
+    #: The name of the format, as in ``--from``.
+    name: str
+    #: What the format is, for the help.
+    description: str
 
     def detect(self, path: Path, head: bytes) -> bool:
         """Say whether a file, by its path and first ``detection.HEAD_BYTES``, has this format."""

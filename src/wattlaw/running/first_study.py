@@ -105,6 +105,11 @@ def first_study(seen: Seen, batch: Argument | None, machine: Machine) -> FirstSt
         notes.append(f"no power caps: {machine.no_caps_reason or 'the range is unknown'}")
     if _ran_elsewhere(seen, machine):
         notes.append("the run used no GPU: cost and memory are not known; the budget is a comment")
+    if seen.network is None and (others := carried.keys() & seen.layout.keys()):
+        notes.append(
+            f"only the layout that ran: to sweep {', '.join(sorted(others))}, state the sizes of "
+            "the network as model of the workload"
+        )
     if not seen.is_parallel:
         notes.append(
             "one worker only: the script names neither torch.distributed nor another way to train "
@@ -121,6 +126,8 @@ def _steps_of_runs(seen: Seen, base: int, largest: int) -> tuple[int, str, list[
     why = f"about {number(steps * seen.step_s, 2)} s"
     if steps < seen.needed_steps:
         why += f", though steps so unsteady need {seen.needed_steps:,}"
+    elif steps > usual:
+        why += ", which its unsteady steps need"
     if seen.training_steps is None:
         why += (
             f"; how long it trains is unknown: a batch of {largest:,} needs {steps + warmup} steps"

@@ -56,7 +56,11 @@ class Store:
 
     @classmethod
     def existing(cls, path: Path, *, strict: bool = False) -> "Store":
-        """Raises ``BadInput`` if there is no store, ``NotPermitted`` if it may not be read."""
+        """Return the store at ``path``.
+
+        Raises ``BadInput`` if the folder is not a store, or its schema version is another one, and
+        ``NotPermitted`` if this user may not read it.
+        """
         store = cls(path, strict=strict)
         if not store._runs.is_dir():
             raise BadInput(
@@ -75,6 +79,7 @@ class Store:
         return runs
 
     def create(self) -> None:
+        """Make the folders of a new store; an existing store stays as it is."""
         runs = self._runs
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -119,7 +124,10 @@ class Store:
             return None
 
     def was_cancelled_since(self, before: str | None) -> bool:
-        """A file that cannot be read at the moment counts as no call of ``cancel``."""
+        """Return whether ``cancel`` was called since ``cancelled_at`` returned ``before``.
+
+        A file that cannot be read at the moment counts as no call.
+        """
         return self.cancelled_at() not in (None, before)
 
     def folder(self, run_id: str) -> RunFolder:
@@ -147,7 +155,10 @@ class Store:
             run.remove_abandoned()
 
     def leave_out(self, path: Path, error: WattlawError) -> None:
-        """Leave out the run, or the import, of a damaged file; raise if the store is ``strict``."""
+        """Leave out the run, or the import, with a damaged file; raise if the store is ``strict``.
+
+        ``path`` is a file of the folder of the run or of the import.
+        """
         if self.strict:
             raise error
         run_id = path.parent.name
@@ -170,10 +181,14 @@ class Store:
         return snapshot
 
     def records(self) -> list[RunRecord]:
+        """Return the records of all runs that can be read, whatever their status."""
         return [record for record in self.records_by_id().values() if record is not None]
 
     def records_by_id(self, run_ids: Collection[str] | None = None) -> dict[str, RunRecord | None]:
-        """Return the records that runs have, by run id; None for one that cannot be read."""
+        """Return the records of all runs, or of some, by run id; without those that have none.
+
+        A record that cannot be read is None.
+        """
         records: dict[str, RunRecord | None] = {}
         for folder in self.folders(run_ids):
             with contextlib.suppress(WattlawError):

@@ -246,7 +246,7 @@ def _adapter() -> TypeAdapter[Decision]:
     return TypeAdapter(Decision)
 
 
-def run_command(store: str, study: str) -> str:
+def study_command(store: str, study: str) -> str:
     return f"wattlaw run {study} --store {store}"
 
 
@@ -268,13 +268,13 @@ def with_next_step(
     if decision.stopped_because == CERTAIN:
         text = "nothing, the decision is certain enough"
     elif helps is None:
-        text = f"{run_command(name, copy)}{launch} (makes the runs that the study still needs)"
+        text = f"{study_command(name, copy)}{launch} (makes the runs that the study still needs)"
     else:
         is_spent = decision.stopped_because == BUDGET
         why = (
             "the budget is spent" if is_spent else "no run of the present study is left that helps"
         )
-        text = f"{helps}; then {run_command(name, own)}{launch} ({why})"
+        text = f"{helps}; then {study_command(name, own)}{launch} ({why})"
     return replace(decision, would_help=helps, next_step=text)
 
 

@@ -90,11 +90,15 @@ def check_bounds(question: Question, study: Study, runs: Sequence[PlannedRun]) -
     # Repeats share their setting.
     different = {(id(run.setting), run.nodes): run for run in runs}.values()
     settings = [emulated_setting(run, study) or setting_of(run) for run in different]
-    bounds = replace(question, samples_by_batch=question.epochs_by_batch)
-    if any(map(bounds.allows, settings)):
+    of_keys = {
+        "max_gpus": Question(max_gpus=question.max_gpus),
+        "max_global_batch": Question(max_global_batch=question.max_global_batch),
+        "epochs_by_batch": Question(samples_by_batch=question.epochs_by_batch),
+    }
+    if any(all(bound.allows(item) for bound in of_keys.values()) for item in settings):
         return
-    names = ("max_gpus", "max_global_batch", "epochs_by_batch")
-    keys = [name for name in names if getattr(question, name)]
+    alone = [key for key, bound in of_keys.items() if not any(map(bound.allows, settings))]
+    keys = alone or [key for key in of_keys if getattr(question, key)]
     gpus = sorted({item.gpus for item in settings})
     batches = sorted({item.global_batch or 0 for item in settings})
     raise BadInput(

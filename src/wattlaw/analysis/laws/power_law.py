@@ -164,7 +164,7 @@ MIN_COUNTS = 5
 #: Stricter than the usual 5 %: every series is tested, and a breakpoint changes what a report says.
 SIGNIFICANT = 0.02
 _SIMULATIONS = 9999
-_CONSTANTS = 4  # a, b, d, c
+_BREAKPOINT_CONSTANTS = 4  # a, b, d, c
 
 
 @dataclass(frozen=True)
@@ -252,7 +252,7 @@ def fit_breakpoint(data: Observations) -> tuple[Breakpoint | None, float]:
     p_value = (above + 1) / (_SIMULATIONS + 1)
     if p_value > SIGNIFICANT:
         return None, p_value
-    squares, df = np.maximum(total * (1 - gains), 0), count - _CONSTANTS
+    squares, df = np.maximum(total * (1 - gains), 0), count - _BREAKPOINT_CONSTANTS
     best = int(squares.argmin())
     variance = float(squares[best]) / df
     fit = LeastSquares(np.column_stack([line, hinges[:, best]]), y)

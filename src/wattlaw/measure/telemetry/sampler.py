@@ -91,6 +91,7 @@ class SamplerProcess:
         self.stop()
 
     def wait_until_ready(self) -> None:
+        """Wait until its meters are open, at most 15 s."""
         end_s = time.monotonic() + _READY_S
         while (
             not self._stream.exists() and self._process.poll() is None and time.monotonic() < end_s
@@ -98,6 +99,7 @@ class SamplerProcess:
             time.sleep(0.005)
 
     def stop(self) -> None:
+        """Stop the sampler, which writes its report; kill it after 20 s."""
         self._process.send_signal(END_SIGNAL)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(_GRACE_S)
@@ -217,6 +219,7 @@ class Sampler:
         self._ended = threading.Event()
 
     def run(self) -> None:
+        """Sample until a signal or the end of the parent, then flush and report."""
         threading.Thread(target=self._watch, daemon=True).start()
         self._sample()
         self._ended.wait()  # if another thread has taken over, it ends the sampler

@@ -9,7 +9,7 @@ from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.advise.choice import Savings
 from wattlaw.analysis.advise.option import BESIDE_TRAINING, Option, Quantity
 from wattlaw.analysis.advise.possible_options import UNKNOWN_BATCH
-from wattlaw.analysis.decide.decision import run_command, sweep_text
+from wattlaw.analysis.decide.decision import study_command, sweep_text
 from wattlaw.analysis.decide.next_runs import CERTAIN
 from wattlaw.analysis.metrics.metrics import HOUR_S
 from wattlaw.analysis.metrics.result import Caution
@@ -281,8 +281,11 @@ def what_changes(advice: Advice) -> Iterator[str]:
         if advice.any_batch_savings and (nearest is None or larger.identity != nearest.identity):
             base = "the nearest setting" if advice.recommended is None else "this setting"
             text += f", {_listed(advice.any_batch_savings)} against {base}"
-        if meets := advice.any_batch_meets:
-            text += f"; {'' if meets.startswith('only') else 'it '}{meets}"
+        meets = advice.any_batch_meets or ""
+        if meets.startswith("only"):
+            text += f"; {meets}"
+        elif meets and advice.recommended is None:  # else it meets what the recommended one does
+            text += f"; it {meets}"
         yield f"If quality allows a larger batch: {text}."
     # The line on larger batches names the best of them.
     faster = [f"{item.label} ({item.left_out})" for item in advice.faster_left_out
@@ -375,7 +378,8 @@ def basis(advice: Advice) -> Iterator[str]:
         total = fmt.plural(sum(advice.left_out.values()), "run")
         parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
         shown = f"({'; '.join(parts)})" if len(parts) > 1 else next(iter(advice.left_out))
-        yield f"Left out: {total} {shown}."
+        status = " wattlaw status names each failure." if "failed" in shown else ""
+        yield f"Left out: {total} {shown}.{status}"
 
 
 def next_run(advice: Advice, option: Option) -> str:
@@ -399,7 +403,7 @@ def next_run(advice: Advice, option: Option) -> str:
         return f"{text}: wattlaw measure -o {advice.store} -- COMMAND"
     kind = "slurm" if (run.option.setting.nodes or 1) > 1 else "local"
     launch = f" --launch {kind}" if advice.simulated else ""
-    text += f": {run_command(advice.store, advice.study_file)}{launch}"
+    text += f": {study_command(advice.store, advice.study_file)}{launch}"
     lines = [sweep] if sweep else []
     is_short = "short-run" in {warning.code for warning in advice.warnings}
     more = "more steps under measure" if is_short else f"repeats: {run.option.repeats + 1}"

@@ -244,8 +244,10 @@ def caveat_sentences(findings: Findings) -> Iterator[str]:
     if runs["energy_is"].nunique() > 1:
         yield "Energies count different things: compare only those that count the same."
     ran = findings.settings
-    if sources := ran["interval_from"][ran["n"] == 1].dropna().unique().tolist():
-        yield f"Settings that ran once have intervals from {fmt.names_text(sources)}."
+    if len(once := ran[ran["n"] == 1]):
+        sources = once["interval_from"].dropna().unique().tolist()
+        has = f"intervals from {fmt.names_text(sources)}" if sources else "no intervals"
+        yield f"Settings that ran once have {has}."
     if not findings.sources_label:  # else a title says it
         origins = sorted({*runs["launcher"].map(source_of)} - {MEASURED})
         yield from (f"Some runs are {origin}: they were not measured here." for origin in origins)

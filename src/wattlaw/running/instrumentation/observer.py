@@ -111,8 +111,11 @@ class StepObserver:
 
 
 def wrong_ranks(processes: Sequence[ProcessSteps], launched: int) -> str | None:
-    """A command that starts ranks itself trains as a job of another size, or several times.
-    Processes without a process group, each with a model of its own, are not judged here."""
+    """Return how training processes differ from the ranks that were launched, or None.
+
+    A command that starts ranks itself trains as a job of another size, or several times. Processes
+    without a process group, each with a model of its own, are not judged here.
+    """
     ranks: dict[int, set[int]] = defaultdict(set)
     for process in processes:
         if not process.steps:

@@ -122,8 +122,11 @@ class ProcessSteps(TrainingFacts):
 
 
 class StepsFolder:
-    """The records of a command's processes, which can be read while they grow. The processes run
-    the user's script: nothing in the files is trusted, and sizes are limited."""
+    """The records of a command's processes, which can be read while they grow.
+
+    Torn and invalid lines are left out. The processes run the user's script: nothing in the
+    files is trusted, and sizes are limited.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -323,7 +326,10 @@ class _File:
         )
 
     def _gradient_waits_s(self, passes: Floats) -> Floats:
-        """``passes`` are until the end of each step. One without any has one that was not seen."""
+        """Return the waits of each step, by the number of backward passes until its end.
+
+        A step without any has one that was not seen.
+        """
         until_us = np.cumsum(np.concatenate([[0.0], *self._gradient_waits_us]))
         known = passes < len(until_us)
         waits_us = np.full(len(passes), np.nan)

@@ -61,7 +61,10 @@ class MeasuredPart:
         return min(warmup, count), max(end, min(warmup, count))
 
     def is_complete(self, processes: Sequence[ProcessSteps]) -> bool:
-        """Say whether every rank has them, also those to come by the launcher's variables."""
+        """Say whether every rank has the steps of the limit.
+
+        The launcher's environment variables may say that more ranks are to come.
+        """
         training = [process for process in processes if process.steps]
         expected = 1  # processes that are to be seen here
         for process in training:
@@ -202,8 +205,11 @@ def _of_ranks(ranks: Sequence[ProcessSteps], steps: int, name: str) -> Floats:
 
 
 def _parts_s(ranks: Sequence[ProcessSteps], first: ProcessSteps) -> dict[str, Floats]:
-    """Means over ranks. The last rank of a step does not wait for others' gradients: it only
-    communicates, unless ranks are late in turn within a step of FSDP, which waits many times."""
+    """Return the measured parts of each step's time, as means over ranks.
+
+    The last rank of a step does not wait for others' gradients: it only communicates, unless ranks
+    are late in turn within a step of FSDP, which waits many times.
+    """
     parts_s = {"data_wait_s": _of_ranks(ranks, first.steps, "data_wait_s").mean(0)}
     if first.parallelism in ("ddp", "fsdp") and 1 < len(ranks) == first.world_size:
         waits_s = _of_ranks(ranks, first.steps, "gradient_wait_s")
@@ -278,7 +284,10 @@ def _windows(
     *,
     warmup: bool,
 ) -> list[dict[str, Any]]:
-    """Return the columns of a window for each run of kept steps, which the first step is not."""
+    """Return the columns of a window for each run of kept steps, which the first step is not.
+
+    A window begins with the end of the step before its first one.
+    """
     edges = np.flatnonzero(np.diff(is_kept, append=False)) + 1
     windows = []
     for begin, end in edges.reshape(-1, 2).tolist():

@@ -77,7 +77,10 @@ def existing_tag(store: Path) -> str | None:  # None: it never had a job
 
 
 def store_tag(store: Path) -> str:
-    """A tag in the names of jobs, because machines may reach a store by different paths."""
+    """Return the tag in the names of a store's jobs.
+
+    It is drawn once and kept in the store, because machines may reach a store by different paths.
+    """
     path = store / _TAG
     with contextlib.suppress(FileExistsError), path.open("x", encoding="ascii") as file:
         file.write(secrets.token_hex(_DIGITS // 2))

@@ -70,7 +70,10 @@ class LoadedSamples:
     def batch_fetched(
         self, iterator: Any, data: Any, waited_ns: int, *, is_evaluation: bool, is_ahead: bool
     ) -> None:
-        """A loader that is ``is_ahead`` reads a batch before it passes on the one before."""
+        """Add a batch, which is an evaluation's if it is read without gradients.
+
+        A loader that is ``is_ahead`` reads a batch before it passes on the one before.
+        """
         noted = iterator.__dict__.get("_wattlaw")
         size = noted.sizes.popleft() if noted is not None and noted.sizes else None
         if is_evaluation:
@@ -123,8 +126,10 @@ class LoadedSamples:
 
 
 def _epoch_of(iterator: Any) -> tuple[int | None, int]:
-    """Return the samples of an epoch of all ranks, None if unknown, and how many ranks share them,
-    which samplers of torch and accelerate know. They may draw only a part of the data set."""
+    """Return the samples of an epoch of all ranks, None if unknown, and how many ranks share them.
+
+    Samplers of torch and accelerate know the ranks. They may draw only a part of the data set.
+    """
     batches = iterator._index_sampler
     sampler = getattr(batches, "sampler", getattr(batches, "batch_sampler", None))
     sampler = getattr(sampler, "sampler", sampler)
@@ -151,7 +156,10 @@ def _leading_size(data: Any) -> int | None:
 
 
 def _tokens(data: Any) -> tuple[int, int]:
-    """Return tokens and rows of the first matrix of integers; tables have other numbers, too."""
+    """Return the tokens of a batch and its rows: of the first matrix of integers.
+
+    Tables have integers, too, beside numbers of other kinds.
+    """
     tensors = [part for part in _parts(data) if hasattr(part, "is_floating_point")]
     if any(tensor.is_floating_point() for tensor in tensors):
         return 0, 0
