@@ -139,7 +139,9 @@ def test_each_row_of_a_damaged_file_is_read_or_left_out_with_a_reason(tmp_path, 
     path, options = sample.write(tmp_path), options_of(sample)
     importer, content = importers()[sample.format], sample.content()
     dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0
-    for number in range(inputs):
+    for number in range(10 * inputs):
+        if number >= inputs and read > 1:  # the content of some samples differs from run to run
+            break
         changed = damaged(dice, content) if number else content
         path.write_bytes(changed)
         try:
