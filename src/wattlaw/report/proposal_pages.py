@@ -42,6 +42,7 @@ def text(proposal: Proposal, name: str) -> str:
         "facts": proposal.findings.facts, "fmt": fmt,
         "misfit": max(scaling.misfit for scaling in proposal.scalings),
         "label": proposal.findings.sources_label, "layout": layout_label(proposal.planned.setting),
+        "advised": _advised(proposal),
         "noun": worker_noun(proposal.findings), "node_hours": _node_hours(proposal),
         "counts": [fmt.plural(count, f"{source} run") for source, count in runs_by_source.items()],
         "level": f"{100 * LEVEL:.0f}", "version": __version__,
@@ -50,6 +51,15 @@ def text(proposal: Proposal, name: str) -> str:
     template = environment().overlay(autoescape=False).get_template("proposal.j2")
     lines: str = getattr(template.make_module(values), name)()
     return re.sub("[ \n]+", " ", lines).strip()
+
+
+def _advised(proposal: Proposal) -> str | None:
+    """Return the recommended setting; None where it is what is planned."""
+    for advice in proposal.findings.advice:
+        best = advice.recommended
+        if advice.workload == proposal.job.workload and best is not None:
+            return None if best.is_at(proposal.planned.setting) else best.label
+    return None
 
 
 def _node_hours(proposal: Proposal) -> Quantity:
