@@ -16,7 +16,7 @@ _GROUPS = {
     "Measure": {
         "measure": "Measure the time, energy and utilisation of a command.",
         "devices": "List the devices that can be measured and limited.",
-        "limits": "Show power limits, and restore those that a killed run has left.",
+        "limits": "Show, set and restore power limits and clock locks.",
     },
     "Study": {
         "init": "Run a training command briefly; write a study file for it.",
