@@ -49,6 +49,7 @@ _TIME_COMMA = re.compile(
 _DAY_FIRST = re.compile(r"^(\d\d)\.(\d\d)\.(\d{4})(?= )")
 #: The states of a row; reasons why rows are left out are numbered from ``_FIRST_REASON``.
 _NO_ROW, _PENDING, _HEADER, _READ, _REJECTED, _FIRST_REASON = range(6)
+_MAX_REASONS = 256 - _FIRST_REASON
 OTHER_CELLS = "another number of cells than the header"
 NO_TIME = "no time such as 2026-01-31 12:00:00"
 MISSING = frozenset({
@@ -79,7 +80,7 @@ class Account:
     def __init__(self) -> None:
         self.unit = "line"
         self.rejected: list[RejectedRow] = []
-        self._states = array("H")
+        self._states = array("B")
         self._reasons: dict[str, int] = {}
 
     def add(self, row: int) -> None:
@@ -94,6 +95,8 @@ class Account:
 
     def leave_out(self, reason: str, *rows: int) -> None:
         """Count rows as left out; ``reason`` is one text for all rows of a kind, without values."""
+        if reason not in self._reasons and len(self._reasons) >= _MAX_REASONS - 1:
+            reason = "other reasons"
         state = self._reasons.setdefault(reason, _FIRST_REASON + len(self._reasons))
         for row in rows:
             self._set(row, state)
@@ -136,11 +139,11 @@ class Account:
     def _set(self, row: int, state: int) -> None:
         missing = row + 1 - len(self._states)
         if missing > 0:
-            self._states.frombytes(bytes(2 * (missing + len(self._states) // 2)))
+            self._states.frombytes(bytes(missing + len(self._states) // 2))
         self._states[row] = state
 
     def _array(self) -> Any:
-        return np.frombuffer(self._states or bytes(2), np.uint16)
+        return np.frombuffer(self._states or b"\0", np.uint8)
 
 
 @dataclass(frozen=True)

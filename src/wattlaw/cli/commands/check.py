@@ -14,6 +14,9 @@ from wattlaw.running.planning import skipped_text
 from wattlaw.study.plan import impossible
 from wattlaw.workloads import catalogue
 
+#: The reasons that are named.
+_MOST = 8
+
 
 def check(
     study: StudyArgument,
@@ -34,8 +37,12 @@ def check(
     measure = loaded.plan.study.measure
     each = f"; each run measures {measure}" if measure.is_by_steps else ""
     print(f"{study}: ok: {loaded.name}: {parts}{each}")
-    for reason, number in impossible(loaded.plan.study).most_common():
+    left_out = impossible(loaded.plan.study)
+    for reason, number in left_out.most_common(_MOST):
         print(f"left out: {plural(number, 'setting')} that cannot exist: {reason}")
+    if len(left_out) > _MOST:
+        rest = left_out.total() - sum(number for _, number in left_out.most_common(_MOST))
+        print(f"left out: {plural(rest, 'other setting')} that cannot exist")
     if loaded.plan.study.decide is not None:
         from wattlaw.analysis.decide.decision import undecided
         from wattlaw.report.topics.decision_course import goal_text

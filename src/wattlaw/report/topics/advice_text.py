@@ -378,7 +378,7 @@ def basis(advice: Advice) -> Iterator[str]:
         total = fmt.plural(sum(advice.left_out.values()), "run")
         parts = [f"{count} {reason}" for reason, count in advice.left_out.items()]
         shown = f"({'; '.join(parts)})" if len(parts) > 1 else next(iter(advice.left_out))
-        status = " wattlaw status names each failure." if "failed" in shown else ""
+        status = " wattlaw status names each failure." if advice.left_out.get("failed") else ""
         yield f"Left out: {total} {shown}.{status}"
 
 
