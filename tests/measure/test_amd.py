@@ -20,8 +20,8 @@ Make = Callable[..., AmdMachine]
 
 
 @contextlib.contextmanager
-def opened(target: Target | None = None) -> Iterator[AmdMeter]:
-    with contextlib.closing(AmdMeter.open(target or Target(1))) as meter:
+def opened() -> Iterator[AmdMeter]:
+    with contextlib.closing(AmdMeter.open(Target(1))) as meter:
         yield meter
 
 
@@ -29,11 +29,8 @@ def devices(meter: AmdMeter) -> dict[str, Device]:
     return {device.id: device for device in meter.devices()}
 
 
-def sample(meter: AmdMeter, gpu: Gpu, *, last: bool = False) -> Sample | None:
-    return next((one for one in meter.read(last=last) if one.device == gpu.id), None)
-
-
-# Which GPUs a process may use.
+def sample(meter: AmdMeter, gpu: Gpu) -> Sample | None:
+    return next((one for one in meter.read() if one.device == gpu.id), None)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +100,6 @@ def test_on_a_machine_of_nvidia_an_integrated_gpu_is_not_counted(amd_machine, fa
     assert [uuid[:4] for uuid in visible_gpu_ids()] == ["GPU-", "GPU-"]  # of one vendor
 
 
-# Boards with two GPUs.
-
-
 def test_the_power_of_a_board_with_two_gpus_counts_once(amd_machine):
     machine = amd_machine("MI250X", 4)
     first, second = machine[0], machine[1]
@@ -156,25 +150,12 @@ def test_a_limit_of_a_board_is_refused_for_one_of_its_gpus_and_restored_for_both
     assert machine[0].limit_uw == 217_000_000
 
 
-# What the meter says of odd machines, and faults.
-
-
 def test_an_mi300a_contains_its_processor_and_memory(amd_machine):
-    machine = amd_machine("MI300X", 1)
-    machine[0].set(device="0x74a0")
+    amd_machine("MI300X", 1)[0].set(device="0x74a0")
     with opened() as meter:
         (device,) = meter.devices()
         assert (device.name, device.contains) == ("AMD Instinct MI300A", ("cpu", "dram"))
         assert device.facts["scope"] == "socket: processor, GPU and memory"
-
-
-def test_energy_is_counted(amd_machine):
-    gpu = amd_machine("MI300X", 1)[0]
-    with opened() as meter:
-        first = sample(meter, gpu)
-        gpu.use(70.0)
-        second = sample(meter, gpu, last=True)
-        assert second.energy_j - first.energy_j == pytest.approx(70, abs=2 * UNIT_J)
 
 
 def test_a_counter_of_32_bits_is_corrected_and_one_that_runs_backwards_is_not(amd_machine):
@@ -231,6 +212,5 @@ def test_a_gpu_that_reports_no_power_is_marked_as_failed(amd_machine, power, rea
     machine = amd_machine("MI210", 2, library=False)
     machine[0].set(power1_average=power)
     with opened() as meter:
-        facts = devices(meter)[machine[0].id].facts
-        assert reason in str(facts["failed"])
+        assert reason in str(devices(meter)[machine[0].id].facts["failed"])
         assert [one.power_w for one in meter.read()] == [None, 96]

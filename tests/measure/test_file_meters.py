@@ -59,9 +59,6 @@ def row_of(meter: Meter, advance: Callable[[int], object]) -> dict[str, object]:
     return row
 
 
-# One file
-
-
 @pytest.mark.parametrize("code", [errno.EIO, errno.EAGAIN, errno.ENODEV, errno.ENOENT])
 def test_a_moment_without_an_answer_passes_and_lost_hardware_is_given_up(tmp_path, code):
     answers = iter([6, 7, OSError(code, os.strerror(code)), 8, 9])
@@ -138,9 +135,6 @@ def test_files_that_are_roots_only_say_how_an_administrator_changes_that(
     assert {*opened().split("; ")} == {"read"}
 
 
-# RAPL
-
-
 @pytest.fixture
 def packages(root):
     return Powercap(root / "class/powercap")
@@ -197,9 +191,6 @@ def test_an_invalid_counter_value_is_not_a_reading(packages, told):
     assert meter.problems()[0].startswith("package-1: no longer read: ")
 
 
-# Intel
-
-
 @pytest.mark.parametrize("driver", ["i915", "xe"])
 def test_a_card_counts_once_and_its_tiles_are_parts_of_it(root, driver):
     cards = IntelCards(root, 2, driver=driver)
@@ -250,9 +241,6 @@ def test_a_slurm_job_without_gpus_counts_no_card(root, monkeypatch):
     assert [device.facts["power_limit_w"] for device in devices] == [None, None]  # none in force
 
 
-# Grace
-
-
 @pytest.mark.parametrize("old", [True, False])
 def test_modules_and_processors_count_by_their_outermost_channels(root, old):
     AcpiMeters(root, {**grace_names(2), "TotalGPU Power Socket 1": 400.0}, old=old)
@@ -269,9 +257,6 @@ def test_modules_and_processors_count_by_their_outermost_channels(root, old):
     }  # fmt: skip
     with pytest.raises(NotAvailable, match="no ACPI power meter"):
         NodePowerMeter.open(TARGET)  # a channel is not the node
-
-
-# pm_counters
 
 
 def test_a_node_and_its_parts_are_counted_with_their_scopes(root, monkeypatch):
@@ -408,13 +393,6 @@ def test_a_job_with_a_part_of_the_processors_shares_its_node(root, monkeypatch, 
     assert {device.facts["is_shared"] for device in devices} == {expected}
 
 
-# Node power
-
-
-def readings(meter: Meter, count: int = 3) -> list[float]:
-    return [sample.power_w for _ in range(count) for sample in meter.read()]
-
-
 @pytest.mark.parametrize("old", [True, False])
 def test_an_unnamed_power_meter_is_the_node(root, old):
     meters = AcpiMeters(root, {"": 412.0}, interval_ms=1000, old=old)
@@ -423,9 +401,9 @@ def test_an_unnamed_power_meter_is_the_node(root, old):
     assert (device.id, device.kind) == ("node-acpi", "node")
     assert device.contains == ("module", "gpu", "cpu", "dram")
     assert (device.facts["power"], device.facts["resolution_s"]) == ("acpi", 1.0)
-    assert {*readings(meter)} == {412}
+    assert [sample.power_w for sample in meter.read()] == [412]
     put(meters.files[""], 500_000_000)
-    assert {*readings(meter)} == {500}
+    assert [sample.power_w for sample in meter.read()] == [500]
 
 
 def test_two_unnamed_power_meters_and_one_of_a_battery_are_not_the_node(root):

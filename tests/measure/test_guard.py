@@ -22,6 +22,7 @@ from wattlaw.measure.limits.state_folder import SavedState, StateFolder, boot_id
 
 Start = Callable[..., Place]
 NOT_SUPPORTED, UNKNOWN = pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_UNKNOWN
+NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 LOCK, UNLOCK = "nvmlDeviceSetGpuLockedClocks", "nvmlDeviceResetGpuLockedClocks"
 
 
@@ -73,42 +74,27 @@ def test_requested_enforced_and_previous_limits_are_recorded(start):
 
 
 @pytest.mark.parametrize(
-    ("function", "fault", "limits", "reason"),
+    ("function", "fault", "limits", "reason", "calls"),
     [
-        ("nvmlDeviceGetPowerManagementLimit", {"code": NOT_SUPPORTED}, CAP, "not be restored"),
-        (SET, {"code": NOT_SUPPORTED}, CAP, "Not Supported"),
-        (LOCK, {"code": NOT_SUPPORTED}, Limits(None, 900), "Not Supported"),
+        ("nvmlDeviceGetPowerManagementLimit", {"code": NOT_SUPPORTED}, CAP, "not be restored", 0),
+        (SET, {"code": NOT_SUPPORTED}, CAP, "Not Supported", 2),
+        (LOCK, {"code": NOT_SUPPORTED}, Limits(None, 900), "Not Supported", 0),
+        (SET, {"code": UNKNOWN, "board": 1}, CAP, "Unknown Error", 4),
+        (LOCK, {"code": NO_PERMISSION}, Limits(150, 900), "Insufficient Permissions", 2),
     ],
 )
-def test_a_board_that_cannot_be_limited_and_restored_is_left_as_it_is(
-    start, function, fault, limits, reason
+def test_boards_are_as_before_if_one_of_their_limits_cannot_be_set(
+    start, function, fault, limits, reason, calls
 ):
-    place = start()
-    place.boards.fault(function, **fault)
-    with acquire(place.devices) as held, pytest.raises(NotAvailable, match=reason):
+    place = start(2 if "board" in fault else 1)
+    for name in {function, UNLOCK if function == LOCK else function}:
+        place.boards.fault(name, **fault)
+    error = NotPermitted if fault["code"] == NO_PERMISSION else NotAvailable
+    with acquire(place.devices) as held, pytest.raises(error, match=reason):
         held.apply(limits)
-    assert (place.limits_w, place.boards[0].locked_max_mhz) == ([217.5], 0)
-    assert place.boards.calls(SET) == (2 if function == SET else 0)
-    assert place.is_clean()
-
-
-def test_the_first_board_is_restored_if_the_second_fails(start):
-    place = start(2)
-    place.boards.fault(SET, board=1, code=pynvml.NVML_ERROR_UNKNOWN)
-    with acquire(place.devices) as held, pytest.raises(NotAvailable, match="Unknown Error"):
-        held.apply(CAP)
-    assert place.boards.calls(SET) == 4  # each was limited, or tried, and given back, or tried
-    assert place.limits_w == [217.5, 217.5]
-    assert place.is_clean()
-
-
-def test_the_power_limit_is_restored_if_the_clock_cannot_be_locked(start):
-    place = start()
-    for function in (LOCK, UNLOCK):
-        place.boards.fault(function, code=pynvml.NVML_ERROR_NO_PERMISSION)
-    with acquire(place.devices) as held, pytest.raises(NotPermitted):
-        held.apply(Limits(150, 900))
-    assert place.limits_w == [217.5]
+    assert {*place.limits_w} == {217.5}
+    assert {board.locked_max_mhz for board in place.boards} == {0}
+    assert place.boards.calls(SET) == calls  # each is limited, or tried, and restored, or tried
     assert place.is_clean()
 
 

@@ -3,13 +3,13 @@
 import itertools
 import re
 import time
-from collections.abc import Sequence
 
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_nvidia_meter import LOST, opened
+from test_window_energy import Row, S, energies
 
 from fake_nvml import SETTER_DOES_NOTHING, SETTER_IS_LATE, FakeGpus
 from imported import made
@@ -24,21 +24,11 @@ from wattlaw.running.finish import _not_enforced
 from wattlaw.store.record import VERDICTS, LimitReport, device_facts
 from wattlaw.store.schema import SAMPLES, WINDOWS
 
-S = 10**9
-Row = dict[str, object]
-
 
 def windows_of(*edges_s: tuple[float, float]) -> pa.Table:
     """Return windows by start and length, in seconds."""
     rows = [{"host": HOST, "start_ns": round(a * S), "duration_s": s} for a, s in edges_s]
     return pa.Table.from_pylist(rows, schema=WINDOWS)
-
-
-def energies(samples: Sequence[Row], *edges_s: tuple[float, float], **facts: object) -> list[Row]:
-    """Return the energies of windows of boards, each with the same facts."""
-    table = pa.Table.from_pylist([{"host": HOST} | row for row in samples], schema=SAMPLES)
-    known = {(HOST, str(row["device"])): facts for row in samples}
-    return energy_of_windows(windows_of(*edges_s), table, known).to_pylist()
 
 
 def readings(seconds: float = 20, hz: float = 10, **columns: object) -> list[Row]:
@@ -65,9 +55,6 @@ def test_sentinels_of_the_driver_are_missing_values(fake_gpus, buffers):
     meter.close()
     for name in Sample._fields[3:]:
         assert {getattr(sample, name) for sample in found} <= {None, "measured"}, name
-
-
-# Boards that return, change their order, or are another one.
 
 
 def test_a_handle_that_answers_for_another_board_ends_the_samples(fake_gpus):
@@ -109,9 +96,6 @@ def test_a_driver_clock_that_goes_back_gives_ascending_times(fake_gpus):
         assert all(later > earlier for earlier, later in itertools.pairwise(t_ns))
 
 
-# Setters that report success.
-
-
 @pytest.mark.parametrize(
     ("mode", "wait_ms", "enforced_w"),
     [(SETTER_DOES_NOTHING, 0, 400.0), (SETTER_IS_LATE, 200, 200.0), (SETTER_IS_LATE, 5000, 400.0)],
@@ -128,8 +112,6 @@ def test_a_setter_that_reports_success_is_read_back(fake_gpus, mode, wait_ms, en
     limiter.close()
     assert len(boards) == 1
 
-
-# Made-up samples.
 
 RAMP = {"energy_j": lambda s: 250.0 * s}
 

@@ -81,11 +81,14 @@ def read_only(*paths: Path) -> Iterator[None]:
             path.chmod(mode)
 
 
-def nvidia(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
+def nvidia(request: pytest.FixtureRequest) -> Way:
+    boards = request.getfixturevalue("fake_gpus")(2, **BOARDS)
     return Way("nvidia", "nvidia", lambda: refusing(boards), lambda: lose(boards), boards)
 
 
-def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
+def nvidia_smi(request: pytest.FixtureRequest) -> Way:
+    boards = request.getfixturevalue("fake_gpus")(2, **BOARDS)
+    patch = request.getfixturevalue("monkeypatch")
     boards.header.root = 0
     setenv(patch, {**boards.environment(), "PATH": FAKE_PATH})
 
@@ -98,38 +101,20 @@ def nvidia_smi(boards: FakeGpus, patch: pytest.MonkeyPatch) -> Way:
     return Way("nvidia-smi", "nvidia", denied, lambda: lose(boards), boards)
 
 
-def amd(name: str, machine: AmdMachine) -> Way:
+def amd(request: pytest.FixtureRequest) -> Way:
+    machine = request.getfixturevalue("amd_machine")("MI210", library=False)
     files = [gpu.hwmon / "power1_cap" for gpu in machine.gpus]
-    return Way(name, "amd", lambda: read_only(*files), machine[0].remove, machine=machine)
-
-
-def _of_boards(
-    make: Callable[[FakeGpus, pytest.MonkeyPatch], Way], request: pytest.FixtureRequest
-) -> Way:
-    boards = request.getfixturevalue("fake_gpus")(2, **BOARDS)
-    return make(boards, request.getfixturevalue("monkeypatch"))
+    denied = partial(read_only, *files)
+    return Way("amd-sysfs", "amd", denied, machine[0].remove, machine=machine)
 
 
 #: A new limiter has a row, by the name of its entry point.
-WAYS: dict[str, Callable[[pytest.FixtureRequest], Way]] = {
-    "amd-sysfs": lambda request: amd(
-        "amd-sysfs", request.getfixturevalue("amd_machine")("MI210", library=False)
-    ),
-    "nvidia": partial(_of_boards, nvidia),
-    "nvidia-smi": partial(_of_boards, nvidia_smi),
-}
+WAYS = {"amd-sysfs": amd, "nvidia": nvidia, "nvidia-smi": nvidia_smi}
 
 
 @pytest.fixture(params=WAYS)
 def way(request):
     return WAYS[request.param](request)
-
-
-@pytest.fixture
-def boards(fake_gpus, monkeypatch):
-    found = fake_gpus(2, **BOARDS)
-    nvidia_smi(found, monkeypatch)
-    return found
 
 
 def test_all_registered_limiters_follow_the_contract():
@@ -238,21 +223,23 @@ def test_a_lost_device_is_not_available_and_the_other_is(way):
         assert limiter.devices() == [second]
 
 
-def test_a_refusal_of_sudo_is_recognised_in_any_language(boards, tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", ["nvidia-smi"], indirect=True)
+def test_a_refusal_of_sudo_is_recognised_in_any_language(way, tmp_path, monkeypatch):
     sudo = tmp_path / "bin" / "sudo"
     sudo.parent.mkdir()
     sudo.write_text('#!/bin/sh\necho "sudo: Ein Passwort ist notwendig" >&2\nexit 1\n')
     sudo.chmod(0o755)
     monkeypatch.setenv("PATH", f"{sudo.parent}:{os.environ['PATH']}")
-    with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
+    with way.opened() as limiter:
         device = limiter.devices()[0]
         with pytest.raises(NotPermitted, match="sudo -n nvidia-smi"):
             limiter.set_power_limit(device, 150)
 
 
-def test_nvidia_smi_waits_for_another_that_changes_the_same_board(boards, tmp_path, monkeypatch):
+@pytest.mark.parametrize("way", ["nvidia-smi"], indirect=True)
+def test_nvidia_smi_waits_for_another_that_changes_the_same_board(way, tmp_path, monkeypatch):
     monkeypatch.setenv("FAKE_SMI_SLOW", str(tmp_path / "slow"))
-    with contextlib.closing(registry.load(GROUP, "nvidia-smi").open()) as limiter:
+    with way.opened() as limiter:
         first, second = limiter.devices()
         (tmp_path / "slow.next").touch()
         slow = threading.Thread(target=limiter.set_power_limit, args=(first, 120))
@@ -264,4 +251,4 @@ def test_nvidia_smi_waits_for_another_that_changes_the_same_board(boards, tmp_pa
         threading.Timer(0.3, begun.unlink).start()
         limiter.set_power_limit(first, 150)
         slow.join()
-        assert [board.limit_mw for board in boards] == [150_000, 140_000]
+        assert [board.limit_mw for board in way.boards] == [150_000, 140_000]

@@ -22,7 +22,7 @@ NO_PERMISSION = pynvml.NVML_ERROR_NO_PERMISSION
 
 
 def opened(boards: FakeGpus, *places: int, period_s: float = 0.1) -> NvidiaMeter:
-    uuids = ",".join(boards[place].uuid.decode() for place in places)
+    uuids = ",".join(boards.ids[place] for place in places)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CUDA_VISIBLE_DEVICES", uuids) if places else None
         return NvidiaMeter.open(Target(1, period_s))
@@ -33,14 +33,11 @@ def facts_of(meter: NvidiaMeter) -> list[dict[str, object]]:
 
 
 def of(boards: FakeGpus, place: int, samples: list[Sample]) -> list[Sample]:
-    return [sample for sample in samples if sample.device == boards[place].uuid.decode()]
+    return [sample for sample in samples if sample.device == boards.ids[place]]
 
 
 def told(samples: list[Sample], column: str) -> list[float]:
     return [value for sample in samples if (value := getattr(sample, column)) is not None]
-
-
-# What is found out.
 
 
 def test_the_refresh_period_of_each_counter_is_exact_to_a_fifth(fake_gpus):
@@ -108,9 +105,6 @@ def test_boards_are_read_as_rarely_as_their_driver_buffers(fake_gpus):
     slow.close()
 
 
-# What is read.
-
-
 @pytest.mark.parametrize("buffers", [0, 1])
 def test_every_column_has_the_values_of_the_board(fake_gpus, buffers):
     boards = fake_gpus(2, buffers=buffers, memory_used=3 << 30, temperature_c=51)
@@ -162,9 +156,6 @@ def test_throttle_seconds_grow_only_while_the_power_limit_binds(fake_gpus, by_fi
     assert told(of(boards, 0, meter.read(last=True)), "power_throttle_s")[0] == begun_s
 
 
-# What may fail.
-
-
 def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_gpus):
     boards = fake_gpus(2)
     meter = opened(boards)
@@ -172,7 +163,7 @@ def test_a_board_that_fails_ten_times_in_a_row_is_given_up_with_the_reason(fake_
     samples = [sample for _ in range(10) for sample in meter.read()]
     assert of(boards, 0, samples) == []
     (problem,) = meter.problems()
-    assert problem.startswith(f"{boards[0].uuid.decode()}: no longer read: ")
+    assert problem.startswith(f"{boards.ids[0]}: no longer read: ")
     assert f"NVML error {UNKNOWN}" in problem
     boards.clear_faults()
     asked = boards.calls("nvmlDeviceGetFieldValues")
@@ -187,11 +178,11 @@ def test_a_board_that_cannot_be_opened_has_a_reason_and_others_are_measured(fake
     boards.fault("nvmlDeviceGetFieldValues", board=1, code=LOST)
     meter = opened(boards)
     ids = [device.id for device in meter.devices() if "failed" not in device.facts]
-    assert ids == [boards[0].uuid.decode(), boards[2].uuid.decode()]
+    assert ids == boards.ids[::2]
     (failed,) = (device for device in meter.devices() if "failed" in device.facts)
-    assert failed.id == boards[1].uuid.decode()  # ours all the same: the sum lacks it
+    assert failed.id == boards.ids[1]  # ours all the same: the sum lacks it
     (problem,) = meter.problems()
-    assert problem.startswith(f"{boards[1].uuid.decode()}: cannot be read: ")
+    assert problem.startswith(f"{boards.ids[1]}: cannot be read: ")
     assert {sample.device for sample in meter.read()} == {*ids}
 
 
@@ -268,8 +259,7 @@ def recordings(tmp_path_factory):
             board.fault_ns = fault_ns
 
     folders = {folder / name: made for name, made in boards.items()}
-    found = record(folders, SECONDS, begun=plan_the_faults)
-    return dict(zip(boards, found, strict=True))
+    return dict(zip(boards, record(folders, SECONDS, begun=plan_the_faults), strict=True))
 
 
 @pytest.fixture(params=MACHINES)
@@ -326,7 +316,7 @@ def test_a_counter_at_fault_is_recognised_and_the_power_is_used(
         rows += recording.windows(board, [read_ns + n * S // 5 for n in range(1, 6)], 1.0)
     for row in rows:
         assert (row["energy_source"], row["energy_verdict"]) == ("integral", "suspect")
-        assert row["energy_reason"] == f"{recording.boards[board].uuid.decode()}: {reason}"
+        assert row["energy_reason"] == f"{recording.boards.ids[board]}: {reason}"
         assert row["gpu_energy_counter_j"] is None
         assert row["gpu_energy_j"] == pytest.approx(row["true_j"], rel=1e-3)
 
@@ -359,13 +349,9 @@ def test_a_buffer_without_new_samples_is_replaced_by_polling(fake_gpus):
     assert meter.period_s == 0.1  # from now on it is polled
 
 
-# Virtual GPUs, parts of GPUs, modules, and sensors.
-
-
 @pytest.mark.parametrize("buffers", [0, 1])
 def test_a_vgpu_has_utilisation_and_a_reason_for_having_no_energy(fake_gpus, buffers):
-    boards = fake_gpus(1, virtualization=2, buffers=buffers)
-    meter = opened(boards)
+    meter = opened(fake_gpus(1, virtualization=2, buffers=buffers))
     (facts,) = facts_of(meter)
     assert (facts["virtualization"], facts["is_shared"]) == ("vgpu", True)
     assert (facts["energy_counter"], facts["power"]) == (None, None)

@@ -8,7 +8,7 @@ import pynvml
 import pytest
 
 from conftest import records, wait_for, wattlaw
-from limiting import child, kill_group, places
+from limiting import OWNER, child, kill_group, places
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable, NotPermitted
 from wattlaw.measure.limits.guard import acquire
@@ -27,15 +27,6 @@ import time, wattlaw
 with wattlaw.track() as run:
     for epoch in run.epochs(range(2), warmup=0):
         time.sleep(0.3)
-"""
-OWNER = """
-import sys, time
-from wattlaw.measure.limits.requests import Limits
-from wattlaw.measure.limits.guard import acquire
-held = acquire(sys.argv[1:])
-held.apply(Limits(power_limit_w=150.0, power_profile="max-q"))
-print("limited", flush=True)
-time.sleep(60)
 """
 
 
@@ -73,12 +64,12 @@ def test_a_profile_is_the_only_one_during_a_lease_and_the_previous_ones_come_bac
 
 def test_a_profile_is_restored_with_the_cap_after_the_owner_was_killed(offering):
     place = offering(1, limit_mw=217_500)
-    line = [sys.executable, "-c", OWNER, *place.devices]
+    code = OWNER.replace("Limits(", "Limits(power_profile='max-q', ")
+    line = [sys.executable, "-c", code, "150", *place.devices]
     with child(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as owner:
         assert owner.stdout.readline() == "limited\n", owner.stderr.read()
         assert (place.boards[0].requested_profiles, place.limits_w) == (MAX_Q, [150.0])
-        saved = place.folder.read(place.devices[0])
-        assert saved.power_profiles == ("network", "profile-40")
+        assert place.folder.read(place.devices[0]).power_profiles == ("network", "profile-40")
         kill_group(owner)
         wait_for(place.is_clean, "the profile to be restored", 20)
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
@@ -128,8 +119,7 @@ def test_runs_with_profiles_are_measured_and_advised(offering, write_study, tmp_
     assert (limit.power_profile, limit.power_limit_w, limit.note) == ("max-q", None, None)
     assert by_profile[None].limits == ()
     assert place.boards[0].requested_profiles == NETWORK | UNNAMED
-    line = ["advise", str(store), "--json", "--baseline", "power_profile=max-q"]
-    assert main(line) == 0
+    assert main(["advise", str(store), "--json", "--baseline", "power_profile=max-q"]) == 0
     advice = json.loads(capsys.readouterr().out)
     assert advice["baseline"]["power_profile"] == "max-q"
     options = [advice["recommended"], *advice["pareto"]]

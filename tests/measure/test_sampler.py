@@ -24,7 +24,6 @@ from wattlaw.measure.telemetry.sampler import MeterPoller
 from wattlaw.store.live import read_live
 from wattlaw.store.schema import SAMPLES
 
-BUSY = "while True: pass"
 IDLE = "import time; time.sleep(600)"
 # A busy parent whose children come and go: each works for 0.2 s and is waited for.
 FORKING = """
@@ -48,10 +47,6 @@ def load():
     for process in running:
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-#: With simulated devices, and without the tests' other meters.
-ALONE = {"PYTHONPATH": str(SIMULATED_DEVICES)}
 
 
 @pytest.fixture(scope="module")
@@ -93,13 +88,10 @@ def rows(folder: Path, device: str = "host") -> list[dict[str, object]]:
     return [row for row in found if row["device"] == device]
 
 
-# A run's own processes.
-
-
 def test_a_busy_core_is_measured_as_one_core_and_estimated_at_the_given_watts(
     tmp_path, load, sampling
 ):
-    pid = load(BUSY)
+    pid = load("while True: pass")
     process = sampling(pid, watts=15.0)
     wait_for(lambda: rows(tmp_path), "samples")
     begun_s = used_s(pid)
@@ -130,9 +122,6 @@ def test_work_of_children_that_have_ended_is_not_forgotten(load):
     assert energies[-1] == pytest.approx(ended_s - begun_s, abs=0.3)
 
 
-# Its data.
-
-
 def test_a_sigkill_loses_at_most_a_second_of_samples(tmp_path, load, sampling, simulated):
     process = sampling(load(IDLE), hz=50, **simulated)
     wait_for(lambda: len(rows(tmp_path, "SIM-0")) > 20, "samples")
@@ -146,30 +135,20 @@ def test_a_sigkill_loses_at_most_a_second_of_samples(tmp_path, load, sampling, s
 
 @pytest.mark.parametrize(("hz", "at_least"), [(20, 6), (0.01, 1)])
 def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, at_least, simulated):
-    pid = load(IDLE)
-    line = sampler.command(tmp_path, HOST, Target(pid, 1 / hz))
+    line = sampler.command(tmp_path, HOST, Target(load(IDLE), 1 / hz))
     parent = (
-        "import os, subprocess, sys, time\n"
+        "import os, subprocess, time\n"
         f"line = {line!r}\n"
         "line[-2] = str(os.getpid())\n"
-        "print(subprocess.Popen(line).pid, flush=True)\n"
+        "subprocess.Popen(line)\n"
         "time.sleep(600)\n"
     )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", parent],
-        stdout=subprocess.PIPE,
-        text=True,
-        env=environment() | simulated,
-    )
-    int(owner.stdout.readline())
+    owner = subprocess.Popen([sys.executable, "-c", parent], env=environment() | simulated)
     wait_for(lambda: len(rows(tmp_path, "SIM-0")) >= at_least, "samples")
     owner.kill()
-    owner.communicate()
+    owner.wait()
     wait_for(sampler.report_path(tmp_path, HOST).exists, "the sampler's last words", 10)
     assert len(rows(tmp_path, "SIM-0")) >= at_least
-
-
-# Meters that break.
 
 
 def test_a_broken_device_has_a_reason_and_others_continue(tmp_path, load, sampling, simulated):
@@ -218,7 +197,8 @@ def impatient(tmp_path, simulated):
         line = sampler.command(tmp_path, HOST, Target(os.getpid(), 0.05))
         module = line.index("-m")
         line[module : module + 2] = ["-c", IMPATIENT]
-        process = subprocess.Popen(line, env=machine(boards) | simulated | ALONE)
+        alone = {"PYTHONPATH": str(SIMULATED_DEVICES)}  # without the tests' other meters
+        process = subprocess.Popen(line, env=machine(boards) | simulated | alone)
         running.append((process, boards))
         return process, boards
 
@@ -271,9 +251,6 @@ def test_a_driver_that_hangs_at_the_end_does_not_keep_the_sampler_from_ending_wi
     assert report.problems == ("nvidia no longer read: it does not answer",)
     assert rows(tmp_path, "SIM-0")[-1]["t_ns"] > told_ns - SECOND // 10
     assert len(rows(tmp_path, "SIM-0")) == report.meters["simulated"].reads
-
-
-# Its schedule. One recording serves several tests: a second of it has every board.
 
 
 def test_a_meter_is_due_at_whole_periods_after_a_late_reading_too(monkeypatch):

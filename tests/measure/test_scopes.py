@@ -137,8 +137,7 @@ def test_processors_of_a_shared_node_are_partial_and_leave_the_gpus_ok(members, 
 
 
 def test_a_complement_takes_over_where_the_others_have_no_energy():
-    lost = device("cpu", 200.0, ticks=(0, 20))
-    row = row_of(lost, device("cpu", 410.0, complements=True))
+    row = row_of(device("cpu", 200.0, ticks=(0, 20)), device("cpu", 410.0, complements=True))
     assert (row["cpu_energy_j"], row["energy_verdict"]) == (pytest.approx(1640), "ok")
 
 

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from conftest import study_of
+from conftest import parsed
 from wattlaw.common.errors import NotAvailable
 from wattlaw.measure.devices.inventory import gpu_environment, visible_devices, visible_gpu_ids
 from wattlaw.measure.devices.meter import Target
@@ -14,10 +14,8 @@ from wattlaw.running import local
 from wattlaw.running.local import LocalLauncher
 from wattlaw.running.training.environment import MIG_INSTANCES, take_device
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import RunSpec, Study
+from wattlaw.study.model import RunSpec
 from wattlaw.study.plan import expand
-
-MODEL = "NVIDIA H100"
 
 
 def listed(count: int, **changes: object) -> list[NvidiaGpu]:
@@ -26,7 +24,7 @@ def listed(count: int, **changes: object) -> list[NvidiaGpu]:
         NvidiaGpu(
             **{
                 "uuid": f"GPU-{place:08x}-1111-2222-3333-444444444444",
-                "name": MODEL,
+                "name": "NVIDIA H100",
                 "minor": place,
                 "mig_uuids": (),
             }
@@ -124,8 +122,7 @@ def test_the_boards_visible_in_a_cgroup_are_those_of_the_job():
     assert chosen(boards, "0,1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
     assert chosen(boards, "1", SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [1]
     assert chosen(boards, SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
-    renumbered = listed(2, minor=[0, 1])
-    assert chosen(renumbered, SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
+    assert chosen(listed(2, minor=[0, 1]), SLURM_JOB_ID="7", SLURM_JOB_GPUS="4,5") == [0, 1]
 
 
 def test_visible_boards_of_other_jobs_are_left_out_with_a_note():
@@ -173,9 +170,7 @@ def test_a_mig_part_is_measured_as_its_board_and_marked_shared(fake_gpus, monkey
 
 def spec_of(gpus: int, **setting: object) -> RunSpec:
     sweeps = [{"gpus": [gpus], "local_batch": [8], **setting}]
-    workload = {"name": "command", "command": ["true"]}
-    study = study_of(sweeps=sweeps, workloads=[workload])
-    (run,) = expand(Study.model_validate(study, strict=False))
+    (run,) = expand(parsed(sweeps=sweeps, workloads=[{"name": "command", "command": ["true"]}]))
     return run.spec
 
 

@@ -13,7 +13,7 @@ Row = dict[str, object]
 
 
 def energies(rows: Sequence[Row], *edges_s: tuple[float, float], **facts: object) -> list[Row]:
-    """Return the energies of windows by start and length in s; the facts are those of GPU-0."""
+    """Return the energies of windows by start and length in s; all devices have the same facts."""
     asked = [
         {"host": "a", "start_ns": round(start_s * S), "duration_s": length_s}
         for start_s, length_s in edges_s
@@ -21,7 +21,8 @@ def energies(rows: Sequence[Row], *edges_s: tuple[float, float], **facts: object
     common = {"host": "a", "device": "host", "kind": "cpu"}
     samples = pa.Table.from_pylist([{**common, **row} for row in rows], schema=SAMPLES)
     windows = pa.Table.from_pylist(asked, schema=WINDOWS)
-    return energy_of_windows(windows, samples, {("a", "GPU-0"): facts}).to_pylist()
+    known = {("a", device): facts for device in samples["device"].to_pylist()}
+    return energy_of_windows(windows, samples, known).to_pylist()
 
 
 def boards(count: int, **more: object) -> list[Row]:

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pyarrow.parquet as pq
 import pytest
@@ -39,19 +39,18 @@ def evaluated(epoch: int, hosts: str = "a") -> Part:
 W = 10  # steps of a whole epoch
 
 
-def record_of(
-    attempts: int, *, nodes: int = 1, epochs: int = 2, workload: WorkloadSpec = DIGITS
-) -> RunRecord:
+def written(
+    folder: Path,
+    attempts: list[list[Part]],
+    *,
+    nodes: int = 1,
+    epochs: int = 2,
+    workload: WorkloadSpec = DIGITS,
+) -> tuple[RunRecord, RunFolder]:
     measure = Measure(epochs=epochs, warmup_epochs=0, evaluate=True)
     setting = Setting(gpus=nodes, local_batch=8)
     spec = made_spec(setting, workload=workload, measure=measure, nodes=nodes)
-    return made_record(run_id(spec), spec, attempts=attempts)
-
-
-def written(
-    folder: Path, attempts: list[list[Part]], **changes: Any
-) -> tuple[RunRecord, RunFolder]:
-    record = record_of(len(attempts), **changes)
+    record = made_record(run_id(spec), spec, attempts=len(attempts))
     run = RunFolder(folder / record.run_id)
     for number, parts in enumerate(attempts, 1):
         run.live(number).mkdir(parents=True)
@@ -71,19 +70,6 @@ def written(
                         steps=part.end - part.begin if is_training else None,
                     )
     return record, run
-
-
-def merged(folder: Path, attempts: list[list[Part]]) -> tuple[list[tuple[int, ...]], list[int]]:
-    record, run = written(folder, attempts)
-    table, numbers = merged_windows(record, run)
-    names = ("start_ns", "epoch", "from_step")
-    found = [
-        (*(row[name] for name in names), row["steps"] or 0)
-        for row in table.to_pylist()
-        if row["phase"] == "train"
-    ]
-    assert table.schema == WINDOWS
-    return found, numbers
 
 
 @pytest.mark.parametrize("epochs", [[0, 1], [None, None]])
@@ -141,8 +127,11 @@ FIRST = [Part(0, 0, W), evaluated(0)]
 def test_parts_of_epochs_are_each_from_the_last_attempt_that_made_them(
     attempts, expected, numbers, tmp_path
 ):
-    found, kept = merged(tmp_path, attempts)
-    assert found == expected
+    table, kept = merged_windows(*written(tmp_path, attempts))
+    training = [row for row in table.to_pylist() if row["phase"] == "train"]
+    names = ("start_ns", "epoch", "from_step", "steps")
+    assert [tuple(row[name] for name in names) for row in training] == expected
+    assert table.schema == WINDOWS
     assert [number for number in kept if attempts[number - 1]] == numbers
 
 

@@ -42,8 +42,7 @@ def told_of(path: Path, **changes: Any) -> list[str]:
 def test_layers_that_several_nodes_share_are_a_warning(tmp_path, tp, is_wide):
     sweep = {"gpus": [8], "local_batch": [8], "tp": [tp]}
     launch = {"kind": "slurm", "gpus_per_node": 4}
-    command = ["python", "t.py", "{tp}", "{local_batch}"]
-    workloads = [{"name": "mine", "command": command}]
+    workloads = [{"name": "mine", "command": ["python", "t.py", "{tp}", "{local_batch}"]}]
     told = told_of(write(tmp_path, sweeps=[sweep], launch=launch, workloads=workloads))
     assert [text for text in told if "tp 8 with 4 GPUs" in text] == told[: int(is_wide)]
 
@@ -128,8 +127,7 @@ def test_values_that_nothing_takes_are_named(
 
 def test_caps_without_a_device_and_too_many_workers_are_named(tmp_path):
     sweep = {"gpus": [1], "local_batch": [8], "power_limit_w": [None, 200]}
-    path = write(tmp_path, sweeps=[sweep], launch={"gpus_per_node": 10_000})
-    told = told_of(path)
+    told = told_of(write(tmp_path, sweeps=[sweep], launch={"gpus_per_node": 10_000}))
     assert told[0].startswith("1 run of 2 will be skipped: a power or clock limit")
     assert told[0].endswith("needs a GPU, and none is visible here")
     assert "launch.gpus_per_node is 10000; this machine has no GPU that torch can use" in told[1]
@@ -185,9 +183,8 @@ def test_torch_has_kernels_for_a_board_or_says_which_build_has(capability, archi
 
 
 def write_one(folder: Path, workload: str = "digits-cnn", **launch: Any) -> Path:
-    command = {"command": launch.pop("command")} if "command" in launch else {}
     sweeps = [{"gpus": [1], "local_batch": [8]}]
-    return write(folder, workloads=[{"name": workload} | command], sweeps=sweeps, launch=launch)
+    return write(folder, workloads=[{"name": workload}], sweeps=sweeps, launch=launch)
 
 
 def torch_of_v100(folder: Path, uuid: str) -> Path:
@@ -216,8 +213,7 @@ def test_boards_of_this_machine_need_memory(tmp_path, monkeypatch, fake_gpus):
 def test_packages_of_jobs_are_those_of_this_python_if_they_use_it(
     tmp_path, monkeypatch, slurm, is_told
 ):
-    path = write_one(tmp_path, kind="slurm", gpus_per_node=1, slurm=slurm)
-    study = load_study(path)
+    study = load_study(write_one(tmp_path, kind="slurm", gpus_per_node=1, slurm=slurm))
 
     def refuse(spec: object) -> None:
         raise NotAvailable("digits-cnn needs sklearn")

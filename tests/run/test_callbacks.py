@@ -26,28 +26,21 @@ def trainers():
     return trainers
 
 
-def test_lightning_epochs_are_windows_and_validation_is_not_part_of_training(tmp_path, trainers):
-    callback = trainers.ForLightning("lit", store=tmp_path, warmup_epochs=1, quiet=True)
-    trainers.fit(callback, num_sanity_val_steps=1)
-    epochs = rows(tmp_path)
-    assert epochs[0]["phase"] == "train"  # without the sanity check
-    assert len(rows(tmp_path, "evaluate")) == 3
-    for before, after in pairwise(epochs):  # none overlaps the next
-        end_ns = before["start_ns"] + before["duration_s"] * 1e9
-        assert end_ns <= after["start_ns"] + 1e6
-    assert {row["epoch"] for row in epochs if row["phase"] == "train"} == {0, 1, 2}
-    assert all(row["warmup"] for row in epochs if row["epoch"] == 0)
-    assert callback.record.status == "done"
-
-
 def rows(store, *phases: str) -> list[dict[str, object]]:
     epochs = Store(store).pandas("epochs").sort_values("start_ns")
     return epochs[epochs["phase"].isin(phases or set(epochs["phase"]))].to_dict("records")
 
 
 def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_path, trainers):
-    callback = trainers.ForLightning("lit", store=tmp_path, quiet=True)
-    trainer = trainers.fit(callback, num_sanity_val_steps=0, accumulate_grad_batches=2)
+    callback = trainers.ForLightning("lit", store=tmp_path, warmup_epochs=1, quiet=True)
+    trainer = trainers.fit(callback, num_sanity_val_steps=1, accumulate_grad_batches=2)
+    assert callback.record.status == "done"
+    epochs = rows(tmp_path)
+    assert epochs[0]["phase"] == "train"  # without the sanity check
+    for before, after in pairwise(epochs):  # none overlaps the next
+        end_ns = before["start_ns"] + before["duration_s"] * 1e9
+        assert end_ns <= after["start_ns"] + 1e6
+    assert all(row["warmup"] == (row["epoch"] == 0) for row in epochs)
     setting = callback.record.spec.setting
     assert (setting.gpus, setting.local_batch, setting.global_batch) == (1, 32, 32)
     assert callback.record.spec.train.gradient_accumulation == 2
@@ -55,7 +48,9 @@ def test_lightnings_windows_have_the_work_and_the_results_of_the_trainer(tmp_pat
     facts = callback.record.facts
     assert (facts.world_size, facts.dataset_samples, facts.metric) == (1, 64, "val_error")
     found = [row for row in rows(tmp_path, "train") if row["steps"] > 0]
-    assert [(row["steps"], row["samples"]) for row in found] == [(2, 64)] * 3
+    assert [(row["epoch"], row["steps"], row["samples"]) for row in found] == [
+        (epoch, 2, 64) for epoch in range(3)
+    ]
     evaluations = rows(tmp_path, "evaluate")
     assert [row["samples"] for row in evaluations] == [64] * 3
     last = json.loads(evaluations[-1]["metrics"])
@@ -83,7 +78,6 @@ def test_steps_are_measured_instead_of_epochs(tmp_path, library, trainers):
     assert list(epochs["warmup"]) == [True] + [False] * count
     assert list(epochs["samples"]) == [32, 32, *[64] * (count - 1)]
     assert (epochs["step_time_mean_s"] > 0).all()
-    assert (epochs["step_time_p50_s"] <= epochs["step_time_p95_s"]).all()
 
 
 def test_the_batch_of_a_trainer_is_that_of_its_steps(tmp_path, trainers, monkeypatch):

@@ -17,8 +17,6 @@ from wattlaw.running.launcher import Ended
 from wattlaw.running.training.environment import AGENT_PID
 from wattlaw.store.store import Store
 
-TWO_WORKERS = [{"gpus": [2], "global_batch": [32]}]
-
 
 def command(code, *words):
     return {
@@ -34,7 +32,7 @@ def statuses(store):
 def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(
     tmp_path, write_study, capsys
 ):
-    study = write_study(sweeps=TWO_WORKERS, measure=LONG)
+    study = write_study(sweeps=[{"gpus": [2], "global_batch": [32]}], measure=LONG)
     store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: in_training(store), "training")
@@ -95,8 +93,7 @@ def test_runs_that_exceed_the_time_limit_are_stopped_with_that_reason(tmp_path, 
         launch={"timeout_s": 1, "max_parallel": 2},
     )
     store = tmp_path / "store"
-    ended = wattlaw("run", study, "--store", store)
-    assert ended.returncode == 1
+    assert wattlaw("run", study, "--store", store).returncode == 1
     assert statuses(store) == ["failed", "failed"]
     for record in records(store).values():
         assert record.reason == "time limit of 1 s reached (launch.timeout_s)"

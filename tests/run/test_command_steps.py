@@ -9,10 +9,9 @@ from typing import Any
 
 import pandas as pd
 import pytest
-import yaml
 
 from agents import free_port
-from conftest import wattlaw
+from conftest import study_in, wattlaw
 from paths import SCRIPTS
 from wattlaw.cli.main import main
 from wattlaw.store.record import RunRecord
@@ -28,12 +27,11 @@ def command(name: str, script: str, *words: str, **keys: Any) -> dict[str, Any]:
 
 
 def write(
-    path: Path, workloads: list[dict[str, Any]], sweeps: list[dict[str, Any]], **changes: Any
+    folder: Path, workloads: list[dict[str, Any]], sweeps: list[dict[str, Any]], **changes: Any
 ) -> Path:
     launch = {"gpus_per_node": 4, "threads_per_worker": 1, "max_parallel": 2}
     study = {"name": "scripts", "workloads": workloads, "sweeps": sweeps, "launch": launch}
-    path.write_text(yaml.safe_dump(study | changes))
-    return path
+    return study_in(folder, study | changes)
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +50,7 @@ def limited(tmp_path_factory):
         {"gpus": [1], "local_batch": [10], "workloads": ["plain", "shell"]},
         {"gpus": [2], "local_batch": [10], "workloads": ["ddp", "alone", "by-torchrun"]},
     ]
-    path = write(folder / "study.yaml", workloads, sweeps, measure={"steps": 20, "warmup_steps": 5})
+    path = write(folder, workloads, sweeps, measure={"steps": 20, "warmup_steps": 5})
     with pytest.MonkeyPatch.context() as patch:  # torchrun is beside this interpreter
         patch.setenv("STEPS", "100000")
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
@@ -133,7 +131,7 @@ def test_mpirun_starts_the_ranks(tmp_path, monkeypatch):
         for name, gpus in (("ddp", 4), ("fails", 2))
     ]
     measure = {"steps": 20, "warmup_steps": 5}
-    path = write(tmp_path / "study.yaml", workloads, sweeps, measure=measure)
+    path = write(tmp_path, workloads, sweeps, measure=measure)
     done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
     assert done.returncode == 1, done.stdout + done.stderr
     record, windows = run_of(tmp_path / "store", "ddp")
@@ -152,7 +150,7 @@ def test_a_launcher_or_script_that_is_missing_is_named_before_a_run_starts(
 ):
     monkeypatch.setenv("PATH", str(tmp_path))
     workloads = [command("mpi", "plain.py", launch_with="mpirun")]
-    path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
+    path = write(tmp_path, workloads, [{"gpus": [1], "local_batch": [10]}])
     assert main(["run", str(path), "--store", str(tmp_path / "store")]) == 3
     (line,) = capsys.readouterr().err.splitlines()
     assert "mpirun" in line
@@ -161,14 +159,13 @@ def test_a_launcher_or_script_that_is_missing_is_named_before_a_run_starts(
         command("there", "plain.py"),
         {"name": "gone", "command": ["{python}", "no-such.py"]},
     ]
-    path = write(tmp_path / "study.yaml", workloads, [{"gpus": [1], "local_batch": [10]}])
+    path = write(tmp_path, workloads, [{"gpus": [1], "local_batch": [10]}])
     assert main(["check", str(path)]) == 2
     shown = capsys.readouterr()
     (line,) = shown.err.splitlines()
     assert f'workloads[1].command: the script "no-such.py" does not exist in {Path.cwd()}' in line
     assert "ok" not in shown.out
-    study = yaml.safe_load(path.read_text())  # a script may be on the nodes of a cluster only
-    study["launch"] = {"kind": "slurm", "gpus_per_node": 1}
-    path.write_text(yaml.safe_dump(study))
+    cluster = {"kind": "slurm", "gpus_per_node": 1}  # a script may be on its nodes only
+    write(tmp_path, workloads, [{"gpus": [1], "local_batch": [10]}], launch=cluster)
     assert main(["check", str(path)]) == 0
     assert 'warning: workloads[1].command: the script "no-such.py"' in capsys.readouterr().err

@@ -35,8 +35,7 @@ def test_the_length_of_a_training_is_stated_without_losing_a_run(write_decide, t
 
     study = load_study(write_decide(TIME | {"total_samples": 5000, "deadline": "1h"}, **UNKNOWN))
     assert study.earlier_versions(store) == []
-    outcome = run(study, store)
-    assert outcome.stopped_because
+    assert run(study, store).stopped_because
     decided = wattlaw.open(store).advise()
     assert decided.recommended.train_time_s.mean == stated.recommended.train_time_s.mean
     assert decided.rests_on.runs == before.rests_on.runs
@@ -96,10 +95,8 @@ def test_runs_of_settings_that_a_study_has_no_more_still_count(write_decide, tmp
 
 
 def test_the_answer_is_of_the_workload_that_the_study_has_now(write_decide, tmp_path):
-    store, one = (
-        tmp_path / "store",
-        {"repeats": 1, "sweeps": [{"gpus": [1, 2], "local_batch": [8]}]},
-    )
+    store = tmp_path / "store"
+    one = {"repeats": 1, "sweeps": [{"gpus": [1, 2], "local_batch": [8]}]}
     for name in ("resnet50", "bert"):
         table = decide_table().replace("bert", name)
         run(write_decide(None, table, workloads=[{"name": name}], **one), store)
@@ -118,5 +115,4 @@ def test_of_a_long_command_only_the_words_that_differ_are_named(write_decide, tm
         spec.model_copy(update={"workload": spec.workload.model_copy(update={"command": tuple(c)})})
         for c in (old, new)
     )
-    expected = 'workload.command ["--epochs", "1"], now ["-v"]'
-    assert _changes(before, after) == [expected]
+    assert _changes(before, after) == ['workload.command ["--epochs", "1"], now ["-v"]']

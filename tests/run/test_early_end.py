@@ -45,8 +45,7 @@ def test_a_hopeless_run_is_stopped_early_and_keeps_what_it_measured(write_decide
     )
     launcher = Surprising.open(load_study(study).plan.study.launch, store)
     outcome = run_with(study, store, launcher)
-    decision = results.open(store).decision
-    assert decision["setting"]["local_batch"] == 32
+    assert results.open(store).decision["setting"]["local_batch"] == 32
     assert (outcome.failed, outcome.left) == (0, 0)
     stopped = [item for item in records(store).values() if item.spec.setting.local_batch == 64
                and item.status == "done"]  # fmt: skip

@@ -2,8 +2,6 @@
 
 import subprocess
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import psutil
 import pyarrow.parquet as pq
@@ -28,42 +26,34 @@ SOON_S = 90.0
 _LOST = "disconnected"
 
 
-class Failing:
-    def __init__(self, folder: Path, write_study: Callable[..., Path]) -> None:
-        self._folder, self._write_study, self.store = folder, write_study, folder / "store"
+@pytest.fixture
+def failing(tmp_path, write_study):
+    """Return a function that runs a study until soon after a fault, and returns the record."""
+    store = tmp_path / "store"
 
-    def run(self, fault: str, gpus: int, power_limit_w: float | None = None) -> RunRecord:
-        """Run the study, check that it ends soon after the fault, and return the run's record."""
-        setting = {"gpus": [gpus], "global_batch": [128], "power_limit_w": [power_limit_w]}
-        study = self._write_study(
+    def run(fault: str, power_limit_w: float | None = None) -> RunRecord:
+        study = write_study(
             workloads=[{"name": "digits-failing", "options": {"width": 4}}],
-            sweeps=[setting],
+            sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": [power_limit_w]}],
             measure={"epochs": 3, "warmup_epochs": 0, "sample_hz": 20, "assume_cpu_w": 15},
             train={"checkpoint_every": 2, "loader_workers": int("loading" in fault)},
         )
-        failed_at = self._folder / f"failed-at.{fault[0]}"
-        path = f"{PLUGIN}:{environment()['PYTHONPATH']}"
+        failed_at = tmp_path / f"failed-at.{fault[0]}"
         with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", path)
+            patch.setenv("PYTHONPATH", f"{PLUGIN}:{environment()['PYTHONPATH']}")
             patch.setenv("TEST_FAULT", fault)
             patch.setenv("TEST_FAILED_AT", str(failed_at.with_suffix("")))
-            ended = wattlaw("run", study, "--store", self.store)
+            ended = wattlaw("run", study, "--store", store)
         assert time.time() - float(failed_at.read_text()) < SOON_S
-        (record,) = records(self.store).values()
+        (record,) = records(store).values()
         assert ended.returncode == (record.state == "failed"), ended.stderr
         assert record.status == "failed"
-        folder = str(self.folder(record).path.resolve())
+        folder = str(Store(store).folder(record.run_id).path.resolve())
         assert not [each for each in psutil.process_iter(["cmdline"])
                     if folder in (each.info["cmdline"] or ())]  # fmt: skip
         return record
 
-    def folder(self, record: RunRecord) -> RunFolder:
-        return Store(self.store).folder(record.run_id)
-
-
-@pytest.fixture
-def failing(tmp_path, write_study):
-    return Failing(tmp_path, write_study)
+    return run
 
 
 @pytest.mark.parametrize(
@@ -75,7 +65,7 @@ def failing(tmp_path, write_study):
     ],
 )
 def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing, fault, reason):
-    assert str(failing.run(fault, 2).reason).startswith(reason)
+    assert str(failing(fault).reason).startswith(reason)
 
 
 def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measurements(
@@ -83,17 +73,17 @@ def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measur
 ):
     place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
     before_w = place.limits_w
-    record = failing.run("1 training lacks_memory", 2, power_limit_w=150)
+    record = failing("1 training lacks_memory", 150)
     assert "rank 1: out of memory: the local batch does not fit" in str(record.reason)
     assert (record.state, record.out_of_memory) == ("out of memory", "device")
     assert record.facts.parameters and record.finished_at > record.started_at
-    folder = failing.folder(record)
+    folder = Store(tmp_path / "store").folder(record.run_id)
     rows = pq.read_table(folder.epochs_path).to_pylist()
     assert [(row["epoch"], row["phase"]) for row in rows] == [(0, "train"), (0, "evaluate")]
     samples = pq.read_table(folder.telemetry_path)
     assert max(samples["t_ns"].to_pylist()) > rows[-1]["start_ns"]
     assert set(samples["power_limit_w"].drop_null().to_pylist()) == {150.0}
-    assert failing.run("1 training lacks_memory", 2, power_limit_w=150) == record
+    assert failing("1 training lacks_memory", 150) == record
     assert place.limits_w == before_w
     assert place.is_clean()
 
@@ -113,8 +103,7 @@ def two_nodes(tmp_path):
             agents.append(agent(folder, 1, options, **told, **{HOST: f"n{number}"}))
         for each in agents:
             each.wait(120)
-        failed_at = (tmp_path / f"failed-at.{fault[0]}").read_text()
-        assert time.time() - float(failed_at) < SOON_S
+        assert time.time() - float((tmp_path / f"failed-at.{fault[0]}").read_text()) < SOON_S
         return record, folder
 
     yield run

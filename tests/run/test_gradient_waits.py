@@ -36,8 +36,15 @@ def late(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tenso
     return future
 
 
-def train(recorder) -> tuple[object, torch.Tensor]:
-    """Train 6 steps: two backward passes each, of which the second communicates."""
+def test_a_failure_leaves_the_waits_missing_and_the_training_as_it_is(recorder, monkeypatch):
+    mark = recorder.waits._mark
+
+    def fail_later():
+        if recorder.waits.passes == 7:
+            raise RuntimeError("another version of torch")
+        return mark()
+
+    monkeypatch.setattr(recorder.waits, "_mark", fail_later)
 
     class Ddp(distributed.DistributedDataParallel):
         """A class of its own, which the hook may change."""
@@ -48,7 +55,7 @@ def train(recorder) -> tuple[object, torch.Tensor]:
     ddp = Ddp(plain)
     ddp.register_comm_hook(None, late)
     optimizer = torch.optim.SGD(plain.parameters(), lr=0.1)
-    for _ in range(6):
+    for _ in range(6):  # steps of two backward passes, of which the second communicates
         with ddp.no_sync():
             ddp(torch.ones(1, 2)).sum().backward()
         time.sleep(WAIT_S)  # is no wait for gradients
@@ -58,21 +65,8 @@ def train(recorder) -> tuple[object, torch.Tensor]:
         optimizer.zero_grad()
     recorder.end()
     (process,) = StepsFolder(Path(recorder.folder)).read()
-    return process, plain.weight.detach()
-
-
-def test_a_failure_leaves_the_waits_missing_and_the_training_as_it_is(recorder, monkeypatch):
-    mark = recorder.waits._mark
-
-    def fail_later():
-        if recorder.waits.passes == 7:
-            raise RuntimeError("another version of torch")
-        return mark()
-
-    monkeypatch.setattr(recorder.waits, "_mark", fail_later)
-    process, weight = train(recorder)
     assert process.gradient_wait_s[0] > 0.9 * WAIT_S  # its own hook is timed, and later unchanged
     assert [problem.split(":")[0] for problem in process.problems] == ["gradient waits"]
     assert process.steps == 6
     assert np.isnan(process.gradient_wait_s[4:]).all()
-    assert torch.allclose(weight, torch.full((1, 2), 1 - 6 * 0.1 * 2 * 2))
+    assert torch.allclose(plain.weight, torch.full((1, 2), 1 - 6 * 0.1 * 2 * 2))

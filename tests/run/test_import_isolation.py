@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-import yaml
 
-from conftest import PLUGIN, setenv, study_of
+from conftest import PLUGIN, setenv
 from fake_nvml import FakeGpus
 from hostile import Hostile
 from wattlaw.measure.limits.state_folder import VARIABLE
@@ -31,21 +30,15 @@ def hostile(tmp_path, monkeypatch):
     return Hostile(tmp_path / "hostile")
 
 
-def write_study(path: Path, **changes: object) -> Path:
-    path.write_text(yaml.safe_dump(study_of(**changes)))
-    return path
-
-
 def test_a_hostile_folder_is_hostile_to_a_python_that_imports_from_it(hostile):
     line = [sys.executable, "-c", "import random"]
     subprocess.run(line, cwd=hostile.folder, capture_output=True, check=False)
     assert [words.split()[0] for words in hostile.imported] == ["random"]
 
 
-def test_a_capped_study_is_run_in_a_hostile_folder(hostile, tmp_path):
+def test_a_capped_study_is_run_in_a_hostile_folder(hostile, tmp_path, write_study):
     """The agent, sampler, watchdog, ranks and their loader processes."""
     study = write_study(
-        tmp_path / "study.yaml",
         sweeps=[{"gpus": [1], "global_batch": [128], "power_limit_w": [150]}],
         train={"loader_workers": 1},
         launch={"gpus_per_node": 1, "threads_per_worker": 1},

@@ -198,11 +198,9 @@ def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(
     """An epoch has 100 steps with the batch that ran, and 25 with the largest one."""
     command = COMMAND if epochs is None else (*COMMAND, "--epochs", str(epochs))
     seen = replace(SEEN, command=command, step_s=0.001, dataset_samples=6400)
-    batch = batch_candidates(seen)[0]
-    study = first_study(seen, batch, EIGHT)
+    study = first_study(seen, batch_candidates(seen)[0], EIGHT)
     (tmp_path / "study.yaml").write_text(study.text)
-    read = read_study(tmp_path / "study.yaml")
-    assert read.measure.steps == steps
+    assert read_study(tmp_path / "study.yaml").measure.steps == steps
     assert any("too few" in note for note in study.notes) == is_noted
     assert study.text.partition("of warm-up: ")[2].splitlines()[0].endswith(why)
 
@@ -326,14 +324,12 @@ def test_every_study_keeps_the_command_and_the_setting_that_ran(
     seen = replace(
         SEEN, command=command, ranks=ranks, global_batch=local * ranks, peak_memory_bytes=peak
     )
-    argument = Argument(len(command) - 1, "-b", "", str(local))
-    found = first_study(seen, argument, machine)
+    found = first_study(seen, Argument(len(command) - 1, "-b", "", str(local)), machine)
     path = tmp_path_factory.mktemp("any") / "s.yaml"
     path.write_text(found.text, encoding="utf-8")
     study = read_study(path)
     values = dict.fromkeys(PLACEHOLDERS, "") | {"local_batch": local, "global_batch": local}
-    placed = [substitute(word, values) for word in study.workloads[0].command]
-    assert placed == [*command]
+    assert [substitute(word, values) for word in study.workloads[0].command] == [*command]
     assert (ranks, ranks * local, None) in settings(study)
     assert len(settings(study)) == found.settings == len(expand(study)) / study.repeats
     assert 0 < found.gpu_hours <= (study.decide.budget.gpu_hours or math.inf)

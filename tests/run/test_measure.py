@@ -26,6 +26,11 @@ def measured(store: Path, *line: object, **options: object) -> "subprocess.Compl
     return wattlaw("measure", "-o", store, *line, **options)
 
 
+def told_of(folder: Path, *line: object) -> tuple[dict[str, object], object]:
+    done = measured(folder, "--json", folder / "s.json", *line)
+    return json.loads((folder / "s.json").read_text()), done
+
+
 @pytest.fixture
 def boards(tmp_path, monkeypatch):
     """Give two boards of 217 W under load to every process that is started from here."""
@@ -37,10 +42,9 @@ def boards(tmp_path, monkeypatch):
 
 def test_time_and_use_of_a_command_are_printed_and_stored(tmp_path):
     busy = "import time\nwhile time.process_time() < 2: pass"  # however busy the machine is
-    done = measured(tmp_path, "--json", tmp_path / "s.json", sys.executable, "-c", busy)
+    told, done = told_of(tmp_path, sys.executable, "-c", busy)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr.count("not measured") == 1  # and not the reason of each meter
-    told = json.loads((tmp_path / "s.json").read_text())
     assert told["duration_s"] > 2.0
     assert told["gpu_energy_j"] is None  # nothing measures here: missing, not zero
     assert 1.2 < told["cpu_cores"] * told["duration_s"] < 2.6
@@ -66,15 +70,9 @@ def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize(("visible", "power_w"), [(None, 150 + 217), (0, 150)])
-def test_the_energy_of_all_visible_boards_is_measured_each_once(
-    tmp_path, boards, monkeypatch, visible, power_w
-):
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", boards[visible].uuid.decode())
-    done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "1.2")
-    found = json.loads((tmp_path / "s.json").read_text())
-    assert found["gpu_energy_j"] == pytest.approx(power_w * found["duration_s"], rel=0.01)
+def test_the_energy_of_all_boards_is_measured_each_once(tmp_path, boards):
+    found, done = told_of(tmp_path, "sleep", "1.2")
+    assert found["gpu_energy_j"] == pytest.approx((150 + 217) * found["duration_s"], rel=0.01)
     assert (found["energy_source"], found["energy_verdict"]) == ("counter", "ok")
     assert (found["energy_j"], found["energy_scope"]) == (found["gpu_energy_j"], "gpu")
     assert (found["node_energy_j"], found["node_energy_verdict"]) == (None, None)
@@ -86,8 +84,7 @@ def test_the_source_of_the_energy_is_the_node_s_where_that_is_the_energy(
 ):
     AcpiMeters(tmp_path / "sys", {"": 900.0})
     monkeypatch.setenv("WATTLAW_SYSFS_ROOT", str(tmp_path / "sys"))
-    done = measured(tmp_path, "--json", tmp_path / "s.json", "sleep", "2")
-    told = json.loads((tmp_path / "s.json").read_text())
+    told, done = told_of(tmp_path, "sleep", "2")
     assert (told["energy_j"], told["energy_scope"]) == (told["node_energy_j"], "node")
     assert told["energy_j"] == pytest.approx(900 * told["duration_s"], rel=0.02)
     verdict = told["node_energy_verdict"]
@@ -114,8 +111,7 @@ def test_a_limit_that_cannot_be_set_starts_nothing(tmp_path, boards):
     ("code", "ours"), [("raise SystemExit(7)", 7), ("import os; os.abort()", 134)]
 )
 def test_measure_passes_the_exit_code_and_stores_failed_commands(tmp_path, code, ours):
-    done = measured(tmp_path, "--", sys.executable, "-c", code)
-    assert done.returncode == ours
+    assert measured(tmp_path, "--", sys.executable, "-c", code).returncode == ours
     (record,) = Store(tmp_path).records()
     assert record.status == "failed"
     assert (tmp_path / "runs" / record.run_id / "epochs.parquet").exists()
@@ -157,22 +153,12 @@ def test_nothing_is_looked_up_online_by_any_process_of_a_measurement(tmp_path, m
     )
     path = os.pathsep.join([str(tmp_path), environment()["PYTHONPATH"]])
     monkeypatch.setenv("PYTHONPATH", path)
-    done = measured(tmp_path / "s", "--", "true")
-    assert done.returncode == 0
+    assert measured(tmp_path / "s", "--", "true").returncode == 0
     asks = "import socket; socket.getaddrinfo('localhost', 80)"
     subprocess.run([sys.executable, "-c", asks], check=True, env=os.environ | {"PYTHONPATH": path})
     assert (tmp_path / "online").read_text().splitlines() == [
         line for line in (tmp_path / "online").read_text().splitlines() if "localhost" in line
     ]
-
-
-COUNT = "i=0; while [ $i -lt {n} ]; do i=$((i+1)); echo step $i seen $((i*4)); sleep 0.05; done"
-PATTERN = r"step (?P<step>\d+) seen (?P<samples>\d+)"
-
-
-def told_of(folder: Path, *line: object) -> tuple[dict[str, object], object]:
-    done = wattlaw("measure", "-o", folder, "--json", folder / "s.json", *line)
-    return json.loads((folder / "s.json").read_text()), done
 
 
 def test_a_script_is_ended_when_it_has_its_steps_and_their_energy_is_known(tmp_path, monkeypatch):
@@ -254,8 +240,10 @@ def test_what_ranks_wait_for_is_split_as_the_script_times_it_and_used_for_predic
 
 
 def test_a_program_that_ends_before_its_steps_keeps_its_exit_code(tmp_path):
-    limits = ("--steps", "200", "--warmup-steps", "2", "--progress", PATTERN)
-    found, done = told_of(tmp_path, *limits, "--", "sh", "-c", COUNT.format(n=8) + "; exit 5")
+    pattern = r"step (?P<step>\d+) seen (?P<samples>\d+)"
+    limits = ("--steps", "200", "--warmup-steps", "2", "--progress", pattern)
+    count = "for i in $(seq 8); do echo step $i seen $((i*4)); sleep 0.05; done; exit 5"
+    found, done = told_of(tmp_path, *limits, "--", "sh", "-c", count)
     assert (done.returncode, found["exit_code"]) == (5, 5)
     assert (found["steps"], found["samples_seen"]) == (8, 32)
     assert [note for note in found["notes"] if "6 of 200 measured steps" in note]
@@ -277,10 +265,6 @@ def test_options_that_cannot_work_start_nothing(tmp_path, options, capsys):
     assert not (tmp_path / "s").exists()
 
 
-FAULTS = {
-    "full": "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))",
-    "never": "raise SystemExit(5)",
-}
 TRAINING = """
 import time, torch
 optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
@@ -293,14 +277,23 @@ raise SystemExit(5)
 """
 
 
+NO_SPACE = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1500, 1500))"
+
+
 @pytest.mark.parametrize(
-    ("fault", "note"), [("full", "the records stop before"), ("never", "but no step was recorded")]
+    ("fault", "steps", "note"),
+    [
+        (NO_SPACE, 150, "the records stop before"),
+        ("raise SystemExit(5)", 0, "but no step was recorded"),
+    ],
 )
-def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(tmp_path, fault, note):
-    script = (sys.executable, "-c", TRAINING.format(FAULTS[fault]))
+def test_what_disturbs_the_records_is_a_note_and_not_an_error_of_the_script(
+    tmp_path, fault, steps, note
+):
+    script = (sys.executable, "-c", TRAINING.format(fault))
     found, done = told_of(tmp_path, "--", *script)
     assert (done.returncode, found["exit_code"]) == (5, 5)
-    assert done.stdout.split() == [str(n) for n in range(0 if fault == "never" else 150)]
+    assert done.stdout.split() == [str(n) for n in range(steps)]
     assert "Traceback" not in done.stderr
     assert [text for text in found["notes"] if note in text]
 

@@ -60,10 +60,14 @@ def test_activations_of_resnet50_are_twice_the_published_outputs_of_its_convolut
     assert 1.8 < profile.activation_bytes_per_sample / 4 / 11.1e6 < 2.2
 
 
+def job_on(gres: str) -> dict[str, Any]:
+    return {"kind": "slurm", "gpus_per_node": 4, "slurm": {"gres": gres}}
+
+
 LAUNCHES = [
     {"kind": "local", "hardware": "a100-sxm-40gb"},
     {"kind": "simulated", "simulation": {"hardware": "kit-a100"}},
-    {"kind": "slurm", "gpus_per_node": 4, "slurm": {"gres": "gpu:a100-40gb"}},
+    job_on("gpu:a100-40gb"),
 ]
 
 
@@ -97,6 +101,9 @@ def test_a_run_that_does_not_fit_is_skipped_by_every_launcher(tmp_path, capsys, 
         (5, {"sweeps": [{"gpus": [1], "local_batch": [5], "precision": ["bf16"]}]}, False, False),
         (16, {"workloads": [{"name": "mine", "command": ["true"]}]}, False, False),
         (16, {"launch": {"hardware": "our machine"}}, False, False),
+        (5, {"launch": job_on("gpu:v100")}, True, False),
+        (5, {"launch": job_on("gpu:a100")}, False, False),  # has up to 80 GB
+        (5, {"launch": job_on("gpu:strange")}, False, False),
     ],
 )
 def test_only_what_is_known_is_said(tmp_path, local_batch, changes, is_skipped, is_warned):
@@ -104,14 +111,6 @@ def test_only_what_is_known_is_said(tmp_path, local_batch, changes, is_skipped, 
     known = load_study(path).forecast()
     assert bool(known.skipped) == is_skipped
     assert any("may not fit" in sentence for sentence in known.warnings) == is_warned
-
-
-@pytest.mark.parametrize(
-    ("gres", "is_skipped"), [("gpu:v100", True), ("gpu:a100", False), ("gpu:strange", False)]
-)
-def test_the_board_of_a_job_is_the_type_of_its_resource(tmp_path, gres, is_skipped):
-    launch = {"kind": "slurm", "gpus_per_node": 1, "slurm": {"gres": gres}}
-    assert bool(load_study(write(tmp_path, 5, launch=launch)).forecast().skipped) == is_skipped
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from prometheus_client import parser as prometheus
 from prometheus_client.openmetrics import parser as openmetrics
 
-from conftest import started, study_of, wait_for
+from conftest import started, wait_for
 from made_stores import record, write_store
 from made_tables import frames, run_row, window_row
 from wattlaw.cli.main import main
@@ -21,13 +21,6 @@ from wattlaw.exporting.openmetrics import MetricsFile, _as_text
 from wattlaw.store.record import RunRecord
 
 Samples = dict[str, list[tuple[dict[str, str], float]]]
-
-STUDY = study_of(
-    workloads=[{"name": "resnet50"}],
-    sweeps=[{"gpus": [1, 2, 4], "global_batch": [256]}],
-    launch={"kind": "simulated", "simulation": {"hardware": "mit-v100"}},
-    repeats=2,
-)
 
 
 def read(path: Path) -> Samples:
@@ -54,7 +47,7 @@ def test_an_unwritable_or_misnamed_file_is_refused_before_anything_runs(
     write_study, tmp_path, capsys
 ):
     (tmp_path / "folder.prom").mkdir()
-    study = write_study(**STUDY)
+    study = write_study()
     for name in ("metrics.txt", "missing/x.prom", "folder.prom"):
         line = ["run", study, "--store", tmp_path / "s", "--openmetrics", tmp_path / name]
         assert main([*map(str, line)]) == 2

@@ -52,8 +52,8 @@ def test_other_programs_are_not_taken_for_one(line):
     assert find_rank_starter(shlex.split(line)) is None
 
 
-def write(folder: Path, command: str, gpus: list[int], **changes: Any) -> Path:
-    spec = {"name": "mine", "command": shlex.split(command)} | changes
+def write(folder: Path, command: str, gpus: list[int]) -> Path:
+    spec = {"name": "mine", "command": shlex.split(command)}
     study = {
         "name": "own",
         "workloads": [spec],

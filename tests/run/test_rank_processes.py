@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import psutil
 import pytest
@@ -128,11 +129,7 @@ sys.exit(len(run_ranks([sys.executable, "-c", *sys.argv[1:]], 1, forwards_notice
 
 
 def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_study, monkeypatch):
-    path = tmp_path / "path"
-    path.mkdir()
-    code = BLOCKER.format(blocked={"torch"}, begun=str(tmp_path / "begun.txt"))
-    (path / "sitecustomize.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(path), *sys.path]))
+    begun = block({"torch"}, tmp_path, monkeypatch, *sys.path)
     script = "import sys, time; assert 'torch' not in sys.modules; time.sleep(0.2)"
     study = write_study(
         workloads=[{"command": [sys.executable, "-c", script]}],
@@ -142,16 +139,13 @@ def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_s
     found = wattlaw("run", study, "--store", tmp_path / "store")
     assert found.returncode == 0, found.stderr
     assert {record.status for record in records(tmp_path / "store").values()} == {"done"}
-    assert "training.agent" in (tmp_path / "begun.txt").read_text()
+    assert "training.agent" in begun.read_text()
 
 
-LIBRARIES = (
+BLOCKED = (
     "pandas", "typer", "rich", "altair", "jinja2", "statsmodels", "yaml", "vl_convert",
-)  # fmt: skip
-ADD_ONS = (
     "wattlaw_papers", "wattlaw_simulator", "wattlaw_dashboard", "wattlaw_site", "wattlaw_formats",
 )  # fmt: skip
-BLOCKED = (*LIBRARIES, *ADD_ONS)
 
 #: Makes the libraries of the front end not be there, in every process that is started with it.
 BLOCKER = """
@@ -169,18 +163,20 @@ with open({begun!r}, "a") as file:
 """
 
 
+def block(names: set[str], folder: Path, patch: pytest.MonkeyPatch, *path: str) -> Path:
+    """Block modules in child processes; return the file to which these write that they are."""
+    begun = folder / "begun.txt"
+    (folder / "path").mkdir()
+    code = BLOCKER.format(blocked=names, begun=str(begun))
+    (folder / "path" / "sitecustomize.py").write_text(code)
+    patch.setenv("PYTHONPATH", os.pathsep.join([str(folder / "path"), *path]))
+    return begun
+
+
 @pytest.fixture
 def begun(tmp_path, monkeypatch):
-    """Block the libraries in child processes; return the file to which these write that they are.
-
-    torch, pyarrow and scikit-learn look for some of them by themselves, and do without.
-    """
-    begun = tmp_path / "begun.txt"
-    (tmp_path / "path").mkdir()
-    code = BLOCKER.format(blocked=set(BLOCKED), begun=str(begun))
-    (tmp_path / "path" / "sitecustomize.py").write_text(code)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path / "path"), str(PLUGIN)]))
-    return begun
+    """torch, pyarrow and scikit-learn look for some of them by themselves, and do without."""
+    return block({*BLOCKED}, tmp_path, monkeypatch, str(PLUGIN))
 
 
 def test_blocked_modules_cannot_be_imported(begun):

@@ -19,16 +19,16 @@ bert,T4,1,1,8,0.8,40,50,20
 bert,T4,4,1,8,0.6,55,,30
 bert,T4,4,2,8,0.9,50,,35
 """
-SWEEPS = [
-    {"gpus": [1, 2], "local_batch": [8], "power_limit_w": [None, 50]},
-    {"gpus": [4], "local_batch": [8], "nodes": [1, 2]},
-]
 STUDY = {
     "workloads": [{"name": "bert", "dataset_samples": 1000}],
-    "sweeps": SWEEPS,
+    "sweeps": [
+        {"gpus": [1, 2], "local_batch": [8], "power_limit_w": [None, 50]},
+        {"gpus": [4], "local_batch": [8], "nodes": [1, 2]},
+    ],
     "measure": {"steps": 100, "warmup_steps": 10},
     "launch": {"kind": "replay", "table": "table.csv"},
 }
+ONE = {"sweeps": [{"gpus": [1], "local_batch": [8]}]}
 
 
 @pytest.fixture
@@ -87,8 +87,7 @@ def test_the_parts_of_a_step_are_those_of_the_table(replayed):
     assert windows["communication_s"].dropna().tolist() == pytest.approx([2, 20])
     assert windows["data_wait_s"].dropna().tolist() == [0, 0]
     assert windows["rank_wait_s"].isna().all()
-    shares = opened.metrics["communication_share"]
-    assert shares.dropna().tolist() == pytest.approx([0.4])
+    assert opened.metrics["communication_share"].dropna().tolist() == pytest.approx([0.4])
 
 
 @pytest.mark.parametrize(
@@ -104,31 +103,25 @@ def test_the_parts_of_a_step_are_those_of_the_table(replayed):
 )
 def test_each_part_of_a_setting_must_be_in_the_table(replayed, sweep):
     table = "gpus,nodes,global_batch,precision,step_time_s\n1,1,8,fp32,0.08\n2,1,16,fp32,0.32"
-    known = replayed(table, sweeps=[{"gpus": [1], "local_batch": [8]}])
-    assert known.runs["status"].tolist() == ["done"]
-    sweeps = [{"gpus": [1], "local_batch": [8]} | sweep]
+    assert replayed(table, **ONE).runs["status"].tolist() == ["done"]
+    sweeps = [ONE["sweeps"][0] | sweep]
     assert "skipped" in replayed(table, sweeps=sweeps).runs["status"].tolist()
 
 
-@pytest.mark.parametrize(
-    ("column", "value", "time_s"),
-    [("step_time_s", 0.08, 10.0), ("epoch_time_s", 10.0, 10.0)],
-)
-def test_epochs_and_steps_follow_from_any_of_the_times(replayed, column, value, time_s):
+@pytest.mark.parametrize(("column", "value"), [("step_time_s", 0.08), ("epoch_time_s", 10.0)])
+def test_epochs_and_steps_follow_from_any_of_the_times(replayed, column, value):
     table = f"gpus,local_batch,{column},power_per_gpu_w\n1,8,{value},300\n"
-    sweeps = [{"gpus": [1], "local_batch": [8]}]
-    of_epochs = {"measure": {"epochs": 3, "warmup_epochs": 1}, "sweeps": sweeps}
-    opened = replayed(table, **of_epochs)
+    opened = replayed(table, **ONE, measure={"epochs": 3, "warmup_epochs": 1})
     assert opened.epochs["warmup"].tolist() == [True, False, False]
-    assert opened.epochs["duration_s"].tolist() == pytest.approx([time_s] * 3)
+    assert opened.epochs["duration_s"].tolist() == pytest.approx([10.0] * 3)
     assert opened.epochs["samples"].tolist() == [1000] * 3
     assert opened.metrics["energy_per_sample_j"].tolist() == pytest.approx([3])
-    metrics = replayed(table, sweeps=sweeps).metrics  # of steps, in the same store
+    metrics = replayed(table, **ONE).metrics  # of steps, in the same store
     assert metrics["step_time_s"].tolist() == pytest.approx([0.08] * 2)
 
 
 def test_a_run_whose_time_is_unknown_or_too_long_is_skipped(replayed):
-    unknown = {"workloads": [{"name": "bert"}], "sweeps": [{"gpus": [1], "local_batch": [8]}]}
+    unknown = ONE | {"workloads": [{"name": "bert"}]}
     epochs = unknown | {"measure": {"epochs": 2, "warmup_epochs": 1}}
     opened = replayed("gpus,step_time_s\n1,0.1\n", **epochs)
     assert opened.runs["status"].tolist() == ["skipped"]
@@ -150,12 +143,12 @@ def test_a_run_whose_time_is_unknown_or_too_long_is_skipped(replayed):
 
 
 def test_repeats_beyond_the_rows_draw_from_them_always_in_the_same_way(replayed, tmp_path):
-    sweeps = {"sweeps": [{"gpus": [1], "local_batch": [8]}], "repeats": 12}
-    times = replayed(**sweeps).metrics.sort_values("repeat")["step_time_s"].tolist()
+    many = ONE | {"repeats": 12}
+    times = replayed(**many).metrics.sort_values("repeat")["step_time_s"].tolist()
     assert times[:2] == [0.5, 0.7]
     assert set(times[2:]) == {0.5, 0.7}
     (tmp_path / "store").rename(tmp_path / "first")
-    assert replayed(**sweeps).metrics.sort_values("repeat")["step_time_s"].tolist() == times
+    assert replayed(**many).metrics.sort_values("repeat")["step_time_s"].tolist() == times
 
 
 def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, tmp_path, capsys):
@@ -175,9 +168,8 @@ def test_the_table_of_the_command_line_replaces_that_of_the_study(write_study, t
 
 
 def test_commands_are_replayed_without_their_program(replayed):
-    one = {"sweeps": [{"gpus": [1], "local_batch": [8]}]}
     command = {"name": "bert", "command": ["nowhere", "{local_batch}"]}
-    runs = replayed("workload,gpus,step_time_s\nbert,1,0.5\n", workloads=[command], **one).runs
+    runs = replayed("workload,gpus,step_time_s\nbert,1,0.5\n", workloads=[command], **ONE).runs
     assert runs["status"].tolist() == ["done"]
 
 

@@ -170,8 +170,7 @@ def test_the_run_of_a_lost_job_is_planned_again_and_the_loss_recorded_once(
 
 def test_a_campaign_submits_a_lost_job_again(queue):
     """The state in the queue follows the jobs: the first is lost, the second leaves no record."""
-    run = record_of(RUN)
-    planned = PlannedRun(RUN, run.spec)
+    planned = PlannedRun(RUN, record_of(RUN).spec)
     lost, after = (
         queue_line(job, state, str(code << 8), job_name(store_tag(queue.store.path), RUN), "None")
         for job, state, code in (("7", "NODE_FAIL", 0), ("7", "FAILED", 1))

@@ -78,8 +78,7 @@ def test_a_job_requests_nodes_workers_and_time_and_can_be_requeued(tmp_path):
 
 def test_a_power_cap_is_in_the_comment_only_with_limits_prolog(tmp_path):
     capped = spec_of(power_limit_w=250.0)
-    own = words_for(tmp_path, capped, options={"comment": "mine"})
-    assert "--comment=mine" in own
+    assert "--comment=mine" in words_for(tmp_path, capped, options={"comment": "mine"})
     asked = words_for(tmp_path, capped, options={"comment": "mine"}, limits="prolog")
     (comment,) = [word for word in asked if word.startswith("--comment=")]
     assert "power_w=250" in comment
@@ -104,20 +103,26 @@ def test_uneven_nodes_and_more_workers_than_a_node_has_gpus_are_refused(
     assert launcher.unsupported_reason(spec_of(gpus=gpus, nodes=nodes)) == reason
 
 
-def test_the_batch_script_runs_the_setup_and_then_the_driver(tmp_path):
-    folder = RunFolder(tmp_path)
-    write_script(folder, launch_of(setup=("export SEEN='a {b} %c'", "false || true", "cd /")))
+@pytest.mark.parametrize(
+    ("setup", "code", "shown", "error"),
+    [
+        (("export SEEN='a {b} %c'", "false || true", "cd /"), 0, "a {b} %c / word\n", ""),
+        (
+            ("true", "nosuch load", "cd /"),
+            SETUP_FAILED,
+            "",
+            "setup[1] ended with exit code 127",
+        ),
+    ],
+)
+def test_the_batch_script_runs_the_driver_unless_a_line_of_the_setup_fails(
+    tmp_path, setup, code, shown, error
+):
+    write_script(RunFolder(tmp_path), launch_of(setup=setup))
     line = ["bash", str(tmp_path / "job.sh"), "bash", "-c", 'echo "$SEEN $PWD $0"', "word"]
-    done = subprocess.run(line, capture_output=True, text=True, check=True)
-    assert done.stdout == "a {b} %c / word\n"
-
-
-def test_a_failing_setup_line_ends_the_job_and_is_named(tmp_path):
-    write_script(RunFolder(tmp_path), launch_of(setup=("true", "nosuch load CUDA", "cd /")))
-    line = ["bash", str(tmp_path / "job.sh"), "echo", "trained"]
     done = subprocess.run(line, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (SETUP_FAILED, "")
-    assert "wattlaw: launch.slurm.setup[1] ended with exit code 127" in done.stderr
+    assert (done.returncode, done.stdout) == (code, shown)
+    assert error in done.stderr
 
 
 # Options of sbatch that the launcher sets, abbreviations that its getopt_long would take, traps.
@@ -168,7 +173,6 @@ def test_without_slurm_a_run_ends_with_one_line_and_exit_code_3(
     assert not (tmp_path / "store").exists()
 
 
-# ---- answers ----
 def queue_line(*values: str) -> str:
     return "".join(value.ljust(width) for value, width in zip(values, WIDTHS, strict=True))
 
@@ -252,7 +256,6 @@ def test_errors_of_sbatch_are_permanent_or_temporary_or_no_connection(bin_, told
         assert told.splitlines()[-1].split(": ")[-1] in str(caught.value)
 
 
-# ---- names ----
 def test_the_tag_of_a_store_identifies_its_jobs(tmp_path):
     assert existing_tag(tmp_path) is None
     tag = store_tag(tmp_path)
@@ -266,7 +269,6 @@ def test_the_tag_of_a_store_identifies_its_jobs(tmp_path):
     assert by_run(jobs, store_tag(other)) == {}
 
 
-# ---- interruptions ----
 def test_an_interrupted_run_is_repeated_until_it_makes_no_progress(tmp_path):
     folder, record = RunFolder(tmp_path), record_of()
     for attempt in range(1, MAX_INTERRUPTIONS):

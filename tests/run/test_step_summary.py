@@ -155,8 +155,7 @@ def test_workers_without_a_process_group_do_not_work_together():
     alone = [training([0.1] * 30, pid=n, rank=n, env_world_size=3) for n in range(3)]
     assert summarise(alone).workers_work_together is False
     assert set(summarise(alone).steps_by_samples) == {3 * 8}  # as declared for three workers
-    joined = [training([0.1] * 30, pid=n, rank=n, world_size=3) for n in range(3)]
-    summary = summarise(joined)
+    summary = summarise([training([0.1] * 30, pid=n, rank=n, world_size=3) for n in range(3)])
     assert (summary.workers_work_together, summary.world_size) == (True, 3)
     assert summary.samples_seen == 3 * 31 * 8
     assert set(summary.steps_by_samples) == {3 * 8}

@@ -15,7 +15,7 @@ from test_training import run_here
 
 from conftest import parsed
 from made_runs import made_record
-from ranks import spec_of, trained, windows_of
+from ranks import spec_of, trained
 from wattlaw.measure.telemetry.device_energy import shortest_window_s
 from wattlaw.running.finish import finish, merged_windows, missing_windows
 from wattlaw.running.steps import MOST_FACTOR, StepPlan, drift, drift_note
@@ -25,9 +25,6 @@ from wattlaw.store.schema import WINDOWS
 from wattlaw.study.model import Measure, RunSpec, run_id
 
 STEPS_OF_EPOCH = 15  # of 1437 samples: 14 x 96 + 93
-
-
-# When the steps end.
 
 
 def plan_of(largest: Any = list, **measure: Any) -> StepPlan:
@@ -100,9 +97,6 @@ def test_ranks_whose_clocks_differ_end_after_the_same_step():
     assert len(agreements) < 40
 
 
-# How steady steps are.
-
-
 def noisy(count: int, seed: int = 0) -> np.ndarray:
     return 0.1 * np.random.default_rng(seed).lognormal(sigma=0.1, size=count)
 
@@ -116,9 +110,6 @@ def test_a_drift_is_reported_and_steady_or_few_steps_are_not():
         expected = (5 * factor + 1) / (factor + 5) - 1
         assert drift(steps_s) == pytest.approx(expected, abs=0.07)  # four standard errors
         assert f"{drift(steps_s):+.0%}" in drift_note(steps_s)
-
-
-# Real runs.
 
 
 def test_a_run_by_steps_has_windows_of_steps_only(tmp_path):
@@ -163,19 +154,16 @@ def record_of(spec: RunSpec, attempts: int) -> RunRecord:
 
 def test_a_preempted_run_by_steps_begins_again(tmp_path):
     spec, folder = by_steps(steps=12, warmup_steps=3, sample_hz=1000), RunFolder(tmp_path)
-    stopped = trained(spec, tmp_path, 1, warned_at=9)
-    assert [row["steps"] for row in stopped] == [3]
+    assert [row["steps"] for row in trained(spec, tmp_path, 1, warned_at=9)] == [3]
     assert not folder.checkpoint_path.exists()
     content = json.loads((folder.live(1) / "stopped.json").read_text())
     assert (content["epoch"], content["step"]) == (0, 9)
-    after = finish(record_of(spec, 1), folder)
-    assert after.status == "failed"
+    assert finish(record_of(spec, 1), folder).status == "failed"
     rows = trained(spec, tmp_path, 2)
     merged, attempts = merged_windows(record_of(spec, 2), folder)
     # Windows of the host "here", whose folder has no sampler.
     assert attempts == [2]
-    assert len(rows) == len(windows_of(tmp_path, 2)) >= 2
-    assert len(merged) == len(rows)
+    assert len(merged) == len(rows) >= 2
     done = finish(record_of(spec, 2), folder)
     assert done.status == "done", done.reason
 

@@ -110,8 +110,6 @@ def test_a_program_that_raises_is_stored_as_failed_and_still_raises(tmp_path):
     assert (record.status, record.reason) == ("failed", "RuntimeError: broken")
 
 
-#: At the fastest rate: windows of a second are long enough for an energy.
-LONG = {"sample_hz": 100, "quiet": True}
 Windows = list[dict[str, object]]
 
 
@@ -128,7 +126,8 @@ def gaps_s(rows: Windows) -> list[float]:
 
 
 def test_steps_are_a_warmup_window_and_a_measured_one(tmp_path):
-    with wattlaw.track("x", tmp_path, steps=30, warmup_steps=2, **LONG) as run:
+    fast = {"sample_hz": 100, "quiet": True}  # windows of a second are long enough for an energy
+    with wattlaw.track("x", tmp_path, steps=30, warmup_steps=2, **fast) as run:
         for number in range(60):
             time.sleep(0.05)
             run.step(samples=8, loss=number)
@@ -210,8 +209,7 @@ def test_runs_of_other_settings_are_not_repeats_of_each_other(tmp_path):
             run.step(samples=2)
             run.leave()  # more often than entering is harmless
         assert run.record.spec.repeat == 0 or change == {}
-    runs = Store(tmp_path).pandas("runs")
-    assert sorted(runs["repeat"]) == [0] * 9 + [1]
+    assert sorted(Store(tmp_path).pandas("runs")["repeat"]) == [0] * 9 + [1]
     first = windows(tmp_path)[0]  # steps of a block without windows are values of the block
     assert (first["phase"], first["steps"], first["samples"]) == ("train", 1, 2)
 

@@ -11,16 +11,14 @@ import torch
 from torch import nn
 
 from conftest import parsed
+from launchers import execute
 from ranks import spec_of
-from wattlaw.running.campaign import Campaign
 from wattlaw.running.local import LocalLauncher
-from wattlaw.running.planning import Planned
 from wattlaw.running.training.environment import RENDEZVOUS_FILE
 from wattlaw.running.training.loop import Training
 from wattlaw.running.training.ranks import process_group
 from wattlaw.store.store import Store
 from wattlaw.study.model import Study, Train
-from wattlaw.study.plan import expand
 from wattlaw.workloads.data_loading import InMemory
 
 TRAIN, TEST = 1437, 360
@@ -28,13 +26,9 @@ TRAIN, TEST = 1437, 360
 
 def run_here(study: Study, path: Path) -> Store:
     """Run a study in this process's campaign, without the search for GPUs."""
-    planned = Planned(study, expand(study))
-    store = Store(path)
-    store.create()
-    launcher = LocalLauncher(study.launch, gpus=[], board_of={})
-    outcome = Campaign(planned.study, planned.runs, store, launcher, []).run()
-    assert (outcome.failed, outcome.left) == (0, 0), store.records()
-    return store
+    outcome = execute(study, path, LocalLauncher(study.launch, gpus=[], board_of={}))
+    assert (outcome.failed, outcome.left) == (0, 0), Store(path).records()
+    return Store(path)
 
 
 @pytest.fixture(scope="module")
@@ -160,8 +154,7 @@ def _train(rank: int, world: int, folder: Path) -> None:
     torch.set_num_threads(1)
     with process_group() as ranks:
         spec = spec_of("made", {}, gpus=world, global_batch=8, evaluate=False)
-        training = Training(_Workload(), nn.Linear(4, 4), spec, 0, ranks)
-        window, _ = training.train_epoch(0)
+        window, _ = Training(_Workload(), nn.Linear(4, 4), spec, 0, ranks).train_epoch(0)
         (folder / f"{rank}.txt").write_text(repr(window))
 
 

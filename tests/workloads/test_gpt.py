@@ -1,22 +1,18 @@
 """``gpt``: its counts, and the same training in every layout on real ranks."""
 
-import json
-from dataclasses import replace
-
 import pytest
 import torch
 
-from conftest import study_of
+from conftest import parsed
+from launchers import execute
 from ranks import losses, spec_of, trained
 from reduced import WORKLOADS
 from wattlaw.common.errors import BadInput
-from wattlaw.running.campaign import Campaign
 from wattlaw.running.local import LocalLauncher
 from wattlaw.running.planning import check_layout
 from wattlaw.running.training.flops import flops_per_sample
 from wattlaw.store.store import Store
-from wattlaw.study.model import Study, WorkloadSpec
-from wattlaw.study.plan import expand
+from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
 
 OPTIONS = WORKLOADS["gpt"].options
@@ -96,19 +92,16 @@ def test_other_workloads_have_no_layouts():
 
 
 def test_a_run_has_its_layout_and_its_peak_memory_as_columns(tmp_path):
-    study = Study.model_validate_json(json.dumps(study_of(
+    study = parsed(
         workloads=[{"name": "gpt", "options": OPTIONS}],
-        sweeps=[{"gpus": [2], "global_batch": [8]}],
+        sweeps=[
+            {"gpus": [2], "global_batch": [8], "sharding": ["fsdp"], "checkpointing": ["full"]}
+        ],
         measure={"steps": 6, "warmup_steps": 2, "sample_hz": 20},
         launch={"gpus_per_node": 2, "threads_per_worker": 1},
-    )))  # fmt: skip
-    (run,) = expand(study)
-    setting = replace(run.setting, sharding="fsdp", checkpointing="full")
-    run = replace(run, spec=run.spec.model_copy(update={"setting": setting}))
+    )
     store = Store(tmp_path / "store")
-    store.create()
-    launcher = LocalLauncher(study.launch, gpus=[], board_of={})
-    outcome = Campaign(study, [run], store, launcher, []).run()
+    outcome = execute(study, store.path, LocalLauncher(study.launch, gpus=[], board_of={}))
     assert outcome.done == 1, store.records()
     (row,) = store.pandas("runs").to_dict("records")
     layout = {

@@ -13,10 +13,10 @@ SIZE = 6
 
 
 def content(folder: Path) -> dict[str, str]:
-    files = [path for path in folder.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in files
+        for path in folder.rglob("*")
+        if path.is_file()
     }
 
 
@@ -48,8 +48,7 @@ def test_existing_files_in_a_folder_are_not_changed(name, tmp_path, capsys):
     mine.parent.mkdir()
     mine.write_text("mine")
     for place in (mine.parent, mine):
-        line = refused(capsys, name, place, "--size", SIZE)
-        assert str(place) in line
+        assert str(place) in refused(capsys, name, place, "--size", SIZE)
     assert content(tmp_path) == {"data/mine.txt": hashlib.sha256(b"mine").hexdigest()}
 
 

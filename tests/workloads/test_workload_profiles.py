@@ -2,6 +2,7 @@
 
 import json
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,8 +14,10 @@ from torch.utils.flop_counter import FlopCounterMode
 import paths
 from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
+from wattlaw.running.training.flops import flops_per_sample
 from wattlaw.study.model import WorkloadSpec
 from wattlaw.workloads import catalogue
+from wattlaw.workloads.data_loading import InMemory
 from wattlaw.workloads.profile import WorkloadProfile
 from wattlaw_simulator.profiling.profile_command import read_profile
 from wattlaw_simulator.profiling.profiler import measure_profile, trace_step
@@ -89,6 +92,17 @@ def test_operations_of_a_small_resnet_are_those_of_torchs_counter():
     expected, profile = counter.get_total_flops() / 4, measure_profile(spec)
     assert profile.flops_per_sample == pytest.approx(expected, rel=1e-6)
     assert total(profile, "flops_per_sample") == pytest.approx(expected, rel=1e-5)
+
+
+def test_counting_operations_leaves_the_model_as_it_was():
+    net = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).eval()
+    before = {name: value.clone() for name, value in net.state_dict().items()}
+    workload = SimpleNamespace(loss=lambda model, data: model(data[0]).sum())
+    assert flops_per_sample(workload, net, InMemory((torch.ones(4, 3),))) > 0
+    assert not net.training
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, before[name])
+    assert all(parameter.grad is None for parameter in net.parameters())
 
 
 def test_counting_digits_anew_gives_the_stored_file():

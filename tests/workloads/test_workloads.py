@@ -14,15 +14,13 @@ from wattlaw.workloads import catalogue
 
 NAMES = sorted(entry.name for entry in catalogue.entries())
 EPOCHS = 5
-#: Of runs whose losses are compared with the first ones of a run of ``EPOCHS``.
-COMPARED = 2
 #: fp32 sums in another order: a relative step of 1e-7 grows with the steps that follow it.
 TOLERANCE = 2e-3
 
 
 def compared_epochs(name: str) -> int:
     """Return how many epochs are compared: all where the rate depends on their number."""
-    return EPOCHS if name == "fourcastnet" else COMPARED
+    return EPOCHS if name == "fourcastnet" else 2
 
 
 def spec_alone(name: str, *, calm: bool = False, epochs: int = EPOCHS, **train: object) -> RunSpec:
@@ -122,31 +120,20 @@ def test_pieces_of_a_local_batch_make_the_same_updates(tmp_path):
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_mixed_precision_learns_as_single_precision_does(precision, alone, tmp_path):
-    reduced = WORKLOADS["digits-cnn"]
-    spec = spec_of(
-        "digits-cnn",
-        reduced.options,
-        global_batch=reduced.global_batch,
-        epochs=EPOCHS,
-        precision=precision,
-    )
-    found = losses(trained(spec, tmp_path / "run"))
+    found = losses(trained(spec_alone("digits-cnn", precision=precision), tmp_path / "run"))
     assert found == pytest.approx(losses(alone("digits-cnn")), rel=0.05)
     assert found != losses(alone("digits-cnn"))
 
 
 def test_options_of_the_loop_change_speed_not_results(alone, tmp_path):
-    reduced = WORKLOADS["digits-cnn"]
     options = {"channels_last": True, "fused_optimizer": True, "bucket_mb": 0.01}
-    batch = reduced.global_batch
-    spec = spec_of("digits-cnn", reduced.options, gpus=2, global_batch=batch, epochs=2, **options)
+    spec = spec_alone("digits-cnn", gpus=2, epochs=2, **options)
     found = trained(spec, tmp_path / "run")
     assert losses(found) == pytest.approx(losses(alone("digits-cnn"))[:2], rel=TOLERANCE)
 
 
 def test_loader_processes_bring_the_same_batches(alone, tmp_path):
-    reduced = WORKLOADS["vgg16"]
-    spec = spec_of("vgg16", reduced.options, epochs=2, loader_workers=2, prefetch=3)
+    spec = spec_alone("vgg16", epochs=2, loader_workers=2, prefetch=3)
     assert losses(trained(spec, tmp_path / "run")) == losses(alone("vgg16"))[:2]
 
 
