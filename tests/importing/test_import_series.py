@@ -109,12 +109,11 @@ def test_epochs_of_a_second_file_get_the_energy_of_the_log(tmp_path):
 def test_gpus_without_an_id_are_refused_or_as_many_as_the_user_says(
     tmp_path, capsys, apart_s, watts
 ):
-    cells = [f"{each}.00 W" for each in watts]
-    rows = [row for s in range(20) for row in
-            smi({s + apart_s * i: cell for i, cell in enumerate(cells)} if apart_s else {s: ""},
-                POWER)[1:]]  # fmt: skip
-    if not apart_s:
-        rows = [f"2026/09/11 04:19:{s:02}.000, {cell}" for s in range(20) for cell in cells]
+    rows = [
+        f"2026/09/11 04:19:{s + apart_s * i:06.3f}, {each}.00 W"
+        for s in range(20)
+        for i, each in enumerate(watts)
+    ]
     path = made(tmp_path, "gpu.csv", f"timestamp, {POWER}", *rows)
     assert "index or uuid" in refusal(path, capsys)
     assert "index or uuid" in refusal(path, capsys, "--map", "gpus=@1")
@@ -139,20 +138,17 @@ def test_one_gpu_at_irregular_times_is_one(tmp_path, name):
     assert gpus(read_import(made(tmp_path, "gpu.csv", *smi(rows, POWER)))) == [1]
 
 
-WRITTEN = {
-    "UTF-16": ({s: f"0, {s % 2 + 250}.00 W, 95 %" for s in range(21)}, ", ", "utf-16"),
-    "UTF-8 with a mark": ({s: f"0, {s % 2 + 250}.00 W, 95 %" for s in range(21)}, ", ",
-                          "utf-8-sig"),
-    "semicolons": ({s: f"0;{s % 2 + 250},00 W;95 %" for s in range(21)}, ";", "utf-8"),
-    "semicolons, three decimals": ({s: f"0;{s % 2 + 250},000;95" for s in range(21)}, ";", "utf-8"),
-    "tabs": ({s: f"0\t{s % 2 + 250}.00 W\t95 %" for s in range(21)}, "\t", "utf-8"),
-    "decimal commas": ({s: f"0, {s % 2 + 250},00 W, 95 %" for s in range(21)}, ", ", "utf-8"),
-    "quoted decimal commas": ({s: f'0,"{s % 2 + 250},00 W",95 %' for s in range(21)}, ",", "utf-8"),
-    "kilowatts": ({s: f"0, 0.{s % 2 + 250} kW, 95 %" for s in range(21)}, ", ", "utf-8"),
-    "milliwatts": ({s: f"0, {s % 2 + 250}000 mW, 95 %" for s in range(21)}, ", ", "utf-8"),
-}  # fmt: skip
-
-
+WRITTEN = {  # the cells of a row with its watts, what is between cells, and the encoding
+    "UTF-16": ("0, {}.00 W, 95 %", ", ", "utf-16"),
+    "UTF-8 with a mark": ("0, {}.00 W, 95 %", ", ", "utf-8-sig"),
+    "semicolons": ("0;{},00 W;95 %", ";", "utf-8"),
+    "semicolons, three decimals": ("0;{},000;95", ";", "utf-8"),
+    "tabs": ("0\t{}.00 W\t95 %", "\t", "utf-8"),
+    "decimal commas": ("0, {},00 W, 95 %", ", ", "utf-8"),
+    "quoted decimal commas": ('0,"{},00 W",95 %', ",", "utf-8"),
+    "kilowatts": ("0, 0.{} kW, 95 %", ", ", "utf-8"),
+    "milliwatts": ("0, {}000 mW, 95 %", ", ", "utf-8"),
+}
 OF_TIME = ["dot", "comma", "day", "ms", "us", "ns", "s with a comma"]
 
 
@@ -162,12 +158,12 @@ OF_TIME = ["dot", "comma", "day", "ms", "us", "ns", "s with a comma"]
      ("semicolons", "comma")],
 )  # fmt: skip
 def test_a_log_is_read_however_it_is_written(tmp_path, how, time):
-    rows, sep, encoding = WRITTEN[how]
+    form, sep, encoding = WRITTEN[how]
+    rows = {s: form.format(s % 2 + 250) for s in range(21)}
     lines = smi(rows, "index", POWER, "utilization.gpu [%]", sep=sep)
-    seconds = 1_789_100_341
     for number, s in enumerate(rows, 1):
         day, cells = lines[number].split(sep, 1)
-        ms = 1000 * (seconds + int(s)) + 500
+        ms = 1000 * (1_789_100_341 + s) + 500
         written = {"dot": day, "comma": day.replace(".", ","), "ms": str(ms), "us": f"{ms}000",
                    "day": day.replace("2026/09/11", "11.09.2026"), "ns": f"{ms}000000",
                    "s with a comma": f"{ms // 1000},{ms % 1000}"}  # fmt: skip

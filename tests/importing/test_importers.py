@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from import_samples import SAMPLES, Sample, damaged
+from import_samples import SAMPLES, damaged
 from wattlaw.api.imports import import_files, read_import
 from wattlaw.cli.main import main
 from wattlaw.common import registry
@@ -30,16 +30,6 @@ BY_FORMAT = {sample.format: sample for sample in SAMPLES}
 INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
 
 
-def settings_of(sample: Sample, folder: Path) -> tuple[list[Path], dict]:
-    files, settings = [sample.write(folder)], dict(sample.settings)
-    if sample.format in MARKS:
-        files.append(BY_FORMAT["nvidia-smi"].write(folder))
-    if sample.format == "mlperf-power":
-        files.append(BY_FORMAT["mlperf"].write(folder))
-        settings["map"] = "gpus=@8"
-    return files, settings
-
-
 HOSTILE = (
     b"",
     b"\0",
@@ -49,28 +39,6 @@ HOSTILE = (
     b"{" * 100_000,
     pickle.dumps(Path("x")),
 )
-
-
-def assert_one_line(folder, capsys, sample: Sample, path: Path) -> None:
-    arguments = ["import", str(path), "--from", sample.format, "--store", str(folder / "store")]
-    for name, value in sample.settings.items():
-        arguments += [f"--{name}", value]
-    assert main(arguments) == 2
-    told = capsys.readouterr().err
-    assert len(told.splitlines()) == 1
-    assert path.name in told
-    assert told.strip().isprintable()
-    assert "Traceback" not in told
-    assert not (folder / "store").exists()
-
-
-def options_of(sample: Sample) -> Options:
-    mapping, settings = sample.settings.get("map"), sample.settings
-    constants = {} if sample.format == "table" else parse_constants(mapping, {})
-    return Options(
-        "s", mapping=mapping, constants=constants, pattern=settings.get("pattern"),
-        devices=tuple(settings.get("devices", ())),
-    )  # fmt: skip
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda sample: sample.file)
@@ -93,8 +61,13 @@ def test_an_importer_detects_its_own_samples_only(tmp_path, sample):
         assert importer_of(path, options).name == sample.format
 
 
-def test_an_import_gives_valid_runs_and_says_what_the_file_is(tmp_path, capsys, sample):
-    files, settings = settings_of(sample, tmp_path)
+def test_an_import_gives_valid_runs_and_says_what_the_file_is(tmp_path, sample):
+    files, settings = [sample.write(tmp_path)], dict(sample.settings)
+    if sample.format in MARKS:
+        files.append(BY_FORMAT["nvidia-smi"].write(tmp_path))
+    if sample.format == "mlperf-power":
+        files.append(BY_FORMAT["mlperf"].write(tmp_path))
+        settings["map"] = "gpus=@8"
     read = read_import(files, **settings)
     assert len(read.runs) == sample.runs
     assert read.files[0].format == sample.format
@@ -122,9 +95,15 @@ def test_an_import_gives_valid_runs_and_says_what_the_file_is(tmp_path, capsys, 
 def test_a_hostile_file_gives_one_line_and_exit_code_2(tmp_path, capsys, sample):
     path, content = tmp_path / sample.file, sample.content()
     header = content[: content.find(b"\n") + 1 or 10]
+    line = ["import", str(path), "--from", sample.format, "--store", str(tmp_path / "store")]
+    for name, value in sample.settings.items():
+        line += [f"--{name}", value]
     for hostile in (*HOSTILE, header):
         path.write_bytes(hostile)
-        assert_one_line(tmp_path, capsys, sample, path)
+        assert main(line) == 2
+        (told,) = capsys.readouterr().err.splitlines()
+        assert path.name in told and told.isprintable()
+        assert not (tmp_path / "store").exists()
 
 
 def test_a_missing_file_and_a_folder_are_named(tmp_path, sample):
@@ -136,7 +115,13 @@ def test_a_missing_file_and_a_folder_are_named(tmp_path, sample):
 def test_each_row_of_a_damaged_file_is_read_or_left_out_with_a_reason(tmp_path, sample):
     """``WATTLAW_FUZZ_INPUTS`` sets the number of inputs."""
     inputs = INPUTS or (5 if sample.format == "perun" else 12)
-    path, options = sample.write(tmp_path), options_of(sample)
+    path, settings = sample.write(tmp_path), sample.settings
+    mapping = settings.get("map")
+    options = Options(
+        "s", mapping=mapping, pattern=settings.get("pattern"),
+        constants={} if sample.format == "table" else parse_constants(mapping, {}),
+        devices=tuple(settings.get("devices", ())),
+    )  # fmt: skip
     importer, content = importers()[sample.format], sample.content()
     dice, read = random.Random(zlib.crc32(sample.file.encode()) + 1), 0
     for number in range(10 * inputs):

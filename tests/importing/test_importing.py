@@ -24,11 +24,8 @@ def home(tmp_path):
     return tmp_path / "store"
 
 
-def bring(
-    table: Path, mapping: str, store: Path, *, workload: str | None = None,
-    hardware: str | None = None, study: str | None = None,
-) -> int:  # fmt: skip
-    return import_files([table], mapping, store, workload=workload, hardware=hardware, study=study)
+def bring(table: Path, mapping: str, store: Path, **named: str) -> int:
+    return import_files([table], mapping, store, **named)
 
 
 def metrics(store: Path) -> pd.DataFrame:
@@ -121,8 +118,7 @@ def test_bad_rows_are_rejected_by_line_and_others_imported(tmp_path, home, capsy
     assert len(told.err.splitlines()) == 6
     assert "and 9 more" in told.err
     times, counts = dict.fromkeys(range(3, 9), "epoch_time_s"), dict.fromkeys((9, 10, 11), "gpus")
-    others = {12: "global_batch", 13: "global_batch", 14: "epoch_time_s", 15: "has"}
-    others |= {16: "has"}
+    others = {12: "global_batch", 13: "global_batch", 14: "epoch_time_s", 15: "has", 16: "has"}
     assert {line: why.split()[0] for line, why in found.items()} == times | counts | others
     assert sorted(metrics(home)["gpus"]) == [1, 16]
 
@@ -325,9 +321,7 @@ def test_layouts_of_a_table_are_settings_and_out_of_memory_is_a_failed_run(tmp_p
     assert [record.status for record in failed] == ["failed"] * 3
     memory = [(record.reason or "").startswith("out of memory") for record in failed]
     assert memory == [True, True, False]
-    assert sorted(bad_lines("\n".join(f": {line}" for line in read.files[0].rejected))) == [
-        8, 9, 10, 11, 12,
-    ]  # fmt: skip
+    assert sorted(rejected(table, LAYOUT_MAP)) == [8, 9, 10, 11, 12]
     assert bring(table, LAYOUT_MAP, home) == 1
     rows = Store(home).arrow("runs").to_pylist()
     assert sorted(row["status"] != "done" for row in rows) == [False] * 3 + [True] * 3
@@ -377,10 +371,7 @@ FORMS = {  # the same three rows as people and programs write them
 
 @pytest.mark.parametrize(
     ("form", "encoding"),
-    [
-        *((form, "utf-8") for form in FORMS),
-        *(("tabs", encoding) for encoding in ("utf-8-sig", "utf-16")),
-    ],
+    [*((form, "utf-8") for form in FORMS), ("tabs", "utf-8-sig"), ("tabs", "utf-16")],
 )
 def test_tables_of_people_are_read_with_one_meaning(tmp_path, form, encoding):
     path = tmp_path / "t.csv"

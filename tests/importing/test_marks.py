@@ -117,11 +117,7 @@ def test_windows_within_others_or_reversed_do_not_count_twice(tmp_path):
         "a window that is in the file twice": 1,
         "a window that overlaps the one before": 1,
     }
-    assert [text.split(":")[0] for text in read.files[1].rejected] == [
-        "line 10",
-        "line 11",
-        "line 12",
-    ]
+    assert [text[:7] for text in read.files[1].rejected] == ["line 10", "line 11", "line 12"]
     a_file(marks, "start,end\n5,1\n")
     with pytest.raises(BadInput, match="line 2: the window ends before"):
         read_import([gpus, marks])

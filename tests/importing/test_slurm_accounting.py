@@ -223,10 +223,8 @@ def test_the_greatest_energy_that_is_possible_counts(
 
 
 def test_accounting_that_cannot_be_read_names_the_remedy(tmp_path):
-    bare, few = (
-        "7|a|COMPLETED|01:00:00|gres/gpu=1\n",
-        "JobID|State|Elapsed|\n7|COMPLETED|1:00:00|\n",
-    )
+    bare = "7|a|COMPLETED|01:00:00|gres/gpu=1\n"
+    few = "JobID|State|Elapsed|\n7|COMPLETED|1:00:00|\n"
     commas = "JobID,State,Elapsed,AllocTRES\n7,COMPLETED,1:00:00,cpu=1,gres/gpu=1\n"
     for text in (bare, few, commas, '{"jobs": []}'):
         with pytest.raises(BadInput, match="sacct --parsable2"):

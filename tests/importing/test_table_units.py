@@ -7,46 +7,31 @@ from wattlaw.api.imports import read_import
 from wattlaw.common.errors import BadInput
 from wattlaw.store.measurements import read_measurements
 
-UNITS = [
-    ("step_time_ms=dt", "dt", "250", 0.25),
-    ("step_time_s=dt_ms", "dt_ms", "250", 0.25),
-    ("step_time_ms=dt_s", "dt_s", "250", "unit s is unclear or another one; allowed: step_time_ns"),
-    ("step_time_s=elapsedMs", "elapsedMs", "250", 0.25),
-    ("step_time_s=step_ms_mean", "step_ms_mean", "250", 0.25),
-    ("step_time=ms/step", "ms/step", "250", 0.25),
-    ("step_time_s=Time per iteration (ms)", "Time per iteration (ms)", "250", 0.25),
-    ("step_time_s=ms_per_epoch", "ms_per_epoch", "250", "per epoch"),
-    ("step_time_s=s/sample", "s/sample", "1", "per sample"),
-    ("step_time_s=samples/s", "samples/s", "256", "a rate; map it to throughput"),
-    ("step_time_s=t_min", "t_min", "0.5", 30.0),
-    ("step_time=t_h", "t_h", "0.5", 1800.0),
-    ("step_time=dt", "dt", "250", "step_time_min, step_time_h, step_time_d.*hh:mm:ss"),
-    ("throughput=samples/min", "samples/min", "15360", 0.25),
-    ("steps_per_s=rate", "rate", "4.0", 0.25),
-    ("step_time=dt", "dt", "250 ms", 0.25),
-    ("step_time=dt", "dt", "00:00:00.25", 0.25),
-    ("throughput=img_per_sec", "img_per_sec", "256", 0.25),
-    ("throughput=samples/s/gpu", "samples/s/gpu", "128", 0.25),
-    ("tokens_per_s_per_gpu=rate,tokens_per_sample=@1024", "rate", str(128 * 1024), 0.25),
-    ("throughput=rate", "rate", "4", "unit of the throughput is unclear"),
-    ("tokens_per_s=rate", "rate", "4", "tokens_per_sample"),
+TIMES = [  # seconds of a step of 64 samples, or why they are not known
+    ("step_time_ms=dt", "250", 0.25),
+    ("step_time_s=dt_ms", "250", 0.25),
+    ("step_time_ms=dt_s", "250", "unit s is unclear or another one; allowed: step_time_ns"),
+    ("step_time_s=elapsedMs", "250", 0.25),
+    ("step_time_s=step_ms_mean", "250", 0.25),
+    ("step_time=ms/step", "250", 0.25),
+    ("step_time_s=Time per iteration (ms)", "250", 0.25),
+    ("step_time_s=ms_per_epoch", "250", "per epoch"),
+    ("step_time_s=s/sample", "1", "per sample"),
+    ("step_time_s=samples/s", "256", "a rate; map it to throughput"),
+    ("step_time_s=t_min", "0.5", 30.0),
+    ("step_time=t_h", "0.5", 1800.0),
+    ("step_time=dt", "250", "step_time_min, step_time_h, step_time_d.*hh:mm:ss"),
+    ("throughput=samples/min", "15360", 0.25),
+    ("steps_per_s=rate", "4.0", 0.25),
+    ("step_time=dt", "250 ms", 0.25),
+    ("step_time=dt", "00:00:00.25", 0.25),
+    ("throughput=img_per_sec", "256", 0.25),
+    ("throughput=samples/s/gpu", "128", 0.25),
+    ("tokens_per_s_per_gpu=rate,tokens_per_sample=@1024", str(128 * 1024), 0.25),
+    ("throughput=rate", "4", "unit of the throughput is unclear"),
+    ("tokens_per_s=rate", "4", "tokens_per_sample"),
 ]
-
-
-@pytest.mark.parametrize(("mapping", "column", "cell", "expected"), UNITS)
-def test_units_are_read_where_they_are_written(tmp_path, mapping, column, cell, expected):
-    path = a_file(tmp_path / "t.csv", f"n;{column}\n2;{cell}\n")
-    mapping = f"gpus=n,global_batch=@64,{mapping}"
-    if isinstance(expected, str):
-        with pytest.raises(BadInput, match=expected):
-            read_import(path, map=mapping)
-        return
-    (row,) = windows(read_import(path, map=mapping))
-    assert row["duration_s"] == pytest.approx(expected)
-    assert (row["steps"], row["samples"]) == (1, 64)
-
-
-POWERS = [
+POWERS = [  # watts, or why they are not known
     ("power=p", "259.97 W", 259.97), ("power=p_mW", "259970", 259.97),
     ("power=p [kW]", "2.5", 2500),
     ("power=p_mw", "1", "unclear"),
@@ -58,6 +43,23 @@ POWERS = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize(("mapping", "cell", "expected"), [*TIMES, *POWERS])
+def test_units_are_read_where_they_are_written(tmp_path, mapping, cell, expected):
+    column, is_power = mapping.split(",")[0].partition("=")[2], mapping.startswith("power")
+    path = a_file(tmp_path / "t.csv", f"n;t;{column.removesuffix('*n')}\n2;10;{cell}\n")
+    mapping = f"gpus=n,{'epoch_time_s=t' if is_power else 'global_batch=@64'},{mapping}"
+    if isinstance(expected, str):
+        with pytest.raises(BadInput, match=expected):
+            read_import(path, map=mapping)
+        return
+    (row,) = windows(read_import(path, map=mapping))
+    if is_power:
+        assert row["gpu_energy_j"] == pytest.approx(10 * expected)
+    else:
+        assert row["duration_s"] == pytest.approx(expected)
+        assert (row["steps"], row["samples"]) == (1, 64)
+
+
 def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
     path = a_file(tmp_path / "t.csv", "n,t,e,u,util_share\n[-],[ms],[Wh],[%],\n1,250,0.05,97,0.9\n")
     mapping = "gpus=n,epoch_time_s=t,gpu_energy=e,sm_util=u,mem_util_percent=util_share"
@@ -66,19 +68,6 @@ def test_units_of_a_row_below_the_header_and_shares_are_converted(tmp_path):
     found = [row[name] for name in ("duration_s", "gpu_energy_j", "sm_util_mean", "mem_util_mean")]
     assert found == pytest.approx([0.25, 180, 0.97, 0.9])
     assert 'epoch_time_s: column "t" is converted from ms' in notes(read)
-
-
-@pytest.mark.parametrize(("mapping", "cell", "expected"), POWERS)
-def test_units_of_columns_and_cells_are_power(tmp_path, mapping, cell, expected):
-    column = mapping.partition("=")[2].removesuffix("*n")
-    path = a_file(tmp_path / "t.csv", f"n,t,{column}\n2,10,{cell}\n")
-    mapping = f"gpus=n,epoch_time_s=t,{mapping}"
-    if not isinstance(expected, str):
-        (row,) = windows(read_import(path, map=mapping))
-        assert row["gpu_energy_j"] == pytest.approx(10 * expected)
-    else:
-        with pytest.raises(BadInput, match=expected):
-            read_import(path, map=mapping)
 
 
 def test_fp8_and_shares_of_copies_are_read_where_a_setting_can_say_them(tmp_path):
