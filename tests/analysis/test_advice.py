@@ -55,9 +55,8 @@ def said(found: Advice, words: str) -> bool:
 def cells_of(made: Made) -> pd.DataFrame:
     table = run_metrics(made.runs, made.epochs)
     by = ["gpus", "global_batch", "power_limit_w", "clock_limit_mhz"]
-    return (
-        table.groupby(by, dropna=False)[["epoch_time_s", "energy_per_epoch_j"]].mean().reset_index()
-    )
+    cells = table.groupby(by, dropna=False)[["epoch_time_s", "energy_per_epoch_j"]]
+    return cells.mean().reset_index()
 
 
 def test_without_constraints_it_is_the_least_energy_delay_product(made, found):
@@ -116,10 +115,8 @@ def test_the_best_cap_within_10_percent_equals_an_exhaustive_search(origin):
         near = cell[cell["time_per_epoch"] <= 1.1 * cell["time_per_epoch"].min()]
         best = near.loc[near["energy_per_epoch_J"].idxmin(), "power_limit"]
         name = "/".join(str(part) for part in key)
-        own = made[made["workload"] == name]
-        assert (
-            advise(own, epochs, name, max_slowdown=0.10).recommended.setting.power_limit_w == best
-        )
+        found = advise(made[made["workload"] == name], epochs, name, max_slowdown=0.10)
+        assert found.recommended.setting.power_limit_w == best
 
 
 def test_no_measured_setting_dominates_the_pareto_front(made, found):

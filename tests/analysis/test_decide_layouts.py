@@ -112,10 +112,9 @@ def test_a_real_study_of_layouts_decides_and_ends(write_decide, tmp_path):
     decision = outcome.results.decision
     micro_batches = {(item.tp, item.micro_batch) for item in done}
     setting = decision["setting"]
-    parts = setting["gradient_accumulation"]
     assert setting["gpus"] == 2 and setting["global_batch"] == 8
     assert decision["runs"] == len(done)
     assert len(decision["surprises"]) == len(micro_batches) - 1
     tp = setting.get("tp", 1)
     if decision["stopped_because"] == "certain":
-        assert (tp, 8 * tp / 2 / parts) in micro_batches
+        assert (tp, 8 * tp / 2 / setting["gradient_accumulation"]) in micro_batches

@@ -11,7 +11,7 @@ import pytest
 
 import wattlaw
 from made_stores import write_store
-from made_tables import frames, run_row, window_row
+from made_tables import Tables, frames, run_row, window_row
 from public_data import layouts_file
 from wattlaw.analysis.advise.known_throughput import (
     BEYOND,
@@ -44,30 +44,12 @@ RATES = {
 
 def known(**changes: object) -> pd.DataFrame:
     """Return a table of a 3.57B model on 8 H100 at a global batch of 256, without recomputation."""
-    rows = [
-        {
-            "source": "site",
-            "model": "3B",
-            "params_b": NETWORK.parameters / 1e9,
-            "hardware": "h100_80gb",
-            "gpus": 8,
-            "gpus_per_node": 8,
-            "tp": tp,
-            "pp": 1,
-            "cp": 1,
-            "ep": 1,
-            "micro_batch": micro,
-            "grad_acc": 256 * tp / 8 / micro,
-            "global_batch": 256,
-            "seq_len": 4096,
-            "precision": "bf16",
-            "tokens_per_s_per_gpu": rate,
-            "status": "ok",
-        }
-        | changes
-        for (tp, micro), rate in RATES.items()
-    ]
-    return pd.DataFrame(rows)
+    rows = [(tp, micro, 256 * tp / 8 / micro, rate) for (tp, micro), rate in RATES.items()]
+    table = pd.DataFrame(rows, columns=["tp", "micro_batch", "grad_acc", "tokens_per_s_per_gpu"])
+    job = {"source": "site", "model": "3B", "params_b": NETWORK.parameters / 1e9, "seq_len": 4096}
+    job |= {"hardware": "h100_80gb", "gpus": 8, "gpus_per_node": 8, "global_batch": 256}
+    job |= {"pp": 1, "cp": 1, "ep": 1, "precision": "bf16", "status": "ok"}
+    return table.assign(**(job | changes))
 
 
 def read(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
@@ -76,26 +58,17 @@ def read(table: pd.DataFrame) -> tuple[pd.DataFrame, dict[str, int]]:
         return read_known(Path(folder) / "known.csv")
 
 
-def tables(
-    rate: float, tp: int = 1, micro: int = 4, /, **changes: object
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def tables(rate: float, tp: int = 1, micro: int = 4, /, **changes: object) -> Tables:
     """Return the tables of a store with one job that trains so many tokens per second and GPU."""
     gpus = int(str(changes.get("gpus", 8)))
     setting = Setting(gpus, tp=tp, sharding="zero1", local_batch=256 / gpus, precision="bf16")
     layout = setting.in_micro_batches(micro).layout
-    run = {
-        "workload": "gpt",
-        "gpus": gpus,
-        "global_batch": 256,
-        "local_batch": 256 // gpus,
-        "precision": "bf16",
-        "hardware": HARDWARE,
-        "layout": json.dumps(layout),
-        "network": NETWORK.model_dump_json(exclude_defaults=True),
-    } | changes
+    run = {"workload": "gpt", "gpus": gpus, "global_batch": 256, "local_batch": 256 // gpus}
+    run |= {"precision": "bf16", "hardware": HARDWARE, "layout": json.dumps(layout)}
+    run |= {"network": NETWORK.model_dump_json(exclude_defaults=True)}
     step_s = 256 * 4096 / (rate * gpus)
     window = window_row("r" * 16, 1, duration_s=10 * step_s, samples=2560, steps=10)
-    return frames([run_row("r" * 16, **run)], [window])
+    return frames([run_row("r" * 16, **(run | changes))], [window])
 
 
 def placed(
@@ -201,13 +174,8 @@ def test_the_setting_that_costs_most_is_named(tp, micro, named):
 
 
 def test_full_recomputation_is_named_where_the_table_has_none():
-    item = placed(
-        0.74 * RATES[1, 8],
-        known(),
-        1,
-        8,
-        layout=json.dumps({"checkpointing": "full", "gradient_accumulation": 4}),
-    )
+    layout = json.dumps({"checkpointing": "full", "gradient_accumulation": 4})
+    item = placed(0.74 * RATES[1, 8], known(), 1, 8, layout=layout)
     assert item.causes[0].setting == "checkpointing"
     assert item.causes[0].gain == pytest.approx(1 / 3, abs=0.1)
 
@@ -251,17 +219,9 @@ def test_boards_are_recognised_by_the_names_of_drivers_vendors_and_tables():
 def test_a_row_has_a_setting_if_it_states_its_layout_and_micro_batches():
     layout = {"gpus": 16, "grad_acc": 16, "zero_or_fsdp": "FULL_SHARD", "act_ckpt": "selective"}
     rows, _ = read(known(**layout, tp=1, micro_batch=1))
-    assert set(rows["setting"]) == {
-        Setting(
-            16,
-            gpus_per_node=(8, 8),
-            local_batch=16,
-            gradient_accumulation=16,
-            sharding="fsdp",
-            checkpointing="selective",
-            precision="bf16",
-        )
-    }
+    shared = {"gradient_accumulation": 16, "sharding": "fsdp", "checkpointing": "selective"}
+    expected = Setting(16, gpus_per_node=(8, 8), local_batch=16, precision="bf16", **shared)
+    assert set(rows["setting"]) == {expected}
     for missing in (["tp"], ["pp"], ["micro_batch", "grad_acc"]):
         rows, left_out = read(known().query("tp == 1").drop(columns=missing))
         assert rows["setting"].isna().all()
@@ -288,21 +248,15 @@ def test_a_table_of_other_columns_and_units_is_read_with_its_map(tmp_path: Path,
     write_store(store, *tables(RATES[8, 1], 8, 1))
     rows = known()
     sizes = {"layers": 28, "hidden": 3072, "heads": 32, "ffn": 8192, "vocabulary": 131072}
-    other = pd.DataFrame(
-        {
-            "board": HARDWARE,
-            "n": 8,
-            "step [ms]": 1000 * 256 * 4096 / (rows["tokens_per_s_per_gpu"] * 8),
-            "tensor": rows["tp"],
-            "mbs": rows["micro_batch"],
-        }
-    )
+    other = pd.DataFrame({"board": HARDWARE, "n": 8, "tensor": rows["tp"]})
+    other["step [ms]"] = 1000 * 256 * 4096 / (rows["tokens_per_s_per_gpu"] * 8)
+    other["mbs"] = rows["micro_batch"]
     other.to_csv(file, index=False)
     columns = {"hardware": "board", "gpus": "n", "step_time": "step [ms]", "tp": "tensor"}
+    columns |= {"micro_batch": "mbs"}
     constants = {"pp": 1, "global_batch": 256, "model.sequence": 4096, "precision": "bf16"}
     constants |= {f"model.{name}": size for name, size in sizes.items()} | {"model.tied": "true"}
     fields = columns | {name: f"@{value}" for name, value in constants.items()}
-    fields["micro_batch"] = "mbs"
     mapping = ",".join(f"{field}={column}" for field, column in fields.items())
     assert main(["compare", str(store), "--reference", str(file), "--map", mapping, "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out)["rows"]

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from asking import advise
 from made_runs import made_record, made_spec
 from made_tables import LAYOUTS, NETWORK, frames, layouts, run_row, window_row
-from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.advise.advice_cautions import of_choice
 from wattlaw.analysis.advise.choice import choose_of
 from wattlaw.analysis.advise.option import Quantity
@@ -39,6 +39,8 @@ from wattlaw.study.network import Network
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
+
+NOTHING = pd.DataFrame({"run_id": [], "energy_reason": []})
 
 
 def table(network: str | None = NETWORK):
@@ -84,8 +86,8 @@ def test_a_layout_that_cannot_exist_is_bad_input(given, batch):
 
 
 def test_advice_compares_layouts_that_ran_also_where_none_can_be_predicted():
-    advice = advise(table(network=None), pd.DataFrame({"run_id": [], "energy_reason": []}),
-                    "digits-cnn", Question("time", max_global_batch=32))  # fmt: skip
+    asked = {"minimize": "time", "max_global_batch": 32}
+    advice = advise(table(network=None), NOTHING, "digits-cnn", **asked)
     best = advice.recommended.setting
     assert (best.tp, best.pp, best.sharding) == (1, 1, "zero1")
     assert not advice.recommended.is_at(replace(best, sharding="none"))
@@ -94,18 +96,17 @@ def test_advice_compares_layouts_that_ran_also_where_none_can_be_predicted():
 
 
 def test_layouts_whose_time_is_too_uncertain_are_counted_with_the_run_that_narrows_it():
-    def advised(most: int):
-        return advise(table(), pd.DataFrame({"run_id": [], "energy_reason": []}), "digits-cnn",
-                      Question("time", max_global_batch=32, max_gpus=most))  # fmt: skip
-
-    texts = [str(item) for item in advised(512).warnings if item.code == "layouts-unsure"]
-    assert len(texts) == 1
-    assert re.match(r"\d+ layouts that did not run", texts[0])
-    count = int(re.search(r"(\d+) workers, .*micro-batch", texts[0])[1])
+    asked = {"minimize": "time", "max_global_batch": 32}
+    many, few = (
+        advise(table(), NOTHING, "digits-cnn", **asked, max_gpus=most) for most in (512, 8)
+    )
+    (text,) = (str(item) for item in many.warnings if item.code == "layouts-unsure")
+    assert re.match(r"\d+ layouts that did not run", text)
+    count = int(re.search(r"(\d+) workers, .*micro-batch", text)[1])
     job = jobs_of(table(), "digits-cnn")[0]
     assert count > max(setting.gpus for setting in job.settings)
-    assert any(texts[0] in line for line in summary(advised(512)))
-    assert "layouts-unsure" not in {item.code for item in advised(8).warnings}
+    assert any(text in line for line in summary(many))
+    assert "layouts-unsure" not in {item.code for item in few.warnings}
 
 
 @pytest.mark.parametrize(
@@ -168,6 +169,8 @@ def test_a_job_with_one_layout_has_no_cells():
 #: 8 billion parameters, of which 16 GPUs of 80 GB share the states; micro-batches of 1 to 8.
 LARGE = Network(layers=32, hidden=4096, heads=32, ffn=14336, vocabulary=32000, sequence=4096)
 BOARD = "NVIDIA H100 80GB HBM3"
+OF_LARGE = {"precision": "bf16", "hardware": BOARD, "device_ids": ["GPU-1"],
+            "network": LARGE.model_dump_json(exclude_defaults=True)}  # fmt: skip
 
 
 def memory_runs(**changes):
@@ -177,11 +180,9 @@ def memory_runs(**changes):
         setting = Setting.packed(16, 8, tp=2, sharding="zero1", local_batch=micro / 2)
         status = {} if peak_gib else {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         size = None if peak_gib is None else peak_gib * 2**30
-        row = {"gpus": 16, "nodes": 2, "global_batch": micro * 8, "local_batch": None,
-               "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
-               "layout": json.dumps(setting.layout), "peak_memory_bytes": size,
-               "hardware": BOARD, "device_ids": ["GPU-1"]}  # fmt: skip
-        rows.append(run_row(f"m{micro}", **{**row, **status, **changes}))
+        row = {"gpus": 16, "nodes": 2, "global_batch": micro * 8, "local_batch": None}
+        row |= {"layout": json.dumps(setting.layout), "peak_memory_bytes": size}
+        rows.append(run_row(f"m{micro}", **(OF_LARGE | row | status | changes)))
     return frames(rows, [])[0]
 
 
@@ -226,11 +227,9 @@ def data_parallel_tables(**changes):
     runs, windows = [], []
     for gpus, seconds in ((8, 1.0), (16, 1.05), (32, 1.1)):
         run = {"gpus": gpus, "nodes": gpus // 8, "global_batch": gpus, "local_batch": 1,
-               "precision": "bf16", "network": LARGE.model_dump_json(exclude_defaults=True),
                "layout": json.dumps({"sharding": "zero3", "gradient_accumulation": 1}),
-               "hardware": BOARD, "device_ids": ["GPU-1"], "peak_memory_bytes": 45 * 2**30,
-               **changes}  # fmt: skip
-        runs.append(run_row(f"d{gpus}", **run))
+               "peak_memory_bytes": 45 * 2**30}  # fmt: skip
+        runs.append(run_row(f"d{gpus}", **(OF_LARGE | run | changes)))
         window = {"duration_s": 10 * seconds, "samples": 10 * gpus, "steps": 10}
         windows.append(window_row(f"d{gpus}", 1, **window))
     return frames(runs, windows)
@@ -261,7 +260,7 @@ def test_other_layouts_than_those_that_ran_need_the_network():
         predict_workload(table, "digits-cnn", gpus=[16], layout={"tp": [2]}, stored=runs)
 
 
-def layout_tables(**changes):
+def layout_tables():
     """Return runs of tp 1, 2 and 4 with micro-batches of 1 and 2 on 16 GPUs, one without memory."""
     runs, windows = [], []
     tried = ((1, 1, 1.0, 66), (2, 1, 1.2, 36), (2, 2, 1.1, 44), (4, 1, 1.5, 21), (1, 2, 1.0, None))
@@ -269,10 +268,8 @@ def layout_tables(**changes):
         name = f"t{tp}m{micro}"
         setting = Setting.packed(16, 8, tp=tp, sharding="zero1", local_batch=4)
         layout = setting.in_micro_batches(micro).layout
-        run = {"gpus": 16, "nodes": 2, "global_batch": 64, "local_batch": 4, "precision": "bf16",
-               "network": LARGE.model_dump_json(exclude_defaults=True), "hardware": BOARD,
-               "device_ids": ["GPU-1"], "layout": json.dumps(layout),
-               "parallelism": "tensor", **changes}  # fmt: skip
+        run = {"gpus": 16, "nodes": 2, "global_batch": 64, "local_batch": 4}
+        run |= OF_LARGE | {"layout": json.dumps(layout), "parallelism": "tensor"}
         if peak_gib is None:
             run |= {"status": OUT_OF_MEMORY, "out_of_memory": "device"}
         else:
@@ -352,10 +349,9 @@ def test_copies_that_share_a_sample_have_a_part_of_it_as_their_batch():
 
 
 def test_advice_tells_layouts_of_one_size_apart():
-    nothing = pd.DataFrame({"run_id": [], "energy_reason": []})
-    question = Question("time", max_global_batch=32)
+    asked = {"minimize": "time", "max_global_batch": 32}
     given = {"gpus": 8, "tp": 2, "pp": 2}
-    advice = advise(table(), nothing, "digits-cnn", question, baseline=given)
+    advice = advise(table(), NOTHING, "digits-cnn", **asked, baseline=given)
     best, base = advice.recommended, advice.baseline
     assert (best.setting.tp, base.setting.tp, base.setting.pp) == (1, 2, 2)
     assert best.columns == base.columns
@@ -363,7 +359,7 @@ def test_advice_tells_layouts_of_one_size_apart():
     assert changes(advice) != ""
     assert "tp 2" in base.label_beyond(best) and "pp 2" in base.label_beyond(best)
     with pytest.raises(BadInput, match=r"tp=1 \| 2"):
-        advise(table(), nothing, "digits-cnn", question, baseline={"gpus": 8, "pp": 1})
+        advise(table(), NOTHING, "digits-cnn", **asked, baseline={"gpus": 8, "pp": 1})
 
 
 def test_the_title_of_a_run_has_the_layout_that_is_asked_for_or_was_seen():

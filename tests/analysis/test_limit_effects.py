@@ -10,19 +10,9 @@ from wattlaw.analysis.laws.limit_effects import limit_effects, without_limits
 
 
 def rows(**columns: object) -> pd.DataFrame:
-    table = pd.DataFrame(columns)
-    settings = {
-        "workload": "w",
-        "gpus": 2,
-        "clock_limit_mhz": np.nan,
-        "energy_is": "gpu, counter",
-        "hosts": "n1",
-        "session": 1,
-        "slow_log": 0.0,
-        "launcher": "slurm",
-        "nodes": 1,
-    }
-    return table.assign(**{name: v for name, v in settings.items() if name not in table})
+    known = {"workload": "w", "gpus": 2, "clock_limit_mhz": np.nan, "energy_is": "gpu, counter"}
+    known |= {"hosts": "n1", "session": 1, "slow_log": 0.0, "launcher": "slurm", "nodes": 1}
+    return pd.DataFrame(columns).assign(**(known | columns))
 
 
 def test_ratios_of_a_hand_worked_pair():
@@ -73,9 +63,8 @@ def test_changes_are_those_of_a_regression_on_logs_whose_noise_is_no_less_than_a
     limit = np.repeat([250.0, 200.0, 100.0], 4)
     time_s = 100 * (250 / limit) ** 0.3 * np.exp(dice.normal(0, 0.05, 12))
     energy_j = time_s * limit * 0.8 * np.exp(dice.normal(0, 0.02, 12))
-    found = limit_effects(rows(power_limit_w=limit, time_s=time_s, energy_j=energy_j)).set_index(
-        "limit"
-    )
+    table = rows(power_limit_w=limit, time_s=time_s, energy_j=energy_j)
+    found = limit_effects(table).set_index("limit")
     for name, values in (("time", time_s), ("energy", energy_j)):
         data = pd.DataFrame({"y": np.log(values), "limit": limit})
         model = smf.ols("y ~ C(limit, Treatment(250.0))", data).fit()
@@ -89,9 +78,8 @@ def test_changes_are_those_of_a_regression_on_logs_whose_noise_is_no_less_than_a
             freedom = total**2 / (sum(x**2 for x in alone) / 4 + shared**2 / model.df_resid)
             half = stats.t.ppf(0.975, freedom) * np.sqrt(total)
             assert found.loc[value, f"{name}_ratio_low"] == pytest.approx(np.exp(change - half))
-    assert found.loc[100.0, "speed_ratio_low"] == pytest.approx(
-        1 / found.loc[100.0, "time_ratio_high"]
-    )
+    capped = found.loc[100.0]
+    assert capped["speed_ratio_low"] == pytest.approx(1 / capped["time_ratio_high"])
     assert found["n"].tolist() == [4, 4, 4]
 
 

@@ -10,16 +10,18 @@ from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.metrics import direction, run_metrics, with_sampled_utilisation
 from wattlaw.analysis.metrics.setting_means import aggregate
 
+COUNTED = {"energy_source": "counter", "energy_verdict": "ok"}
+ESTIMATED = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
+
 
 def one_run(*windows: dict[str, object]) -> pd.Series:
     return run_metrics(*frames([run_row("a")], list(windows))).iloc[0]
 
 
 def test_only_the_metric_of_interrupted_windows_counts():
-    told = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
-    cut = told | {"cpu_energy_j": 999.0, "interrupted": True}
+    cut = ESTIMATED | {"cpu_energy_j": 999.0, "interrupted": True}
     run = one_run(
-        window_row("a", 1, duration_s=2.0, **told),
+        window_row("a", 1, duration_s=2.0, **ESTIMATED),
         window_row("a", 1, phase="evaluate", duration_s=1.0, metric=0.8),
         window_row("a", 2, duration_s=50.0, samples=40, steps=4, **cut),
         window_row("a", 2, duration_s=60.0, samples=60, steps=6, from_step=4, **cut),
@@ -31,7 +33,7 @@ def test_only_the_metric_of_interrupted_windows_counts():
 
 
 def test_two_hosts_add_energy_and_samples_and_the_slower_one_sets_the_time():
-    energy = {"energy_source": "counter", "energy_verdict": "ok", "cpu_energy_j": 1.0}
+    energy = COUNTED | {"cpu_energy_j": 1.0}
     run = one_run(
         window_row("a", 1, host="a", duration_s=2.0, gpu_energy_j=10.0, **energy),
         window_row("a", 1, host="b", duration_s=2.5, gpu_energy_j=12.0, **energy),
@@ -43,20 +45,18 @@ def test_two_hosts_add_energy_and_samples_and_the_slower_one_sets_the_time():
 
 
 def test_energy_that_one_window_lacks_is_missing_and_not_a_smaller_sum():
-    energy = {"cpu_energy_j": 10.0, "energy_source": "estimated", "energy_verdict": "ok"}
-    run = one_run(window_row("a", 1, **energy), window_row("a", 2))
+    run = one_run(window_row("a", 1, **ESTIMATED), window_row("a", 2))
     assert np.isnan(run["energy_per_epoch_j"])
     assert run["energy_scope"] is None or pd.isna(run["energy_scope"])
     assert run["energy_verdict"] == "unavailable"
 
 
 def test_no_mean_is_taken_over_energies_that_count_different_things():
-    energy = {"cpu_energy_j": 10.0, "energy_verdict": "ok"}
     runs = [run_row("a"), run_row("b", repeat=1), run_row("c", gpus=2, local_batch=32)]
     windows = [
-        window_row("a", 1, energy_source="counter", **energy),
-        window_row("b", 1, energy_source="estimated", **energy),
-        window_row("c", 1, energy_source="estimated", **energy),
+        window_row("a", 1, **ESTIMATED | {"energy_source": "counter"}),
+        window_row("b", 1, **ESTIMATED),
+        window_row("c", 1, **ESTIMATED),
     ]
     found = aggregate(run_metrics(*frames(runs, windows))).set_index("gpus")
     assert found.loc[1, "energy_is"] == "cpu, counter; cpu, estimated"
@@ -68,10 +68,9 @@ def test_no_mean_is_taken_over_energies_that_count_different_things():
 
 @pytest.mark.parametrize("verdict", ["partial", "implausible"])
 def test_partial_and_implausible_energy_is_left_out_with_a_note(verdict):
-    energy = {"cpu_energy_j": 100.0, "energy_source": "estimated", "energy_verdict": "ok"}
     windows = [
-        window_row("a", 1, **energy),
-        window_row("a", 2, **energy | {"cpu_energy_j": 6.0, "energy_verdict": verdict}),
+        window_row("a", 1, **ESTIMATED),
+        window_row("a", 2, **ESTIMATED | {"energy_verdict": verdict}),
     ]
     run = one_run(*windows)
     assert np.isnan(run["energy_per_epoch_j"])
@@ -124,35 +123,24 @@ def test_intervals_of_times_are_those_on_other_days_and_of_shares_those_of_repea
 
 
 def test_a_meter_that_did_not_move_measured_no_energy():
-    energy = {"energy_source": "counter", "energy_verdict": "ok"}
-    run = one_run(window_row("a", 1, gpu_energy_j=0.0, **energy))
+    run = one_run(window_row("a", 1, gpu_energy_j=0.0, **COUNTED))
     assert np.isnan(run["energy_per_epoch_j"])
     assert np.isnan(run["gpu_energy_per_epoch_j"])
     assert run["energy_is"] is None
-    run = one_run(window_row("a", 1, gpu_energy_j=0.0, cpu_energy_j=2.0, **energy))
+    run = one_run(window_row("a", 1, gpu_energy_j=0.0, cpu_energy_j=2.0, **COUNTED))
     assert run["energy_per_epoch_j"] == 2.0
 
 
-GPU = {"gpu_energy_j": 7200.0, "energy_source": "counter", "energy_verdict": "ok"}
-
-
 def test_derived_metrics_equal_a_calculation_by_hand():
-    run = run_metrics(
-        *frames(
-            [run_row("a", gpus=4, local_batch=16)],
-            [
-                window_row("a", 0, warmup=True, duration_s=99.0, **GPU),
-                window_row("a", 1, duration_s=9.0, samples=1000, steps=20, cpu_energy_j=1800.0,
-                           **GPU),
-                window_row("a", 1, phase="evaluate", duration_s=2.0, gpu_energy_j=50.0,
-                           cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
-                window_row("a", 2, duration_s=9.0, samples=1000, steps=20, cpu_energy_j=1800.0,
-                           **GPU),
-                window_row("a", 2, phase="evaluate", duration_s=4.0, gpu_energy_j=70.0,
-                           cpu_energy_j=5.0, energy_source="counter", energy_verdict="ok"),
-            ],
-        )
-    ).iloc[0]  # fmt: skip
+    training = COUNTED | {"gpu_energy_j": 7200.0, "samples": 1000, "steps": 20}
+    evaluation = COUNTED | {"phase": "evaluate", "cpu_energy_j": 5.0}
+    windows = [window_row("a", 0, warmup=True, duration_s=99.0, **training)]
+    for epoch, seconds, joules in ((1, 2.0, 50.0), (2, 4.0, 70.0)):
+        windows += [
+            window_row("a", epoch, duration_s=9.0, cpu_energy_j=1800.0, **training),
+            window_row("a", epoch, duration_s=seconds, gpu_energy_j=joules, **evaluation),
+        ]
+    run = run_metrics(*frames([run_row("a", gpus=4, local_batch=16)], windows)).iloc[0]
     assert run["epoch_time_s"] == 9.0
     assert (run["epochs_trained"], run["train_time_s"]) == (3, 18.0)
     assert (run["samples_per_epoch"], run["steps_per_epoch"]) == (1000, 20)
@@ -201,12 +189,8 @@ def test_loop_settings_distinguish_cells_and_the_seed_does_not():
 
 
 def test_the_statistics_of_all_samples_replace_what_is_pooled_from_windows():
-    table = run_metrics(
-        *frames(
-            [run_row("a"), run_row("b", repeat=1)],
-            [window_row(n, 1, sm_util_mean=0.5, sm_util_cv=0.2) for n in "ab"],
-        )
-    )
+    windows = [window_row(n, 1, sm_util_mean=0.5, sm_util_cv=0.2) for n in "ab"]
+    table = run_metrics(*frames([run_row("a"), run_row("b", repeat=1)], windows))
     statistics = pd.DataFrame(
         {"run_id": ["a", "a"], "part": ["gpu", "run"], "sm_util_mean": [0.9, 0.6],
          "sm_util_cv": [0.9, 0.3], "mem_util_mean": [0.9, 0.4], "mem_util_cv": [0.9, 0.1]}

@@ -26,9 +26,7 @@ def middle(priors):
 
 def layout(gpus, micro=1, parts=8, **sizes):
     setting = Setting.packed(gpus, 8, gradient_accumulation=parts, precision="bf16", **sizes)
-    local = micro * parts / setting.model_gpus
-    return Setting.packed(gpus, 8, local_batch=local, gradient_accumulation=parts,
-                          precision="bf16", **sizes)  # fmt: skip
+    return replace(setting, local_batch=micro * parts / setting.model_gpus)
 
 
 def seconds(*settings):

@@ -170,7 +170,6 @@ class TestPlan:
 
     def test_a_clear_case_is_certain_and_right(self):
         seen = observed(packed(1, 8.0), packed(1, 32.0), packed(2, 8.0), packed(8, 8.0))
-        rest = left(*(item.setting for item in seen))
         seen += observed(packed(4, 32.0), packed(1, 16.0), packed(4, 8.0))
         rest = left(*(item.setting for item in seen))
         found = plan(Question("time", tolerance=0.1), rest, seen)

@@ -46,10 +46,7 @@ def test_it_agrees_with_statsmodels_called_directly(seed):
         at = [1.0, 3.0, 424.0]
         frame = direct.get_prediction(pd.DataFrame({"n": at})).summary_frame(0.05)
         band = law.predict(at)
-        for column, theirs in (
-            ("low", "mean_ci_lower"),
-            ("high", "mean_ci_upper"),
-        ):
+        for column, theirs in (("low", "mean_ci_lower"), ("high", "mean_ci_upper")):
             assert band[column].to_numpy() == pytest.approx(np.exp(frame[theirs]), rel=1e-9)
 
 
@@ -85,13 +82,8 @@ def test_trusted_intervals_cover_the_truth(between, least):
     hits = []
     for seed in range(400):
         law = fit_power_law(*shared((2, 4, 8, 16, 32, 64, 128), 3, between, 0.05, seed))
-        quoted = law.trusted
-        hits.append(
-            (
-                quoted.beta_ci[0] <= 0.8 <= quoted.beta_ci[1],
-                quoted.alpha_ci[0] <= 100 <= quoted.alpha_ci[1],
-            )
-        )
+        (low, high), (least_s, most_s) = law.trusted.beta_ci, law.trusted.alpha_ci
+        hits.append((low <= 0.8 <= high, least_s <= 100 <= most_s))
     assert (np.mean(hits, axis=0) >= least).all()
 
 

@@ -82,10 +82,8 @@ def test_the_power_of_hosts_is_part_of_the_predicted_energy():
 def test_predictions_for_workers_that_share_cores_warn(capped, hardware, threads, sharing):
     table = capped.assign(hardware=hardware, threads_per_worker=threads)
     [job] = jobs_of(table[table["repeat"] == 0], "dimenet")
-    settings = [Setting(gpus, nodes=1, local_batch=128) for gpus in (2, 4, 8, 16, 32)]
-    predicted = job.predict(settings)
-    warned = {row.setting.gpus for row in predicted if SHARED_CORES in row.warnings}
-    assert warned == sharing
+    rows = job.predict([Setting(gpus, nodes=1, local_batch=128) for gpus in (2, 4, 8, 16, 32)])
+    assert {row.setting.gpus for row in rows if SHARED_CORES in row.warnings} == sharing
     assert not job.shares_cores(Setting(8, nodes=4, local_batch=128))
 
 
@@ -111,7 +109,7 @@ def test_the_check_predicts_the_most_gpus_from_fewer(capped):
     assert {check.setting.gpus for check in overview.checks} == {32}
     assert len(overview.checks) == capped["power_limit_w"].nunique(dropna=False)
     for check in overview.checks:
-        own = capped[(capped["gpus"] == 32)]
+        own = capped[capped["gpus"] == 32]
         own = own[own["power_limit_w"].fillna(0) == (check.setting.power_limit_w or 0)]
         assert check.measured_s == pytest.approx(own["time_s"].mean(), rel=0.01)
         assert abs(check.error) < 0.25

@@ -49,12 +49,8 @@ def test_caps_and_hardware_are_kept_apart_and_named():
     ]  # fmt: skip
     table = run_metrics(*frames(runs, [window_row(str(r["run_id"]), 1) for r in runs]))
     series = scaling_series(table)
-    assert set(series["series"]) == {
-        "global batch 64, A",
-        "global batch 64, B",
-        "global batch 64, A, 200 W",
-        "global batch 64, B, 200 W",
-    }
+    named = {f"global batch 64, {board}{cap}" for board in "AB" for cap in ("", ", 200 W")}
+    assert set(series["series"]) == named
     groups = [group for group, _ in fit_series(series).laws]
     assert {"workload": "digits-cnn", "global_batch": 64, "hardware": "A",
             "power_limit_w": 200.0} in groups  # fmt: skip

@@ -7,15 +7,13 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from made_tables import frames, run_row, window_row
+from made_tables import Rows, run_row, tables_of, window_row
 from wattlaw.analysis.laws.batch_effects import epochs_by_batch, epochs_to_target
 from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.errors import Refused
 
 
-def trained(
-    run_id: str, metrics: list[float], time_s: float = 10.0, **row: object
-) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
+def trained(run_id: str, metrics: list[float], time_s: float = 10.0, **row: object) -> Rows:
     """Return a run and its windows, one evaluation after each epoch."""
     windows = []
     for epoch, metric in enumerate(metrics):
@@ -25,8 +23,8 @@ def trained(
     return [run_row(run_id, **row)], windows
 
 
-def store(*runs: tuple[list[dict[str, object]], list[dict[str, object]]]):
-    made = frames([row for rows, _ in runs for row in rows], [w for _, ws in runs for w in ws])
+def store(*runs: Rows):
+    made = tables_of(*runs)
     return run_metrics(*made), made[1]
 
 

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from asking import advise
-from made_tables import frames, run_row, window_row
+from made_tables import Tables, frames, run_row, window_row
 from wattlaw.analysis.advise.advice import Advice
 from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.laws.series import fit_table, scaling_series
@@ -17,7 +17,6 @@ from wattlaw.common.errors import Refused
 from wattlaw.report.topics import measured
 from wattlaw.report.topics import scaling as scaling_topics
 
-Tables = tuple[pd.DataFrame, pd.DataFrame]
 ENERGY = {"cpu_energy_j": 50.0, "energy_source": "counter", "energy_verdict": "ok"}
 SCRIPT = json.dumps({"command": ["python", "train.py"]})
 COUNTED = json.dumps({"command": ["python", "train.py", "--epochs", "{epochs}"]})
@@ -149,11 +148,8 @@ def test_runs_without_a_common_unit_are_not_pooled_and_named():
     runs.append(script_run("whole", gpus=4))
     tables = frames(runs, [steps("1", 10.0), steps("2", 6.0), process("whole", 9.0)])
     table = run_metrics(*tables)
-    assert dict(zip(table["run_id"], table["unit"], strict=True)) == {
-        "1": "epoch",
-        "2": "epoch",
-        "whole": "run",
-    }
+    units = table.set_index("run_id")["unit"].to_dict()
+    assert units == {"1": "epoch", "2": "epoch", "whole": "run"}
     assert set(scaling_series(table)["run_id"]) == {"1", "2"}
     found = advice_of(tables)
     (warning,) = [warning for warning in found.warnings if warning.code == "units-differ"]

@@ -19,7 +19,7 @@ import pytest
 import wattlaw
 import wattlaw.api
 from conftest import python, study_of
-from made_stores import write_store
+from made_stores import with_command, write_store
 from made_studies import MIT, mit
 from made_tables import study
 from wattlaw.api.store_reports import EXPORTS
@@ -118,8 +118,7 @@ def test_the_tables_of_a_store_are_frames(results):
     assert len(results.runs) == len(results.metrics) == 18
     assert len(results.settings) == 6
     assert set(results.settings["n"]) == {3}
-    every = results.table("settings")
-    assert set(results.settings) < set(every)
+    assert set(results.settings) < set(results.table("settings"))
     assert {"power_limit_w", "energy_j_low", "n"} <= set(results.settings)
     assert len(results) == 18
     assert set(results.epochs["phase"]) == {"train", "evaluate"}
@@ -175,16 +174,6 @@ def test_a_table_is_fitted_from_a_frame_or_a_file(tmp_path):
         wattlaw.fit(table, x="cores", y="t")
 
 
-def test_the_command_answers_for_each_of_several_workloads(measured, capsys):
-    assert main(["advise", str(measured.paths[0])]) == 0
-    shown = capsys.readouterr().out
-    for name in ("dimenet", "resnet50"):
-        assert measured.advise(name).recommended.label.split(", ")[0] in shown
-        assert name in shown
-    assert main(["advise", str(measured.paths[0]), "--max-gpus", "1"]) == 1
-    assert capsys.readouterr().out.count("No setting") == 2
-
-
 def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured):
     advice = results.advise(deadline="20h", max_slowdown=0.05)
     assert advice == results.advise("resnet50", deadline=timedelta(hours=20), max_slowdown="5%")
@@ -200,15 +189,9 @@ def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured)
 @pytest.fixture(scope="module")
 def with_a_command(tmp_path_factory):
     """Give the path of a store with a study, and with runs of a command that is in no study."""
-    runs, epochs = study()
-    ids = {run_id: f"c{run_id[1:]}" for run_id in runs["run_id"]}
-    others = runs.replace({"run_id": ids}).assign(workload="command", study="command")
-    path = tmp_path_factory.mktemp("with_a_command") / "store"
-    tables = pd.concat([runs, others]), pd.concat([epochs, epochs.replace({"run_id": ids})])
-    store = write_store(path, *tables)
-    for name in runs["study"].unique():
-        store.keep_study(name, json.dumps(study_of()))
-    return path
+    store = with_command(tmp_path_factory.mktemp("with_a_command") / "store", *study())
+    store.keep_study("s", json.dumps(study_of()))
+    return store.path
 
 
 def test_the_workload_of_the_study_is_answered_for_where_others_were_measured(
@@ -287,7 +270,7 @@ def test_an_exported_table_has_the_rows_of_the_frame(results, table, tmp_path):
     frame = pd.read_parquet(path)
     assert len(frame) == written.rows > 0
     if table not in ("fits", "telemetry"):
-        assert list(frame.columns) == list(results.table(table).columns)
+        assert list(frame) == list(results.table(table))
 
 
 @pytest.mark.parametrize(
@@ -417,11 +400,8 @@ def test_the_cells_of_the_notebook_run_and_show_something(tmp_path, monkeypatch)
 
 def test_predictions_place_workers_on_the_nodes_of_the_study(tmp_path):
     store = write_store(tmp_path, *study(counts=(1, 2)))
-    text = "name: s\nworkloads: [{name: digits-cnn}]\nlaunch: {kind: local, gpus_per_node: 4}\n"
-    (store.path / "studies").mkdir(exist_ok=True)
-    (store.path / "studies" / "s.yaml").write_text(
-        f"{text}sweeps: [{{gpus: [1, 2], global_batch: [64]}}]\n"
-    )
+    asked = study_of(name="s", sweeps=[{"gpus": [1, 2], "global_batch": [64]}])
+    store.keep_study("s", json.dumps(asked))
     results = wattlaw.open(store.path)
     (row,) = results.predict(gpus=4, global_batch=64)
     assert row.setting.nodes == 1
@@ -430,8 +410,8 @@ def test_predictions_place_workers_on_the_nodes_of_the_study(tmp_path):
     # By default, a study of one machine stays there; another launcher has more of them.
     assert {row.setting.gpus for row in results.predict()} == {1, 2, 4}
     assert "for two: --gpus 8 --local-batch" in str(results.predict())
-    file = store.path / "studies" / "s.yaml"
-    file.write_text(file.read_text().replace("kind: local", "kind: slurm"))
+    launch = {"kind": "slurm", "gpus_per_node": 4}
+    store.keep_study("s", json.dumps(asked | {"launch": launch}))
     predicted = wattlaw.open(store.path).predict()
     assert {(row.setting.gpus, row.setting.nodes) for row in predicted} >= {(4, 1), (8, 2)}
     assert "--gpus" not in str(predicted)

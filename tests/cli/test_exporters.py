@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -77,15 +76,10 @@ def test_extrap_gets_time_and_energy_of_each_series_with_every_repeat(results, t
     assert {path for path, _ in series} >= {
         f"digits-cnn->{rule.replace('_', ' ')} {batch:g}" for rule, batch in fits
     }
-    assert {metric for _, metric in series} == {
-        "time_s per epoch",
-        "energy_j per epoch, cpu, counter",
-    }
+    columns = {"time_s per epoch": "time_s", "energy_j per epoch, cpu, counter": "energy_j"}
+    assert {metric for _, metric in series} == {*columns}
     runs = results.metrics[results.metrics["global_batch"] == 64]
-    for column, metric in (
-        ("time_s", "time_s per epoch"),
-        ("energy_j", "energy_j per epoch, cpu, counter"),
-    ):
+    for metric, column in columns.items():
         own = series["digits-cnn->global batch 64", metric]
         assert list(own) == [(float(count),) for count in COUNTS]
         for (count,), values in own.items():
@@ -97,31 +91,25 @@ def test_series_of_other_points_and_energies_are_in_files_and_metrics_of_their_o
     rows, windows = [], []
     for workload, counts in (("a", (1, 2, 4)), ("b", (2, 4, 8)), ("c", (1, 2, 4))):
         for gpus in counts:
-            run_id = f"{workload[0]}{gpus:015}"
-            source = "simulated" if workload == "b" else "counter"
-            rows.append(run_row(run_id, workload=workload, gpus=gpus, global_batch=64,
-                                local_batch=64 // gpus,
-                                launcher="simulated" if workload == "b" else "local"))  # fmt: skip
+            run_id = f"{workload}{gpus:015}"
+            source, launcher = ("simulated",) * 2 if workload == "b" else ("counter", "local")
+            # Text that Extra-P or a terminal would interpret.
+            hardware = "d -> e\x1b" if workload == "c" else "board"
+            rows.append(run_row(run_id, workload=workload, gpus=gpus, local_batch=64 // gpus,
+                                launcher=launcher, hardware=hardware))  # fmt: skip
             energy = None if (workload, gpus) == ("a", 2) else 5.0 * gpus
             windows.append(window_row(run_id, 0, duration_s=64.0 / gpus, gpu_energy_j=energy,
                                       energy_source=source if energy else "none",
                                       energy_verdict="ok" if energy else "partial"))  # fmt: skip
-    for row in rows:  # text that Extra-P or a terminal would interpret
-        row["hardware"] = "d -> e\x1b" if row["workload"] == "c" else "board"
     store = write_store(tmp_path / "s", *frames(rows, windows))
     written = wattlaw.open(store.path).export("extrap", tmp_path / "x.txt")
     assert [file.name for file in written.files] == ["x-1.txt", "x-2.txt"]
-    first, second = map(read, written.files)
-    assert {(path.split("->")[0], metric) for path, metric in first} == {
-        ("a", "time_s per epoch"),
-        ("c", "time_s per epoch"),
-        ("c", "energy_j per epoch, gpu, counter"),
-    }
-    assert {(path.split("->")[0], metric) for path, metric in second} == {
-        ("b", "time_s per epoch, simulated"),
-        ("b", "energy_j per epoch, gpu, simulated"),
-    }
-    for callpath, _ in [*first, *second]:
+    series = [read(file) for file in written.files]
+    assert [{f"{path.split('->')[0]}: {metric}" for path, metric in file} for file in series] == [
+        {"a: time_s per epoch", "c: time_s per epoch", "c: energy_j per epoch, gpu, counter"},
+        {"b: time_s per epoch, simulated", "b: energy_j per epoch, gpu, simulated"},
+    ]
+    for callpath, _ in [key for file in series for key in file]:
         assert callpath.count("->") == 1
         assert callpath.isprintable()
         assert ("d - e" in callpath) == callpath.startswith("c")
@@ -138,7 +126,9 @@ def test_without_a_series_nothing_is_written(tmp_path):
 def test_extrap_reads_what_is_exported(results, tmp_path):
     for batch in (None, "global"):
         path = results.export("extrap", tmp_path / "x.txt", batch=batch).files[0]
-        loaded = load(path)
+        line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]
+        ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
+        loaded = json.loads(ran.stdout)
         series = {(one["callpath"], one["metric"]): one for one in loaded["series"]}
         own = read(path)
         assert set(series) == set(own)
@@ -149,9 +139,3 @@ def test_extrap_reads_what_is_exported(results, tmp_path):
                 for point, values in own[key].items()
             ]
             assert sorted(one["values"]) == pytest.approx(np.array(sorted(expected)), rel=1e-12)
-
-
-def load(path: Path) -> dict[str, Any]:
-    line = [str(EXTRAP), "-W", "ignore", "tests/support/read_extrap.py", str(path)]
-    ran = subprocess.run(line, capture_output=True, text=True, timeout=120, check=True)
-    return json.loads(ran.stdout)

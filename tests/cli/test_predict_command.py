@@ -1,9 +1,9 @@
 """``wattlaw predict`` and ``Results.predict``: settings, units, what is not known, wrong values."""
 
-import csv
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import wattlaw
@@ -33,13 +33,9 @@ def import_table(folder: Path, gpus: tuple[int, ...], columns: tuple[str, ...]) 
         row["epoch_time_s"] = step_time_s(count, 16, nodes) * 50_000 / (16 * count)
         row["power_w"] = 200.0 * count
         rows.append({name: row[name] for name in ("gpus", "epoch_time_s", *columns)})
-    table = folder / "table.csv"
-    with table.open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0].keys())
-        writer.writeheader()
-        writer.writerows(rows)
+    table, store = folder / "table.csv", folder / "store"
+    pd.DataFrame(rows).to_csv(table, index=False)
     mapping = ",".join(f"{name}={name}" for name in rows[0])
-    store = folder / "store"
     wattlaw.import_files(table, store, map=mapping, hardware="T4", workload="net")
     return store
 
@@ -59,10 +55,8 @@ def test_the_json_has_each_quantity_with_its_interval_and_python_the_same_rows(p
     assert "predicted" in str(predictions).lower()
     assert "<table" in predictions._repr_html_()
     assert code == 0
-    assert [(row["gpus"], row["nodes"], row["global_batch"]) for row in rows] == [
-        (16, 4, 256),
-        (32, 8, 512),
-    ]
+    sizes = [(row["gpus"], row["nodes"], row["global_batch"]) for row in rows]
+    assert sizes == [(16, 4, 256), (32, 8, 512)]
     for row in rows:
         assert (row["source"], row["ci_level"], row["hardware"]) == ("predicted", 0.9, "T4")
         for name in (*TIMES, "power_per_gpu_w", "energy_per_sample_j"):

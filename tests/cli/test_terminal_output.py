@@ -50,7 +50,7 @@ def hidden(text: str) -> set[str]:
     }
 
 
-def record(run_id: str, status: str, **changes: object) -> RunRecord:
+def record(run_id: str, status: str) -> RunRecord:
     spec = made_spec(Setting(gpus=1, local_batch=8), hardware=BAD)
     told = {"study": f"study {BAD}", "reason": BAD, "notes": (BAD, "=1+1")}
     return made_record(run_id, spec, status=status, **told)

@@ -33,11 +33,6 @@ from wattlaw.study.question import Question
 from wattlaw.study.setting import Setting
 from wattlaw_dashboard.dashboard_overview import RunRow, Total
 
-SETTING = (
-    "gpus", "nodes", "gpus_per_node", "local_batch", "global_batch", "gradient_accumulation",
-    "precision", "power_limit_w", "clock_limit_mhz",
-)  # fmt: skip
-
 
 def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys):
     study, store = write_decide(QUESTION | {"budget": {"runs": 1}}), tmp_path / "store"
@@ -55,7 +50,7 @@ def test_next_shows_the_most_useful_measurements(write_decide, tmp_path, capsys)
     items = json.loads(captured.out)["measurements"]
     assert (len(items), captured.err) == (2, "")
     for item in items:
-        assert set(SETTING) | {"gpu_hours", "regret_now", "regret_after"} <= set(item)
+        assert {*Setting(1).to_dict(), "gpu_hours", "regret_now", "regret_after"} <= set(item)
         assert item["gpu_hours"] > 0
         assert item["regret_after"] <= 1.1 * item["regret_now"]
     names = ("gpus", "nodes", "local_batch")

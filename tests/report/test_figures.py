@@ -195,8 +195,7 @@ def test_names_are_inert_and_cut_in_the_middle_and_panels_that_do_not_fit_are_co
     assert len(crowded["concat"]) == MAX_PANELS
     assert "2 more panels" in " ".join(crowded["title"]["subtitle"])
     whole = svg("hostile", next(one for one in gallery() if one.name == "epoch_time"))
-    assert "a-workload-whose-name" in whole
-    assert "\u2026" in whole
+    assert "a-workload-whose-name" in whole and "\u2026" in whole
 
 
 def test_names_that_are_shortened_to_the_same_text_stay_distinct():
@@ -220,8 +219,7 @@ def test_energies_that_count_different_things_are_different_lines():
     both = analyse(pd.concat([runs, other]), pd.concat([epochs, others]))
     figure = next(one for one in gallery() if one.name == "energy")
     text = json.dumps(figure.picture(both).spec["concat"])
-    assert "cpu, counter" in text
-    assert "cpu, estimated" in text
+    assert "cpu, counter" in text and "cpu, estimated" in text
 
 
 def test_the_first_figure_has_settings_the_front_the_baseline_and_the_recommendation():

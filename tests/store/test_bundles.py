@@ -43,15 +43,10 @@ def bundle(store):
     return path
 
 
-def unpacked(bundle: Path) -> Path:
-    folder = bundle.with_suffix("")
+def test_a_bundle_that_was_unpacked_is_a_store_with_equal_results(store, bundle, tmp_path, capsys):
+    folder = tmp_path / "unpacked"
     with zipfile.ZipFile(bundle) as file:
         file.extractall(folder)
-    return folder
-
-
-def test_a_bundle_that_was_unpacked_is_a_store_with_equal_results(store, bundle, tmp_path, capsys):
-    folder = unpacked(bundle)
     first, again = wattlaw.open(store), wattlaw.open(folder)
     for table in ("runs", "epochs", "metrics", "settings", "statistics"):
         assert_frame_equal(getattr(first, table), getattr(again, table))

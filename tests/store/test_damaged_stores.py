@@ -205,16 +205,14 @@ with replacing(Path(sys.argv[1])) as temporary:
 """
 
 
-def waiting(code: str, *words: object) -> "subprocess.Popen[str]":
-    line = [sys.executable, "-c", code, *map(str, words)]
-    return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
-
-
 def test_temporary_files_of_killed_writers_are_removed_and_others_stay(store):
     first, second = store.folders()
     live = second.live(3)
     live.mkdir(parents=True)
-    writers = [waiting(WRITER, path) for path in (live / "facts.a.json", second.record_path)]
+    writers = [
+        subprocess.Popen([sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, text=True)
+        for path in (live / "facts.a.json", second.record_path)
+    ]
     try:
         dead, living = (Path(writer.stdout.readline().strip()) for writer in writers)
         (first.path / ".nfs0000000001").touch()

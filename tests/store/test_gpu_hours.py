@@ -3,7 +3,6 @@
 import datetime
 import re
 
-import pyarrow.parquet as pq
 import pytest
 
 from conftest import parsed
@@ -59,9 +58,7 @@ def test_a_dry_run_prints_remaining_gpu_hours_by_source(write_study, tmp_path, c
     known = record(run, hours=0.5)
     folder = store.folder(known.run_id)
     folder.write(known)
-    pq.write_table(EPOCHS.empty_table(), folder.epochs_path)
-    pq.write_table(TELEMETRY.empty_table(), folder.telemetry_path)
-    line = ["run", str(path), "--store", str(store.path), "--dry-run"]
-    assert main(line) == 0
+    folder.write_tables(EPOCHS.empty_table(), TELEMETRY.empty_table())
+    assert main(["run", str(path), "--store", str(store.path), "--dry-run"]) == 0
     told = re.findall(r"GPU-hours left: (\S+) for (\d) runs?", capsys.readouterr().out)
     assert told == [("1", "1"), ("unknown", "4")]

@@ -142,20 +142,16 @@ def test_constant_values_have_no_correlation_and_zeros_no_variation(store):
 
 
 def test_runs_without_gpu_samples_or_not_done_have_no_row(store):
-    assert statistics(store_with_nothing(store)).empty
+    empty = Store(store.path.parent / "empty")
+    empty.create()
+    assert statistics(empty).empty
     add_run(store, [window(0, 10)], [sample(5, kind="cpu")])
     add_run(store, [window(0, 10)], [sample(5)], "f" * 16, status="failed")
     assert len(statistics(store)) == 0
     assert len(joint_utilisation(store)) == 0
     add_run(store, [window(0, 10)], [sample(5)], "e" * 16)
     assert set(statistics(store)["run_id"]) == {"e" * 16}
-    assert list(statistics(store).columns) == list(statistics(store_with_nothing(store)).columns)
-
-
-def store_with_nothing(store: Store) -> Store:
-    empty = Store(store.path.parent / "empty")
-    empty.create()
-    return empty
+    assert list(statistics(store).columns) == list(statistics(empty).columns)
 
 
 def test_joint_utilisation_is_the_histogram_of_numpy(store):

@@ -3,8 +3,6 @@
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -33,15 +31,6 @@ def record(run_id: str = ID, **changes: object) -> RunRecord:
     spec = made_spec(Setting(gpus=2, local_batch=32), workload=workload, repeat=1)
     known = made_record(run_id, spec, study="test", seed=1)
     return known.model_copy(update=changes)
-
-
-@contextmanager
-def umask(mask: int) -> Iterator[None]:
-    before = os.umask(mask)
-    try:
-        yield
-    finally:
-        os.umask(before)
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -89,13 +78,15 @@ def test_a_writer_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 
 @pytest.mark.parametrize("mask", [0o022, 0o027, 0o077])
 def test_files_and_folders_have_the_permissions_of_the_umask(tmp_path, mask):
-    with umask(mask):
-        store = a_store(tmp_path / "store")
-        folder = store.folder(ID)
+    before = os.umask(mask)
+    try:
+        folder = a_store(tmp_path / "store").folder(ID)
         folder.live(1).mkdir(parents=True)
         open_windows(folder.live(1), "a").close()
         with RunLock(folder) as lock:
             assert lock.acquire()
+    finally:
+        os.umask(before)
     found = [path for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert len(found) == 6 + 3
     for path in found:
@@ -209,10 +200,8 @@ def test_the_table_of_runs_has_what_the_scheduler_says(tmp_path):
     changes = {"site": SITE, "interruptions": (CUT, CUT), "attempts": 3}
     store.folder("a").write(store.folder("a").read().model_copy(update=changes), durable=False)
     (row,) = store.arrow("runs").to_pylist()
-    assert (row["job_id"], row["partition"]) == ("17", "gpu")
-    assert row["node_names"] == ["n1", "n2"]
-    assert row["interruptions"] == 2
-    assert row["site_energy_j"] == 5000.0
+    assert (row["job_id"], row["partition"], row["node_names"]) == ("17", "gpu", ["n1", "n2"])
+    assert (row["interruptions"], row["site_energy_j"]) == (2, 5000.0)
     assert row["site_energy_source"] == "sacct ConsumedEnergyRaw"
     assert row["site_energy_start_at"] == START
     assert row["site_energy_end_at"] == START + timedelta(seconds=20)

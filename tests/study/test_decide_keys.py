@@ -45,9 +45,8 @@ def test_a_bad_value_is_named_with_what_is_allowed(write_decide, name):
 
 def test_samples_of_an_epoch_must_be_known_where_epochs_are(write_decide):
     unknown = {"workloads": [{"name": "bert"}]}
-    assert load_study(
-        write_decide({"total_samples": 1e6}, **unknown)
-    ).plan.study.decide.total_samples
+    study = load_study(write_decide({"total_samples": 1e6}, **unknown)).plan.study
+    assert study.decide.total_samples == 1e6
     with pytest.raises(BadInput, match="dataset_samples"):
         load_study(write_decide({"epochs": 3}, **unknown))
 

@@ -38,6 +38,14 @@ def write_store(path: Path, runs: pd.DataFrame, epochs: pd.DataFrame, *, samples
     return store
 
 
+def with_command(path: Path, runs: pd.DataFrame, epochs: pd.DataFrame) -> Store:
+    """Write a store in which a command ran too, at the same settings, and in no study."""
+    ids = {run_id: f"c{run_id[1:]}" for run_id in runs["run_id"]}
+    others = runs.replace({"run_id": ids}).assign(workload="command", study="command")
+    windows = pd.concat([epochs, epochs.replace({"run_id": ids})])
+    return write_store(path, pd.concat([runs, others]), windows)
+
+
 def record(row: dict[Any, Any]) -> RunRecord:
     known = {n: v for n, v in row.items() if not (pd.api.types.is_scalar(v) and pd.isna(v))}
     setting = {name: known[name] for name in SETTING if name in known}

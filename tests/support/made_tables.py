@@ -12,6 +12,9 @@ from wattlaw.store.schema import EPOCHS, RUNS
 from wattlaw.study.network import Network
 from wattlaw.study.setting import Setting
 
+Rows = tuple[list[dict[str, object]], list[dict[str, object]]]
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
 NETWORK = Network(layers=8, hidden=512, heads=8, vocabulary=1000, sequence=256).model_dump_json(
     exclude_defaults=True
 )
@@ -40,18 +43,46 @@ def window_row(run_id: str, epoch: int, **changes: object) -> dict[str, object]:
     return row | changes
 
 
-def frames(
-    runs: list[dict[str, object]], epochs: list[dict[str, object]]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def frames(runs: list[dict[str, object]], epochs: list[dict[str, object]]) -> Tables:
     return (
         pa.Table.from_pylist(runs, schema=RUNS).to_pandas(),
         pa.Table.from_pylist(epochs, schema=EPOCHS).to_pandas(),
     )
 
 
+def runs_of(
+    setting: dict[str, object], times_s: list[float], watts: float | None = 100.0,
+    epochs: int = 1, **window: object,
+) -> Rows:  # fmt: skip
+    """Return the runs of a setting, one for each time of an epoch, and their windows."""
+    runs, windows = [], []
+    names = "-".join(f"{value}" for value in setting.values())
+    gpus = int(setting.get("gpus", 1))  # type: ignore[call-overload]
+    batch = {"global_batch": 64, "local_batch": 64 // gpus}
+    known = {} if watts is None else {"energy_source": "counter", "energy_verdict": "ok"}
+    for repeat, time_s in enumerate(times_s):
+        run_id = f"{names}-{repeat}"
+        runs.append(run_row(run_id, repeat=repeat, **(batch | setting)))
+        energy_j = None if watts is None else watts * gpus * time_s
+        told = {"duration_s": time_s, "gpu_energy_j": energy_j} | known | window
+        windows += [window_row(run_id, epoch, **told) for epoch in range(epochs)]
+    return runs, windows
+
+
+def tables_of(*parts: Rows) -> Tables:
+    return frames(
+        [run for runs, _ in parts for run in runs],
+        [window for _, windows in parts for window in windows],
+    )
+
+
+def near(mean_s: float, share: float = 0.01) -> list[float]:
+    return [mean_s * float(np.exp(step)) for step in (-share, 0.0, share)]
+
+
 def study(
     counts: tuple[int, ...] = (1, 2, 4), source: str = "estimated", beta: float = 0.8
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+) -> Tables:
     """Return a study of three global batches, three repeats each, with noise from a seed."""
     dice = np.random.default_rng(0)
     runs, epochs = [], []
@@ -77,7 +108,7 @@ def study(
     return frames(runs, epochs)
 
 
-def layouts(network: str | None = NETWORK) -> tuple[pd.DataFrame, pd.DataFrame]:
+def layouts(network: str | None = NETWORK) -> Tables:
     """Return runs of ``LAYOUTS``, and one of tp 8 that was out of memory."""
     runs, windows = [], []
     for number, (tp, pp, micro, seconds) in enumerate((*LAYOUTS, (8, 1, 4, 0))):
