@@ -174,6 +174,16 @@ def test_a_table_is_fitted_from_a_frame_or_a_file(tmp_path):
         wattlaw.fit(table, x="cores", y="t")
 
 
+def test_the_command_answers_for_each_of_several_workloads(measured, capsys):
+    assert main(["advise", str(measured.paths[0])]) == 0
+    shown = capsys.readouterr().out
+    for name in ("dimenet", "resnet50"):
+        assert measured.advise(name).recommended.label.split(", ")[0] in shown
+        assert name in shown
+    assert main(["advise", str(measured.paths[0]), "--max-gpus", "1"]) == 1
+    assert capsys.readouterr().out.count("No setting") == 2
+
+
 def test_advice_needs_no_workload_where_there_is_a_single_one(results, measured):
     advice = results.advise(deadline="20h", max_slowdown=0.05)
     assert advice == results.advise("resnet50", deadline=timedelta(hours=20), max_slowdown="5%")
