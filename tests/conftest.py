@@ -234,17 +234,13 @@ def started(*arguments: object) -> Iterator["subprocess.Popen[str]"]:
     try:
         yield process
     finally:
-        family = psutil.Process(process.pid).children(recursive=True) if alive(process) else []
+        if process.poll() is None:
+            family = psutil.Process(process.pid).children(recursive=True)
         process.kill()
         process.communicate()
         for member in family:
             if member.is_running():
                 member.kill()
-
-
-def alive(process: "subprocess.Popen[str]") -> bool:
-    """Say whether a process has not ended."""
-    return process.poll() is None
 
 
 def wait_for(condition: Callable[[], object], what: str, seconds: float = WAIT_S) -> object:

@@ -12,7 +12,7 @@ import pytest
 import wattlaw
 from made_stores import write_store
 from made_tables import Tables, frames, run_row, window_row
-from public_data import layouts_file
+from public_data import present
 from wattlaw.analysis.advise.known_throughput import (
     BEYOND,
     NORMAL,
@@ -281,7 +281,7 @@ def test_a_table_without_a_required_column_is_bad_input():
 
 
 def test_public_measurements_place_one_of_their_own_and_name_its_micro_batch():
-    table = pd.read_csv(layouts_file())
+    table = pd.read_csv(present("parallel_layouts.csv"))
     row = (table["gpus"] == 8) & (table["tp"] == 8) & (table["micro_batch"] == 1)
     row &= table["source"].eq("nanotron-ultrascale-playbook")
     rate = float(table.loc[row, "tokens_per_s_per_gpu"].iloc[0])

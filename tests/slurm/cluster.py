@@ -13,13 +13,13 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Self
 
 import psutil
 
+from conftest import WAIT_S, wait_for
 from fake_nvml import FakeGpus
 from slurm.folder import COUNTED, new_folder, remove, write, write_boards
 from slurm.settings import UID, USER, Settings, free_ports
@@ -27,7 +27,6 @@ from slurm.settings import UID, USER, Settings, free_ports
 CONTROLLER, LOGINS = "controller", ("login1", "login2")
 DRIVER = "/run/wattlaw-fake-nvml"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ldconfig", *COUNTED)
-WAIT_S = 60.0
 
 
 def missing_programs() -> list[str]:
@@ -177,12 +176,7 @@ class Cluster:
     def wait_for(
         self, condition: Callable[[], object], what: str, seconds: float = WAIT_S
     ) -> object:
-        end_s = time.monotonic() + seconds
-        while time.monotonic() < end_s:
-            if found := condition():
-                return found
-            time.sleep(0.15)
-        raise AssertionError(f"waited {seconds:g} s for {what}; see {self.folder}")
+        return wait_for(condition, f"{what}; see {self.folder}", seconds)
 
     def boards(self, name: str) -> FakeGpus:
         return self._boards[name]
@@ -208,15 +202,15 @@ class Cluster:
         line = ["scontrol", "update", f"nodename={name}", "state=down", "reason=lost"]
         self.run(*line, root=True)
 
-    def kill_daemon(self, name: str, number: int = signal.SIGKILL) -> None:
+    def kill_daemon(self, name: str) -> None:
         """Kill a node's slurmd; its jobs go on."""
-        self._tell(name, f"kill {int(number)}")
+        self._tell(name, f"kill {int(signal.SIGKILL)}")
 
     def start_daemon(self, name: str) -> None:
         self._tell(name, "start")
 
-    def stop_controller(self, number: int = signal.SIGTERM) -> None:
-        self._tell(CONTROLLER, f"kill {int(number)}")
+    def stop_controller(self) -> None:
+        self._tell(CONTROLLER, f"kill {int(signal.SIGTERM)}")
 
     def start_controller(self) -> None:
         self._tell(CONTROLLER, "start")

@@ -75,9 +75,10 @@ class Desk:
         return self.does("run", "study.yaml", "--store", "store", host=host)
 
     @contextmanager
-    def running(self, host: str = "login1") -> Iterator["subprocess.Popen[str]"]:
+    def running(self) -> Iterator["subprocess.Popen[str]"]:
+        line = self.line("run", "study.yaml", "--store", "store")
         process = subprocess.Popen(
-            self.line("run", "study.yaml", "--store", "store", host=host),
+            line,
             env=self.environment(),
             text=True,
             stdout=subprocess.PIPE,
@@ -103,18 +104,18 @@ class Desk:
         )
         return str(self.cluster.wait_for(known, "the run's job"))
 
-    def wait_epochs(self, count: int, seconds: float = 90) -> None:
+    def wait_epochs(self, count: int) -> None:
         def trained() -> bool:
             streams = self.store.glob("runs/*/live/*/windows.*.csv")
             return any(text.read_text().count("train") >= count for text in streams)
 
-        self.cluster.wait_for(trained, f"{count} epochs", seconds)
+        self.cluster.wait_for(trained, f"{count} epochs", 90)
 
     def submissions(self) -> int:
         return len(self.cluster.calls("sbatch"))
 
 
-def slowly(desk: Desk, epochs: int = 16, **changes: object) -> None:
+def slowly(desk: Desk, **changes: object) -> None:
     """Write a study of one run on one node that keeps a checkpoint of each epoch.
 
     It lasts longer than any test needs, also on a busy machine, until ``desk.pauses(0)``.
@@ -123,7 +124,7 @@ def slowly(desk: Desk, epochs: int = 16, **changes: object) -> None:
     slurm = changes.pop("slurm", None)
     alone = [{"gpus": [1], "global_batch": [128]}]
     changes = {"workloads": SLOW, "train": {"checkpoint_every": 1}, "sweeps": alone} | changes
-    measure = {"epochs": epochs, "warmup_epochs": 1, "sample_hz": 20, "evaluate": False}
+    measure = {"epochs": 16, "warmup_epochs": 1, "sample_hz": 20, "evaluate": False}
     desk.write(slurm, measure=measure, **changes)
 
 
@@ -139,7 +140,5 @@ def is_whole(desk: Desk, record: RunRecord) -> None:
     mine = epochs[(epochs.run_id == record.run_id) & (epochs.phase == "train")]
     for epoch in range(record.spec.measure.epochs):
         parts = mine[mine.epoch == epoch]
-        seen = parts.groupby("host").steps.sum()
-        assert set(seen) == {12}, (epoch, parts)
-    cut = mine[mine.from_step > 0]
-    assert cut.interrupted.all()
+        assert set(parts.groupby("host").steps.sum()) == {12}, (epoch, parts)
+    assert mine[mine.from_step > 0].interrupted.all()

@@ -1,12 +1,9 @@
 """Lost nodes, preempting jobs, ranks that fail, time limits and full disks."""
 
-from pathlib import Path
-
 import pytest
 
 from conftest import setenv
-from slurm.studies import RUN_S, Desk, finished, is_whole, slowly
-from wattlaw.store.record import RunRecord
+from slurm.studies import RUN_S, finished, is_whole, slowly
 from wattlaw.store.store import Store
 
 
@@ -50,28 +47,25 @@ def test_a_preempted_run_continues(cluster, desk):
     assert record.interruptions[0].has_progress
 
 
-def failing(desk: Desk, patch: pytest.MonkeyPatch, faults: str, **more: str) -> RunRecord:
-    ranks = 1 + max(int(fault[0]) for fault in faults.split(","))
-    told = {"TEST_FAULT": faults, "TEST_FAILED_AT": str(desk.folder / "failed-at"), **more}
-    setenv(patch, told)
+def test_a_failing_rank_ends_the_ranks_of_all_nodes(desk, monkeypatch):
+    told = {
+        "TEST_FAULT": "3 training lacks_memory",
+        "TEST_FAILED_AT": str(desk.folder / "failed-at"),
+        "TEST_WAITS": "1",
+    }
+    setenv(monkeypatch, told)
     desk.write(
         workloads=[{"name": "digits-failing", "options": {"width": 4}}],
-        sweeps=[{"gpus": [ranks], "global_batch": [128]}],
+        sweeps=[{"gpus": [4], "global_batch": [128]}],
         train={"checkpoint_every": 1},
     )
     desk.runs()
-    return desk.record()
-
-
-def test_a_failing_rank_ends_the_ranks_of_all_nodes(desk, monkeypatch):
-    ranks, last = 4, 3
-    record = failing(desk, monkeypatch, f"{last} training lacks_memory", TEST_WAITS="1")
+    record = desk.record()
     assert (record.status, record.attempts, record.interruptions) == ("failed", 1, ())
-    assert str(record.reason).startswith(f"rank {last}: out of memory")
-    failed_s = float(Path(f"{desk.folder}/failed-at.{last}").read_text())
-    assert record.finished_at is not None
+    assert record.reason.startswith("rank 3: out of memory")
+    failed_s = float((desk.folder / "failed-at.3").read_text())
     assert record.finished_at.timestamp() - failed_s < 90  # waiting for the failed rank: 600 s
-    assert len({*Store(desk.store).folder(record.run_id).windows(1)["host"].to_pylist()}) == ranks
+    assert len({*Store(desk.store).folder(record.run_id).windows(1)["host"].to_pylist()}) == 4
 
 
 def test_a_run_that_is_warned_of_its_time_limit_writes_a_checkpoint_and_continues(cluster, desk):
@@ -80,8 +74,7 @@ def test_a_run_that_is_warned_of_its_time_limit_writes_a_checkpoint_and_continue
     with desk.running() as front:
         desk.wait_epochs(2)
         # What Slurm sends near the limit with --signal=B:USR1@S (README.md); it looks every 30 s.
-        warn = ("scancel", "--signal=USR1", "--batch", desk.job_of(desk.record()))
-        cluster.run(*warn)
+        cluster.run("scancel", "--signal=USR1", "--batch", desk.job_of(desk.record()))
         stopped = lambda: [*desk.store.glob("runs/*/live/1/stopped.json")]  # noqa: E731
         cluster.wait_for(stopped, "the first attempt to stop", 60)
         desk.pauses(0)

@@ -4,7 +4,6 @@ import sys
 from pathlib import Path
 
 import paths
-from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 from wattlaw.study.plan import read_study
 
@@ -26,11 +25,6 @@ with wattlaw.track("loop", sys.argv[1], **given) as run:
         run.step(samples=8)
 print(run.result.reason, run.result.run_id)
 """
-
-
-def only_record(store: Path) -> RunRecord:
-    (record,) = Store(store).records()
-    return record
 
 
 def hosts_of(store: Path, table: str) -> list[str]:
@@ -63,7 +57,7 @@ def test_a_command_that_fails_on_the_second_node_is_a_run_that_failed(cluster, s
                          "--nodes=2", "--ntasks-per-node=1")  # fmt: skip
     cluster.wait_state(job, "COMPLETED")
     assert "code 1" in cluster.output(job)
-    record = only_record(store)
+    (record,) = Store(store).records()
     assert (record.status, record.reason) == ("failed", "task 1: exit code 1")
 
 
@@ -86,7 +80,7 @@ def test_track_on_two_nodes_is_one_run_of_both(cluster, shared):
     script.write_text(TRACKED)
     tasks = ("srun", "--nodes=2", "--ntasks-per-node=2")
     printed = cluster.run(*tasks, sys.executable, script, store)
-    record = only_record(store)
+    (record,) = Store(store).records()
     assert printed.count(record.run_id) == 1
     assert (record.status, record.spec.nodes, record.spec.setting.gpus) == ("done", 2, 4)
     assert record.facts.world_size == 4

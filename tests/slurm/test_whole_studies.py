@@ -29,7 +29,6 @@ def test_every_host_of_a_run_has_windows_and_a_sampler(done, nodes):
     record = on_nodes(done, nodes)
     epochs = Store(done.store).pandas("epochs")
     assert record.status == "done", record.reason
-    assert record.site is not None
     assert len(set(record.site.nodes)) == nodes
     assert set(record.facts.hosts) == set(record.site.nodes)
     assert {report.host for report in record.samplers} == set(record.site.nodes)

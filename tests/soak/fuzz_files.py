@@ -26,7 +26,7 @@ def studies(dice: random.Random, _: Path) -> Case:
     if kind < 1 / _HUGE:
         counts = ",".join(map(str, range(1, dice.choice([400, 5000, 49_000]))))
         text = (
-            f"name: huge\nworkloads: [{{name: digits-cnn}}]\nrepeats: {dice.choice([1, 2**62])}\n"
+            f"name: huge\nrepeats: {dice.choice([1, 2**62])}\nworkloads: [{{name: digits-cnn}}]\n"
         )
         text += f"sweeps: [{{gpus: [{counts}], local_batch: [{counts}]}}]\n"
         data = text.encode()

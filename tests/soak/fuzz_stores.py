@@ -79,9 +79,8 @@ def _damaged(dice: random.Random, source: Path, runs: Path) -> Entry:
             tree[dice.choice(_TEXTS)] = mutate.value(dice)
         else:
             tree = mutate.data(dice, tree, dice.choice([1, 1, 2]))
-        return Entry(
-            data=json.dumps(tree, ensure_ascii=dice.random() < 0.5).encode("utf-8", "surrogatepass")
-        )
+        text = json.dumps(tree, ensure_ascii=dice.random() < 0.5)
+        return Entry(data=text.encode("utf-8", "surrogatepass"))
     if source.suffix == ".parquet" and how < 0.6 and given:
         return Entry(data=_other_table(dice, source))
     return Entry(data=mutate.raw(dice, given))

@@ -119,9 +119,8 @@ def run(
         )
     except subprocess.TimeoutExpired as error:
         said = b"".join(filter(None, (error.stdout, error.stderr))).decode("utf-8", "replace")
-        raise Fault(
-            "a command does not end", f"wattlaw {words[0]}, {seconds:g} s: {said}"
-        ) from None
+        detail = f"wattlaw {words[0]}, {seconds:g} s: {said}"
+        raise Fault("a command does not end", detail) from None
     said = (done.stdout + done.stderr).decode("utf-8", "replace")
     if "Traceback (most recent call last)" in said:
         raise Fault(f"a traceback of wattlaw {words[0]}", said[-1500:])

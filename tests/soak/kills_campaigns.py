@@ -14,6 +14,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.plan import expand, read_study
 
 WHAT = "SIGKILLs of real campaigns"
+_LINE = ("run", "study.yaml", "--store", "store")
 #: How long all may take to be finished, and the last process to end.
 _LAST_S, _ORPHANS_S = 420.0, 20.0
 #: What torch's own processes leave where they are killed is not ours.
@@ -40,21 +41,17 @@ class CampaignRound:
             line = [sys.executable, "-c", f"import time; time.sleep({seconds})"]
             workload = {"name": "command", "command": line}
         workers = self.dice.choice([[1], [2], [1, 2]])
-        measure = {"epochs": 1 if is_command else 3, "warmup_epochs": 0, "sample_hz": 20}
         train = {"checkpoint_every": 1} if self.dice.random() < 0.5 and not is_command else {}
-        parallel = self.dice.choice([1, 2])
-        launch = {
-            "kind": "local",
-            "gpus_per_node": 4,
-            "max_parallel": parallel,
-            "threads_per_worker": 1,
-        }
+        launch = {"kind": "local", "gpus_per_node": 4, "threads_per_worker": 1}
         return {
-            "name": "soak", "workloads": [workload], "sweeps": [{"gpus": workers,
-            "global_batch": [64]}],
-            "repeats": self.dice.choice([1, 2]), "measure": measure, "train": train,
-            "launch": launch,
-        }  # fmt: skip
+            "name": "soak",
+            "workloads": [workload],
+            "sweeps": [{"gpus": workers, "global_batch": [64]}],
+            "launch": launch | {"max_parallel": self.dice.choice([1, 2])},
+            "repeats": self.dice.choice([1, 2]),
+            "measure": {"epochs": 1 if is_command else 3, "warmup_epochs": 0, "sample_hz": 20},
+            "train": train,
+        }
 
     def go(self) -> None:
         """Carry the round out; raise ``Fault`` where something is wrong afterwards."""
@@ -82,8 +79,7 @@ class CampaignRound:
 
     def _start(self) -> None:
         log = self.own.work / f"owner{len(self.owners)}.log"
-        line = ("run", "study.yaml", "--store", "store")
-        self.owners.append(started(self.own, self.environment, log, *line))
+        self.owners.append(started(self.own, self.environment, log, *_LINE))
         self.killer.note(f"wattlaw run, pid {self.owners[-1].pid}")
 
     def _finish(self) -> None:
@@ -96,9 +92,7 @@ class CampaignRound:
                 logs = [log.read_text("utf-8", "replace") for log in self.own.work.glob("*.log")]
                 said = "\n".join(log[-500:] for log in logs)
                 raise Fault("a 'wattlaw run' does not end", said) from None
-        code, said = run(
-            self.own, self.environment, _LAST_S, "run", "study.yaml", "--store", "store"
-        )
+        code, said = run(self.own, self.environment, _LAST_S, *_LINE)
         if code:
             raise Fault("the last 'wattlaw run' fails", f"exit code {code}: {said[-1500:]}")
 
@@ -119,10 +113,8 @@ class CampaignRound:
             if now != before:
                 raise Fault("a run that was done is done again", f"{run_id}: {before}, then {now}")
         self._count_windows(planned)
-        left = [str(p) for p in self.store.path.rglob(".*")]
-        left += [str(p) for p in self.store.path.glob("runs/*/live")]
-        left += [str(p) for p in self.store.path.rglob("*.tmp")]
-        left += [str(p) for p in self.store.path.glob("runs/*/checkpoint*")]
+        patterns = ("**/.*", "runs/*/live", "**/*.tmp", "runs/*/checkpoint*")
+        left = [str(path) for pattern in patterns for path in self.store.path.glob(pattern)]
         ours = [path for path in self.own.tmp.iterdir() if not path.name.startswith(_NOT_OURS)]
         left += [str(path) for path in ours if not path.name.startswith("wattlaw-")]
         if left:

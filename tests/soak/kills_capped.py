@@ -37,12 +37,8 @@ class CappedRound:
         self.killer.note(f"{self.kind}, by sudo: {self.by_sudo}, before: {self.before_mw} mW")
 
     def _make_boards(self) -> tuple[FakeGpus | AmdMachine, dict[str, str]]:
-        boards = self.own.make_boards(
-            2,
-            root=0 if self.by_sudo else 1,
-            limit_mw=self.before_mw,
-            call_us=self.dice.choice([0, 2000]),
-        )
+        changes = {"root": int(not self.by_sudo), "call_us": self.dice.choice([0, 2000])}
+        boards = self.own.make_boards(limit_mw=self.before_mw, **changes)
         path = [str(FAKE_BIN)] if self.by_sudo else []
         path += [str(Path(sys.executable).parent), "/usr/bin", "/bin"]
         environment = self.own.environment(path=os.pathsep.join(path))

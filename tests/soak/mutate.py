@@ -2,6 +2,7 @@
 
 import math
 import random
+from copy import deepcopy
 from typing import Any
 
 #: What readers of text and numbers have stumbled over.
@@ -48,7 +49,7 @@ def value(dice: random.Random, depth: int = 0) -> Any:
 
 def data(dice: random.Random, tree: Any, times: int = 1) -> Any:
     """Return a copy of nested lists and mappings with some values or keys changed."""
-    tree = _copy(tree)
+    tree = deepcopy(tree)
     for _ in range(times):
         places = list(_places(tree))
         if not places:
@@ -62,7 +63,7 @@ def data(dice: random.Random, tree: Any, times: int = 1) -> Any:
         elif how < 0.8:
             del holder[key]
         elif how < 0.9 and isinstance(holder, list):
-            holder.extend([_copy(holder[key])] * dice.choice([1, 2, 1000]))
+            holder.extend([deepcopy(holder[key])] * dice.choice([1, 2, 1000]))
         elif isinstance(holder[key], int | float) and not isinstance(holder[key], bool):
             factor = dice.choice([-1, 0, 1e-9, 1000, 1e9, 1e18])
             try:
@@ -70,7 +71,7 @@ def data(dice: random.Random, tree: Any, times: int = 1) -> Any:
             except (OverflowError, ValueError):
                 holder[key] = factor
         else:
-            holder[key] = _copy(tree if dice.random() < 0.2 else holder[key])
+            holder[key] = deepcopy(tree if dice.random() < 0.2 else holder[key])
     return tree
 
 
@@ -122,12 +123,6 @@ def raw(dice: random.Random, given: bytes) -> bytes:  # noqa: PLR0911 - a kind o
     if how < 0.9:
         return given[:at] + given[at : at + size] * 2 + given[at + size :]
     return given[:at] + dice.randbytes(size) + given[at + size :]
-
-
-def _copy(tree: Any) -> Any:
-    if isinstance(tree, dict):
-        return {key: _copy(one) for key, one in tree.items()}
-    return [_copy(one) for one in tree] if isinstance(tree, list | tuple) else tree
 
 
 def _places(tree: Any) -> Any:

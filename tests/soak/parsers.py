@@ -18,22 +18,17 @@ def live_run(sandbox: Sandbox, options: dict[str, Any]) -> str | None:
     from wattlaw.running.finish import failure_reason, finish
     from wattlaw.store.run_folder import RunFolder
 
-    folder = RunFolder(sandbox.inputs / "live" / RUN_ID)
-    try:
+    folder, record = RunFolder(sandbox.inputs / "live" / RUN_ID), None
+    with contextlib.suppress(WattlawError):
         record = folder.read()
-    except WattlawError:
-        return None
     if record is None:
         return None
     failure_reason(folder, 1, 1)
     try:
         done = finish(record, folder)
     except WattlawError as error:
-        return (
-            f"a WattlawError ends a run that has all windows: {error}"
-            if options["is_whole"]
-            else None
-        )
+        told = f"a WattlawError ends a run that has all windows: {error}"
+        return told if options["is_whole"] else None
     if options["is_whole"] and done.status != "done":
         return f"a run with all windows is {done.status}: {done.reason}"
     if done.status == "done":

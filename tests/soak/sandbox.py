@@ -22,14 +22,11 @@ REPOSITORY = Path(__file__).parents[2]
 #: In the environment of every process that a part starts, so that it is known whose it is.
 MARK = "WATTLAW_SOAK_MARK"
 _OURS = ("WATTLAW_", "SLURM_", "CUDA_", "HIP_", "ROC", "NVIDIA_", "PYTHON", "LC_", "XDG_")
-BOARDS = 2
 _TRIES = 10
 BEFORE_MW = 287_500
 
 
-@cache
-def driver() -> Path:
-    return build_library()
+driver = cache(build_library)
 
 
 class Sandbox:
@@ -49,9 +46,9 @@ class Sandbox:
             folder.mkdir(parents=True, exist_ok=True)
         self.boards_path = root / "boards"
 
-    def make_boards(self, count: int = BOARDS, **changes: object) -> FakeGpus:
-        given = {"root": 0, "limit_mw": [BEFORE_MW] * count} | changes
-        return FakeGpus.create(self.boards_path, count, **given)
+    def make_boards(self, **changes: object) -> FakeGpus:
+        given = {"root": 0, "limit_mw": BEFORE_MW} | changes
+        return FakeGpus.create(self.boards_path, 2, **given)
 
     def environment(self, *, path: str | None = None) -> dict[str, str]:
         kept = {n: v for n, v in os.environ.items() if not n.startswith(_OURS) and n != "COLUMNS"}
@@ -80,13 +77,10 @@ class Sandbox:
         """Return the living processes that were started in this sandbox."""
         return marked(self.mark)
 
-    def end_all(self) -> list[str]:
-        found = []
+    def end_all(self) -> None:
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
-                found.append(" ".join(process.cmdline())[:200])
                 process.kill()
-        return found
 
     def wait_until_empty(self, seconds: float) -> list[str]:
         """Wait until no process is left; return the command lines of those that stay."""

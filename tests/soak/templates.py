@@ -40,9 +40,8 @@ def build(folder: Path) -> None:
     write_store(folder / "store", keep, epochs[epochs.run_id.isin(keep.run_id)], samples=20)
     limits = made_studies.mit(counts=(1, 2), repeats=1)
     few = limits.runs.head(8)
-    write_store(
-        folder / "limits", few, limits.epochs[limits.epochs.run_id.isin(few.run_id)], samples=20
-    )
+    own = limits.epochs[limits.epochs.run_id.isin(few.run_id)]
+    write_store(folder / "limits", few, own, samples=20)
     _live_run(folder / "live")
 
 

@@ -24,12 +24,9 @@ def law(beta: float, alpha_s: float = 1000.0) -> Of:
 class Lab:
     """Runs to be made; each call of ``run`` adds the repeats of one GPU count after the other."""
 
-    seed: int = 0
+    dice: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0))
     runs: list[dict[str, object]] = field(default_factory=list)
     epochs: list[dict[str, object]] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.dice = np.random.default_rng(self.seed)
 
     def run(
         self, workload: str = "resnet50", counts: Sequence[int] = COUNTS, *,
@@ -87,12 +84,12 @@ def _at(value: Of | float, n: int) -> float:
 
 def capped(
     slower: Mapping[float, float], watts: Mapping[float, float] | None = None,
-    turns: Mapping[float, float] | None = None, limit: str = "power_limit_w", seed: int = 0,
+    turns: Mapping[float, float] | None = None, limit: str = "power_limit_w",
     workload: str = "resnet50", noise: float = 0.005,
     counts: Sequence[int] = COUNTS, host_watts: float | None = None,
 ) -> Lab:  # fmt: skip
     """Return runs without limit and under some: by the limit, a factor of time, watts, and beta."""
-    lab = Lab(seed)
+    lab = Lab()
     for value in (None, *slower):
         factor = 1.0 if value is None else slower[value]
         turned = 0.8 + (turns or {}).get(value or 0.0, 0.0)

@@ -27,14 +27,11 @@ class Text:
     right: float
     bottom: float
 
-    def overlaps(self, other: "Text", give: float = 1.0) -> bool:
-        """Say whether two boxes, each smaller by ``give`` on all sides, overlap."""
-        return (
-            self.left + give < other.right - give
-            and other.left + give < self.right - give
-            and self.top + give < other.bottom - give
-            and other.top + give < self.bottom - give
-        )
+    def overlaps(self, other: "Text") -> bool:
+        """Say whether two boxes overlap, each smaller by 1 on all sides."""
+        wide = min(other.right - self.left, self.right - other.left)
+        high = min(other.bottom - self.top, self.bottom - other.top)
+        return wide > 2 and high > 2
 
     def outside(self, width: float, height: float) -> bool:
         return self.left < 0 or self.top < 0 or self.right > width or self.bottom > height

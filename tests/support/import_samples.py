@@ -90,10 +90,9 @@ def nvidia_dmon() -> bytes:
 
 
 def zeus() -> bytes:
+    head = "start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy"
     rows = [f"{1769860000 + 40 * i}.5,epoch,{30 + i}.0,{6000 + i},{6100 + i}" for i in range(3)]
-    return "\n".join(
-        ["start_time,window_name,elapsed_time,gpu0_energy,gpu1_energy", *rows, ""]
-    ).encode()
+    return "\n".join([head, *rows, ""]).encode()
 
 
 def zeus_power() -> bytes:
@@ -254,9 +253,8 @@ def tensorboard() -> bytes:
                 writer.add_scalar("train/loss", 2 - step / 100, step, walltime=time_s + step / 10)
                 if step % 50 == 0:
                     time_s += 5
-                    writer.add_scalar(
-                        "val/acc", 0.5 + step / 1000, step, walltime=time_s + step / 10
-                    )
+                    accuracy = 0.5 + step / 1000
+                    writer.add_scalar("val/acc", accuracy, step, walltime=time_s + step / 10)
         (path,) = Path(folder).iterdir()
         return path.read_bytes()
 
@@ -325,6 +323,10 @@ def history_csv() -> bytes:
     return pd.DataFrame(real_runs.history()).to_csv().encode()
 
 
+def mlflow_meta() -> bytes:
+    return real_runs.mlflow_files()["meta.yaml"]
+
+
 TWO = {"map": "gpus=@2"}
 SAMPLES = (
     Sample("nvidia-smi", "dmon.log", nvidia_dmon),
@@ -339,13 +341,7 @@ SAMPLES = (
     Sample("tensorboard", "events.out.tfevents.1.h", tensorboard, TWO, count_rows=None),
     Sample("wandb", "run-1.wandb", real_runs.wandb_log, TWO, count_rows=None),
     Sample("wandb", "history.csv", history_csv, TWO),
-    MlflowSample(
-        "mlflow",
-        "meta.yaml",
-        lambda: real_runs.mlflow_files()["meta.yaml"],
-        TWO,
-        count_rows=lambda _: 41,
-    ),
+    MlflowSample("mlflow", "meta.yaml", mlflow_meta, TWO, count_rows=lambda _: 41),
     Sample("zeus", "zeus.csv", zeus),
     Sample("zeus-power", "power.csv", zeus_power),
     Sample("codecarbon", "emissions.csv", codecarbon, runs=2),

@@ -92,11 +92,9 @@ def telemetry(windows: pd.DataFrame, samples: int, dice: np.random.Generator) ->
         return TELEMETRY.empty_table()
     which = training.iloc[np.arange(samples) % len(training)]
     share = dice.uniform(0.05, 0.95, samples)
-    sm = which["sm_util_mean"] + which["sm_util_cv"] * which["sm_util_mean"] * dice.normal(
-        size=samples
-    )
-    mem = which["mem_util_mean"] + which["mem_util_cv"] * which["mem_util_mean"] * dice.normal(
-        size=samples
+    sm, mem = (
+        which[f"{part}_util_mean"] * (1 + which[f"{part}_util_cv"] * dice.normal(size=samples))
+        for part in ("sm", "mem")
     )
     frame = pd.DataFrame(
         {

@@ -8,14 +8,14 @@ from pathlib import Path
 
 
 def megatron(
-    *, lines: int = 4, begin: int = 0, tp: int = 2, batch: int = 16, ms: float = 820.0,
-    energy: bool = True, first_ms: float = 1500.0, total: int = 1000,
+    *, lines: int = 4, begin: int = 0, tp: int = 2, ms: float = 820.0, energy: bool = True,
+    total: int = 1000,
 ) -> str:  # fmt: skip
     """Return a log with ``lines`` lines of ten steps each."""
     arguments = {
         "add_bias_linear": True, "bf16": True, "context_parallel_size": 1,
         "expert_model_parallel_size": 1, "ffn_hidden_size": 3072, "fp16": False,
-        "global_batch_size": batch, "group_query_attention": False, "hidden_size": 768,
+        "global_batch_size": 16, "group_query_attention": False, "hidden_size": 768,
         "kv_channels": 64, "micro_batch_size": 1, "num_attention_heads": 12, "num_experts": None,
         "num_layers": 12, "num_query_groups": 1, "pipeline_model_parallel_size": 2,
         "position_embedding_type": "learned_absolute", "recompute_granularity": None,
@@ -30,15 +30,15 @@ def megatron(
     text += [" > padded vocab (size: 50257) with 47 dummy tokens (new size: 50304)"]
     second = 0.0
     for index in range(lines):
-        own_ms = first_ms if index == 0 else ms
+        own_ms = 1500.0 if index == 0 else ms
         second += own_ms / 100
         step = begin + 10 * (index + 1)
         joules = f" energy per GPU (J/iter/GPU): {own_ms / 2:.1f} | power per GPU (W/GPU): 500.0 |"
         time = f"2026-04-13 23:{41 + int(second) // 60:02}:{int(second) % 60:02}"
         text.append(
-            f" [{time}] iteration {step:8d}/{total:8d} | consumed samples: {step * batch:12d} |"
+            f" [{time}] iteration {step:8d}/{total:8d} | consumed samples: {step * 16:12d} |"
             f" elapsed time per iteration (ms): {own_ms:.1f} |{joules if energy else ''}"
-            f" learning rate: 4.000000E-05 | global batch size: {batch:5d} | lm loss: 1.07E+01 |"
+            f" learning rate: 4.000000E-05 | global batch size:    16 | lm loss: 1.07E+01 |"
             " loss scale: 1.0 | number of skipped iterations:   0 |"
         )
         if index == 0:

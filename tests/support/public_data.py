@@ -15,41 +15,18 @@ import pytest
 
 ORIGINS = ("generated", "public")
 
-SOURCES = {"power_caps.csv": "Zeus NSDI'23 traces", "pollux_t4.csv": "Pollux OSDI'21 artifact"}
-
-
-#: Files that other tools wrote, in the folder ``formats``.
-FORMATS = {
-    "codecarbon_2021.csv": "CodeCarbon's tests",
-    "codecarbon_2.4.csv": "CodeCarbon's tests",
-    "codecarbon_3.csv": "CodeCarbon's tests",
-    "zeus_windows_4gpu.csv": "Zeus' tests",
-    "zeus_power_monitor.csv": "Zeus' tests",
-    "mlperf_dlrm_8gpu.txt": "MLPerf Training v5.1",
-    "mlperf_retinanet_8gpu.txt": "MLPerf Training v5.1",
-}
-
 
 def public_file(name: str) -> Path:
     """Return a file that another tool wrote; skip if it is absent."""
-    return _present(f"formats/{name}", FORMATS[name])
+    return present(f"formats/{name}")
 
 
-def misread_file(name: str) -> Path:
-    """Return an input that was once misread, of the folder ``misread``; skip if it is absent."""
-    return _present(f"misread/{name}", "misread inputs")
-
-
-def layouts_file() -> Path:
-    """Return the public measurements of parallel layouts; skip if they are absent."""
-    return _present("parallel_layouts.csv", "parallel layouts")
-
-
-def _present(name: str, source: str) -> Path:
+def present(name: str) -> Path:
+    """Return a public file; skip if it is absent."""
     default = Path(__file__).parents[2] / "../shared/data"
     path = Path(os.environ.get("WATTLAW_PUBLIC_DATA") or default) / name
     if not path.exists():
-        pytest.skip(f"no {name} ({source}); see docs/benchmarks.md")
+        pytest.skip(f"no {name}; see docs/benchmarks.md")
     return path
 
 
@@ -59,7 +36,7 @@ def public_csv(name: str, origin: str) -> Path:
         path = Path(tempfile.mkdtemp()) / name
         _GENERATED[name]().to_csv(path, index=False)
         return path
-    return _present(name, SOURCES[name])
+    return present(name)
 
 
 def _power_caps() -> pd.DataFrame:

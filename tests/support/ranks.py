@@ -12,6 +12,8 @@ from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from wattlaw.store.live import read_live
 from wattlaw.store.run_folder import RunFolder
 from wattlaw.store.schema import WINDOWS
@@ -26,15 +28,10 @@ _SERVER.set_forkserver_preload(["ranks_imports"])
 @cache
 def _serve() -> None:
     """Start the server, which finds what it imports by its environment, not by sys.path."""
-    before = os.environ.get("PYTHONPATH")
     here = Path(__file__).parent
-    os.environ["PYTHONPATH"] = os.pathsep.join(map(str, (here, here.parent)))
-    try:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", os.pathsep.join(map(str, (here, here.parent))))
         forkserver.ensure_running()
-    finally:
-        del os.environ["PYTHONPATH"]
-        if before is not None:
-            os.environ["PYTHONPATH"] = before
 
 
 def spec_of(

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import psutil
 import pytest
@@ -96,8 +97,8 @@ class Site(NamedTuple):
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = re.match(r"http://([^:/]+):(\d+)", self.url).groups()
-        return host, int(port)
+        parts = urlsplit(self.url)
+        return parts.hostname, parts.port
 
     def get(self, path: str, method: str = "GET") -> http.client.HTTPResponse:
         return get(self.url, path, method, cookie=self.cookie)
@@ -105,14 +106,13 @@ class Site(NamedTuple):
     def let_in(self, context: BrowserContext) -> str:
         """Give the cookie to a browser, and return the address of the overview."""
         name, value = self.cookie.split("=", 1)
-        root = "http://{}:{}/".format(*self.address)
+        root = f"http://{urlsplit(self.url).netloc}/"
         context.add_cookies([{"name": name, "value": value, "url": root}])
         return root
 
 
 def get(url: str, path: str, method: str = "GET", **headers: str) -> http.client.HTTPResponse:
-    host, port = re.match(r"http://([^:/]+):(\d+)", url).groups()
-    connection = http.client.HTTPConnection(host, int(port), timeout=20)
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)
     connection.request(method, path, headers=headers)
     return connection.getresponse()
 
@@ -127,8 +127,7 @@ HOSTILE = "<img src=x onerror=alert(1)><script>alert(2)</script>\x1b[31m\u202e"
 
 
 def made_store(path: Path) -> Path:
-    rows: list[dict[str, object]] = [run_row("failed00", status="failed", reason=HOSTILE)]
-    windows = []
+    rows, windows = [run_row("failed00", status="failed", reason=HOSTILE)], []
     for index, gpus in enumerate((1, 2, 4)):
         run_id = f"done000{index}"
         rows.append(run_row(run_id, gpus=gpus, local_batch=64 // gpus))
@@ -149,8 +148,9 @@ def site(tmp_path_factory):
 def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_path):
     store, file = tmp_path / "store", tmp_path / "study.yaml"
     write_study(**study(tmp_path))
-    with started("run", file, "--store", store), served_when_ready(store) as url:
-        view.goto(url)
+    with started("run", file, "--store", store), contextlib.ExitStack() as end:
+        wait_for(lambda: [*store.glob("runs/*")], "runs")
+        view.goto(end.enter_context(served(store)))
         expect(view.locator("#part-runs")).to_contain_text("waits", timeout=SLOW_MS)
         chart = view.locator("#part-live svg.timeline path.line").first
         expect(chart).to_be_attached(timeout=SLOW_MS)
@@ -172,13 +172,6 @@ def test_a_running_study_is_shown_and_its_charts_move(view, write_study, tmp_pat
         expect(view.locator("#part-facts")).to_contain_text("done")
         expect(view.locator("#part-log")).to_contain_text("waiting for the file")
         expect(view.locator("#part-windows tbody tr").first).to_be_attached()
-
-
-@contextlib.contextmanager
-def served_when_ready(store: Path) -> Iterator[str]:
-    wait_for(lambda: (store / "runs").is_dir() and any((store / "runs").iterdir()), "runs")
-    with served(store) as url:
-        yield url
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "dark"), (390, "light")])
@@ -242,13 +235,12 @@ def test_a_page_reconnects_after_the_server_was_restarted(view, tmp_path, monkey
     store = made_store(tmp_path / "store")
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(private_folder(tmp_path / "runtime")))
     with served(store) as url:
-        port = re.search(r":(\d+)/", url)[1]
         view.goto(url)
         expect(view.locator("#part-summary")).to_contain_text("4 of 4 measured runs")
     expect(view.locator("#connection")).to_contain_text("Not connected", timeout=SLOW_MS)
     folder = Store(store).folder("done0000")
     folder.write(folder.read().model_copy(update={"status": "failed", "reason": "changed"}))
-    with started("dashboard", store, "--tcp", port) as process:
+    with started("dashboard", store, "--tcp", urlsplit(url).port) as process:
         process.stdout.readline()
         expect(view.locator("#part-failed")).to_contain_text("changed", timeout=SLOW_MS)
         expect(view.locator("#connection")).to_contain_text("Updates by itself")
@@ -284,8 +276,8 @@ def test_the_port_needs_the_token_once_and_then_the_cookie(tmp_path):
         assert get(url, "/?token=wrong").status == 403
         answer = get(url, f"/?token={token}")
         assert (answer.status, answer.getheader("location")) == (303, "/")
-        assert {"HttpOnly", "SameSite=strict"} <= set(answer.getheader("set-cookie").split("; "))
-        pair = answer.getheader("set-cookie").split(";")[0]
+        pair, *flags = answer.getheader("set-cookie").split("; ")
+        assert {"HttpOnly", "SameSite=strict"} <= {*flags}
         assert get(url, f"/?token={token}").status == 403
         page = get(url, "/", cookie=pair)
         assert page.status == 200
@@ -295,12 +287,11 @@ def test_the_port_needs_the_token_once_and_then_the_cookie(tmp_path):
         assert get(url, "/events", "HEAD", cookie=pair).read() == b""
         for method in ("POST", "PUT", "DELETE", "OPTIONS"):
             assert get(url, "/", method, cookie=pair).status == 405
-        port = int(re.search(r":(\d+)/", url)[1])
         addresses = [item.address for items in psutil.net_if_addrs().values() for item in items
                      if item.family == socket.AF_INET and item.address != "127.0.0.1"]  # fmt: skip
         for address in addresses:
             with pytest.raises(OSError, match=r"refused|unreachable|timed out"):
-                socket.create_connection((address, port), 2)
+                socket.create_connection((address, urlsplit(url).port), 2)
 
 
 PATHS = (
@@ -379,15 +370,14 @@ def test_a_folder_that_others_may_enter_is_refused(tmp_path):
 
 def test_a_page_that_cannot_be_computed_says_why_and_goes_on(view, tmp_path):
     store = made_store(tmp_path / "store")
+    summary = view.locator("#part-summary")
     with served(store) as url:
         view.goto(url)
-        expect(view.locator("#part-summary")).to_contain_text("4 of 4 measured runs")
+        expect(summary).to_contain_text("4 of 4 measured runs")
         store.rename(tmp_path / "moved")
         expect(view.locator("main")).to_contain_text("not a store", timeout=SLOW_MS)
         (tmp_path / "moved").rename(store)
-        expect(view.locator("#part-summary")).to_contain_text(
-            "4 of 4 measured runs", timeout=SLOW_MS
-        )
+        expect(summary).to_contain_text("4 of 4 measured runs", timeout=SLOW_MS)
         record = store / "runs" / "done0001" / "run.json"
         content = record.read_text()
         record.write_text("{")

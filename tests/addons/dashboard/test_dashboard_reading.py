@@ -136,24 +136,21 @@ def test_the_time_of_workers_without_gpus_is_no_gpu_time(
 
 @pytest.mark.parametrize("line", [("report", "-o", os.devnull), ("dashboard",)])
 def test_runs_that_cannot_be_read_are_no_empty_store(tmp_path, line):
+    """Permissions do not bind root, so root gives up what makes it so."""
     folder = made_store(tmp_path / "store") / "runs"
+    command, *options = line
+    words = [sys.executable, "-m", "wattlaw", command, str(folder.parent), *options]
+    if os.geteuid() == 0:
+        if shutil.which("setpriv") is None:
+            pytest.skip("setpriv (util-linux) is not installed")
+        words = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", *words]
     folder.chmod(0)
-    refused = command_without_privileges(line[0], tmp_path / "store", *line[1:])
+    refused = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
     folder.chmod(0o700)
     assert (refused.returncode, refused.stdout) == (3, "")
     (error,) = refused.stderr.splitlines()
     assert f"{folder}: no permission" in error
     assert f"chmod -R +rX {folder}" in error
-
-
-def command_without_privileges(*arguments):
-    """Run the command line as a user whom permissions of files bind, as they do not bind root."""
-    line = [sys.executable, "-m", "wattlaw", *map(str, arguments)]
-    if os.geteuid() == 0:
-        if shutil.which("setpriv") is None:
-            pytest.skip("setpriv (util-linux) is not installed")
-        line = ["setpriv", "--bounding-set=-dac_override,-dac_read_search", "--", *line]
-    return subprocess.run(line, capture_output=True, text=True, timeout=60, check=False)
 
 
 def test_results_that_cannot_be_read_say_why(tmp_path):

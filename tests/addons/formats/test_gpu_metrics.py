@@ -6,7 +6,6 @@ import pytest
 
 import import_samples as samples
 from imported import a_file, gpus, joules, left_out, made, refusal, verdicts, windows
-from public_data import misread_file
 from wattlaw.api.imports import Import, read_import
 from wattlaw.common.errors import BadInput
 
@@ -56,14 +55,6 @@ def dcgm(watts, seconds, uuid="GPU-1", metric="POWER_USAGE", **labels):
 
 def hosts(read: Import) -> set[str]:
     return {row["host"] for run in read.runs for row in run.windows}
-
-
-def test_a_gpu_is_one_whatever_its_exporter_is_called():
-    read = read_import(misread_file("dcgm_exporter_restart.txt"))
-    assert "1 GPU, 12 readings" in read.files[0].description
-    assert (gpus(read), len(hosts(read)), verdicts(read)) == ([1], 1, {"ok"})
-    assert joules(read) == [pytest.approx(16_500)]
-    assert read.runs[0].record.spec.nodes == 1
 
 
 def test_nodes_are_those_whose_gpus_differ(tmp_path):

@@ -48,10 +48,8 @@ def test_regions_of_a_file_that_perun_writes_are_epochs(tmp_path):
     own = importHDF5(tmp_path / "job.hdf5")
     region = next(iter(next(iter(own.nodes.values())).nodes.values())).regions["epoch"]
     edges = region.raw_data[0].reshape(-1, 2)
-    rows = windows(read, "train")
-    assert [row["duration_s"] for row in rows] == pytest.approx(
-        (edges[:, 1] - edges[:, 0]).tolist()
-    )
+    durations_s = [row["duration_s"] for row in windows(read, "train")]
+    assert durations_s == pytest.approx((edges[:, 1] - edges[:, 0]).tolist())
     assert read.runs[0].record.spec.workload.name == "job"
 
 
@@ -95,9 +93,8 @@ def test_calls_and_sensors_that_are_left_out_are_counted(tmp_path):
         seconds[5] = -1.0
         assert len(power) == 61
     read = read_import(path)
-    assert [row["duration_s"] for row in windows(read, "train")] == pytest.approx(
-        [18.5, 19.5, 19.5]
-    )
+    durations_s = [row["duration_s"] for row in windows(read, "train")]
+    assert durations_s == pytest.approx([18.5, 19.5, 19.5])
     assert len(windows(read, "steps")) == 1
     # RAPL's core is a part of the package, and CPU_USAGE has no energy.
     assert sorted(left_out(read).values()) == [2, 2]

@@ -80,9 +80,8 @@ def test_a_log_has_layout_times_and_peak_memory(tmp_path, program):
     assert sum(row["steps"] for row in measured) == steps
     assert sum(row["samples"] for row in measured) == steps * setting.global_batch
     assert sum(row["duration_s"] for row in measured) == pytest.approx(seconds)
-    assert sum(row["duration_s"] for row in windows(read) if row["warmup"]) == pytest.approx(
-        warmup_s
-    )
+    own_s = sum(row["duration_s"] for row in windows(read) if row["warmup"])
+    assert own_s == pytest.approx(warmup_s)
     assert facts.peak_memory_bytes == (None if peak is None else round(peak))
     assert facts.tokens_per_sample == tokens
     step_s = metrics(read, tmp_path)["step_time_s"].tolist()
@@ -170,12 +169,10 @@ def test_what_programs_print_of_their_network_version_and_hardware_is_kept(tmp_p
     (two,) = _imported(tmp_path, "nanotron").runs
     (titan,) = _imported(tmp_path, "torchtitan").runs
     model = one.record.spec.workload.model
-    assert model is not None
     assert (model.layers, model.vocabulary, model.sequence) == (12, 50304, 512)
     assert (model.kv_heads, model.gated, model.biases, model.tied) == (None, False, True, True)
     assert one.record.spec.setting.sequence_parallel
     model = two.record.spec.workload.model
-    assert model is not None
     assert (model.layers, model.hidden, model.heads, model.vocabulary) == (2, 64, 4, 256)
     assert (model.ffn, model.kv_heads, model.gated, model.tied) == (128, 2, True, True)
     assert two.record.facts.parameters is None  # 90.4K is rounded
@@ -236,11 +233,9 @@ def test_lines_of_other_ranks_damaged_lines_and_steps_that_go_back_do_not_count(
 
 
 def test_pauses_and_another_global_batch_are_left_out(tmp_path):
-    text = logs.megatron(lines=8, ms=200)
-    lines = text.splitlines(keepends=True)
-    last = len(lines)
-    lines[last - 1] = lines[last - 1].replace("(ms): 200.0", "(ms): 20000.0")
-    lines[last - 3] = lines[last - 3].replace("batch size:    16", "batch size:     8")
+    lines = logs.megatron(lines=8, ms=200).splitlines(keepends=True)
+    lines[-1] = lines[-1].replace("(ms): 200.0", "(ms): 20000.0")
+    lines[-3] = lines[-3].replace("batch size:    16", "batch size:     8")
     read = read_import(a_file(tmp_path / "train.log", "".join(lines)))
     reasons = left_out(read)
     assert reasons["steps with a pause"] == reasons["steps of another global batch than most"] == 1
@@ -250,8 +245,7 @@ def test_pauses_and_another_global_batch_are_left_out(tmp_path):
 
 
 def test_a_log_that_lacks_gpus_or_measured_steps_is_refused_in_one_line(tmp_path, capsys):
-    unknown = logs.megatron().replace("world_size", "size")
-    path = a_file(tmp_path / "train.log", unknown)
+    path = a_file(tmp_path / "train.log", logs.megatron().replace("world_size", "size"))
     assert "--map gpus=@N" in refusal(path, capsys)
     (run,) = read_import(path, map="gpus=@16,hardware=@H100").runs
     assert (run.record.spec.setting.dp, run.record.spec.hardware) == (4, "H100")

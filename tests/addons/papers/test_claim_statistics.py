@@ -26,12 +26,8 @@ RUNS = 800
 EMPTY = Lab().run(counts=(1,)).findings()
 
 
-def rows_of(lab: Lab) -> pd.DataFrame:
-    return lab.findings().runs
-
-
 def test_a_paired_effect_is_that_of_a_model_with_an_effect_of_each_cell():
-    rows = rows_of(capped({200: 1.1}, noise=0.05))
+    rows = capped({200: 1.1}, noise=0.05).findings().runs
     rows = rows.assign(y=np.log(rows["time_s"]), on=rows["power_limit_w"].notna())
     fit = smf.ols("y ~ on + C(gpus)", rows).fit()
     found = paired(rows, "time_s", rows["on"], rows["gpus"])
@@ -41,7 +37,7 @@ def test_a_paired_effect_is_that_of_a_model_with_an_effect_of_each_cell():
 
 
 def test_a_contrast_is_that_of_a_model_of_cell_means():
-    rows = rows_of(Lab().run(noise=0.05))
+    rows = Lab().run(noise=0.05).findings().runs
     fit = smf.ols("np.log(time_s) ~ 0 + C(gpus)", rows).fit()
     told = fit.t_test("C(gpus)[2] - C(gpus)[128]")
     found = contrast(rows, "time_s", "gpus", {2: 1.0, 128: -1.0})
@@ -51,7 +47,7 @@ def test_a_contrast_is_that_of_a_model_of_cell_means():
 
 
 def test_the_deviation_from_a_law_is_that_from_the_law_of_the_counts_within():
-    rows = rows_of(Lab().run(noise=0.05))
+    rows = Lab().run(noise=0.05).findings().runs
     within = rows[rows["gpus"] <= 64]
     slope, log_alpha = np.polyfit(np.log(within["gpus"]), np.log(within["time_s"]), 1)
     last = np.log(rows.loc[rows["gpus"] == 128, "time_s"]).mean()
@@ -95,7 +91,7 @@ def test_an_effect_in_one_or_two_settings_names_them(cells):
 
 
 def test_repeats_that_are_all_the_same_give_no_certainty():
-    rows = rows_of(Lab().run(noise=0.0))
+    rows = Lab().run(noise=0.0).findings().runs
     with pytest.raises(Refused, match="all repeats are identical"):
         contrast(rows, "time_s", "gpus", {2: 1.0, 128: -1.0})
     with pytest.raises(Refused, match="all repeats are identical"):
@@ -114,7 +110,7 @@ def test_a_claim_on_a_model_is_about_workloads_with_its_name_as_a_word():
 
 
 def test_an_effect_without_freedom_or_repeats_is_refused():
-    single = rows_of(Lab().run(repeats=1))
+    single = Lab().run(repeats=1).findings().runs
     with pytest.raises(Refused, match="repeats"):
         contrast(single, "time_s", "gpus", {2: 1.0, 128: -1.0})
     with pytest.raises(Refused, match="repeats"):
@@ -139,15 +135,15 @@ def evaluate(effects: list[Effect], about: str, margin: float) -> str:
     return claim.evaluate(EMPTY).verdict
 
 
-def shares(truths: list[float], about: str, n: int = RUNS) -> dict[str, float]:
+def shares(truths: list[float], about: str) -> dict[str, float]:
     dice, found = np.random.default_rng(1), []
-    for _ in range(n):
+    for _ in range(RUNS):
         effects = [
             Effect(truth + dice.normal(0, 0.02), 0.02 * math.sqrt(dice.chisquare(12) / 12), 12)
             for truth in truths
         ]
         found.append(evaluate(effects, about, 0.05))
-    return {verdict: found.count(verdict) / n for verdict in (SUPPORTED, CONTRADICTED)}
+    return {verdict: found.count(verdict) / RUNS for verdict in (SUPPORTED, CONTRADICTED)}
 
 
 def test_wrong_verdicts_are_rare_at_the_very_edge_of_the_criterion():

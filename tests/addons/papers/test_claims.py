@@ -1,5 +1,6 @@
 """Every claim is supported where it is true, contradicted where not, and else undecided."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -22,7 +23,8 @@ GROWN = {"grows": True, "counts": (1, 2, 4, 8)}
 WIDE = (2, 8, 32, 128, 424)
 GRID = Footprint(pue=1.0, grid_g_per_kwh=1000.0)
 FREE = {"counts": (1, 2, 4, 8, 16), "local_batch": None}
-TUNED = {"metric_name": "rmse", "options": '{"stage": "finetune"}'}
+RMSE = {"metric_name": "rmse"}
+TUNED = RMSE | {"options": '{"stage": "finetune"}'}
 
 
 def qualities(workload: str, by_batch: dict[int, float], **more: object) -> Lab:
@@ -33,8 +35,7 @@ def qualities(workload: str, by_batch: dict[int, float], **more: object) -> Lab:
 
 
 def two(first: str, beta: float, second: str, other: float, **more: object) -> Lab:
-    lab = Lab().run(first, time_s=law(beta), **more)
-    return lab.run(second, time_s=law(other), **more)
+    return Lab().run(first, time_s=law(beta), **more).run(second, time_s=law(other), **more)
 
 
 def rated(samples: float, steps: float) -> Lab:
@@ -52,22 +53,22 @@ def rated(samples: float, steps: float) -> Lab:
     return lab
 
 
-def used(workload: str, falls: float, **more: object) -> Lab:
-    return Lab().run(workload, util=lambda n: 0.8 * n**falls, **more)
+def used(workload: str, falls: float) -> Lab:
+    return Lab().run(workload, util=lambda n: 0.8 * n**falls)
 
 
-def overtaking(at: int, **more: object) -> Lab:
+def overtaking(at: int) -> Lab:
     """Return ResNet50 and VGG16, which take the same time on ``at`` GPUs."""
-    lab = Lab().run("resnet50", time_s=law(0.52), **more)
-    return lab.run("vgg16", time_s=law(0.64, 1000.0 * at**0.12), **more)
+    lab = Lab().run("resnet50", time_s=law(0.52))
+    return lab.run("vgg16", time_s=law(0.64, 1000.0 * at**0.12))
 
 
-def falling(**first: int | None) -> Lab:
-    """Return two models, whose quality falls from a batch on, or does not fall."""
+def falling(**first: float) -> Lab:
+    """Return models whose quality falls from a batch on."""
     lab = Lab()
     for workload, worse in first.items():
         for batch in (16, 32, 64, 8192, 16384):
-            metric = 0.76 if worse is None or batch < worse else 0.6
+            metric = 0.76 if batch < worse else 0.6
             lab.run(workload, (1,), global_batch=batch, metric=metric, repeats=4)
     return lab
 
@@ -195,22 +196,18 @@ CASES: dict[str, dict[str, Made]] = {
         OPEN: lambda: qualities("resnet50", {1024: 0.76, 4096: 0.76, 8192: 0.76}),
     },
     "fourcastnet-pretrain-quality-falls-beyond-32": {
-        TRUE: lambda: qualities(
-            "fourcastnet", {16: 0.5, 32: 0.5, 64: 0.6, 128: 0.8}, metric_name="rmse"
-        ),
-        FALSE: lambda: qualities(
-            "fourcastnet", {8: 0.5, 16: 0.5, 32: 0.6, 64: 0.8}, metric_name="rmse"
-        ),
+        TRUE: lambda: qualities("fourcastnet", {16: 0.5, 32: 0.5, 64: 0.6, 128: 0.8}, **RMSE),
+        FALSE: lambda: qualities("fourcastnet", {8: 0.5, 16: 0.5, 32: 0.6, 64: 0.8}, **RMSE),
     },
     "fourcastnet-large-batch-effects-earlier": {
         TRUE: lambda: falling(fourcastnet=64, resnet50=16384),
-        FALSE: lambda: falling(fourcastnet=None, resnet50=64),
+        FALSE: lambda: falling(fourcastnet=math.inf, resnet50=64),
         OPEN: lambda: falling(fourcastnet=64, resnet50=64),
     },
     "fourcastnet-finetune-quality-falls-beyond-64": {
         TRUE: lambda: qualities("fourcastnet", {32: 0.5, 64: 0.5, 128: 0.8}, **TUNED),
         FALSE: lambda: qualities("fourcastnet", {32: 0.5, 64: 0.5, 128: 0.5}, **TUNED),
-        OPEN: lambda: qualities("fourcastnet", {32: 0.5, 64: 0.5, 128: 0.8}, metric_name="rmse"),
+        OPEN: lambda: qualities("fourcastnet", {32: 0.5, 64: 0.5, 128: 0.8}, **RMSE),
     },
 }
 #: Claims on one law: workload, beta where the claim is true and where not, and more of the runs.
@@ -263,10 +260,8 @@ def test_one_model_against_it_contradicts_a_claim_on_all():
     lab = Lab().run(util=lambda n: 0.8 * n**-0.1).run("vgg16", util=0.8)
     claim = BY_NAME["memory-utilisation-falls"].evaluate(lab.findings())
     assert claim.verdict == CONTRADICTED
-    assert {part.label: part.verdict for part in claim.workloads} == {
-        "resnet50": SUPPORTED,
-        "vgg16": CONTRADICTED,
-    }
+    verdicts = {part.label: part.verdict for part in claim.workloads}
+    assert verdicts == {"resnet50": SUPPORTED, "vgg16": CONTRADICTED}
     assert claim.evidence.startswith("1 of 2 contradicted: vgg16")
 
 
@@ -345,22 +340,15 @@ def test_the_numbers_in_claims_are_the_published_ones():
     speedups = {row.workload: row.value for row in published("mit-2022", "speedup")}
     assert f"dimenet-speedup-{speedups['dimenet']:g}" in BY_NAME
     assert f"bert-speedup-{speedups['bert-base']:g}" in BY_NAME
+    uncapped = [row for row in published("mit-2022", "beta") if row.power_limit_w is None]
     for name, beta in CNN_BETAS.items():
-        (uncapped,) = [
-            row.value
-            for row in published("mit-2022", "beta")
-            if matches_name(row.workload, name) and row.power_limit_w is None
-        ]
-        assert beta == uncapped
+        assert [row.value for row in uncapped if matches_name(row.workload, name)] == [beta]
     limits = {row.model: row.value for row in published("kit-2025", "quality_to_global_batch")}
     assert limits == {
         "ResNet50": 8192, "FourCastNet pre-training": 32, "FourCastNet fine-tuning": 64
     }  # fmt: skip
-    clocks = {
-        row.clock_limit_mhz: row.value
-        for row in published("mit-2022", "beta", "dimenet")
-        if row.clock_limit_mhz
-    }
+    betas = {row.clock_limit_mhz: row.value for row in published("mit-2022", "beta", "dimenet")}
+    clocks = {mhz: value for mhz, value in betas.items() if mhz}
     remark = BY_NAME["clocks-move-alpha-not-beta"].evaluate(EMPTY).evidence
     assert clocks == {135: 0.97, 735: 0.90, 1380: 0.82}
     assert all(f"{value:.2f}" in remark and f"{mhz:g}" in remark for mhz, value in clocks.items())

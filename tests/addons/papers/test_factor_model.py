@@ -46,12 +46,10 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
     terms = model.terms.set_index("term")
     assert terms.loc["log_samples", "estimate"] == pytest.approx(fit.params["s"])
     assert terms.loc["log_samples", "se"] == pytest.approx(fit.bse["s"])
-    assert terms.loc["C(hardware)[T.y]", "p_value"] == pytest.approx(
-        fit.pvalues["C(hardware)[T.y]"]
-    )
-    assert terms.loc["log_steps", ["low", "high"]].tolist() == pytest.approx(
-        [*fit.conf_int().loc["u"]]
-    )
+    of_hardware = "C(hardware)[T.y]"
+    assert terms.loc[of_hardware, "p_value"] == pytest.approx(fit.pvalues[of_hardware])
+    interval = terms.loc["log_steps", ["low", "high"]].tolist()
+    assert interval == pytest.approx([*fit.conf_int().loc["u"]])
     assert model.r2 == pytest.approx(fit.rsquared)
     assert terms["se"].min() > 1.2 * direct.fit().bse.min()  # repeats share their deviation
 
@@ -62,10 +60,7 @@ def test_the_factor_model_is_a_regression_with_clustered_errors():
         (table(counts=(1, 2)), "settings for 3 terms"),
         (table(epochs={"steps": None}), "not known"),
         (pd.concat([table(), table(150.0, seed=1, power_limit_w=150.0)]), "power_limit_w differs"),
-        (
-            pd.concat([table(), table(seed=1, epochs={"cpu_energy_j": 1e4})]),
-            "energy_is differs",
-        ),
+        (pd.concat([table(), table(seed=1, epochs={"cpu_energy_j": 1e4})]), "energy_is differs"),
     ],
 )
 def test_too_few_settings_unknown_rates_and_mixed_energies_are_refused(rows, reason):

@@ -112,8 +112,7 @@ def test_every_sequence_has_exactly_k_predicted_tokens_between_its_marks(length,
     assert ids.shape == (len(seeds), length)
     assert positions.shape == labels.shape == (len(seeds), count)
     assert (positions.diff() > 0).all()
-    assert positions.min() >= 1
-    assert positions.max() <= length - 2
+    assert 1 <= positions.min() <= positions.max() <= length - 2
     assert (ids[:, 0] == WORDS.cls).all()
     assert (ids[:, -1] == WORDS.sep).all()
     inner = torch.tensor(indices)[:, None] * (length - 2) + torch.arange(length - 2) + 1000
@@ -142,9 +141,8 @@ def test_eight_of_ten_are_masked_one_is_replaced_and_one_stays():
 
 def test_synthetic_evaluation_is_other_text_of_the_same_language():
     bert = Bert(Options(**SYNTHETIC))
-    training, evaluation = (
-        set(blocks_of(d)) for d in (bert.training_data(), bert.evaluation_data())
-    )
+    training = set(blocks_of(bert.training_data()))
+    evaluation = set(blocks_of(bert.evaluation_data()))
     assert (len(training), len(evaluation)) == (64, 16)
     assert not training & evaluation
     assert training == set(blocks_of(Bert(Options(**SYNTHETIC)).training_data()))
@@ -166,9 +164,8 @@ def test_truncation_and_padding_of_a_tokenizer_file_are_ignored(made, tmp_path):
     limited.enable_truncation(4)
     limited.enable_padding(length=4)
     limited.save(str(tmp_path / "tokenizer.json"))
-    assert blocks_of(on(made, tokenizer=str(tmp_path)).training_data()) == blocks_of(
-        on(made).training_data()
-    )
+    found = blocks_of(on(made, tokenizer=str(tmp_path)).training_data())
+    assert found == blocks_of(on(made).training_data())
 
 
 def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
@@ -189,10 +186,6 @@ def test_a_trained_tokenizer_is_the_same_each_time_and_in_every_process(made):
     assert [trained.token_to_id(name) for name in ("[PAD]", "[UNK]", "[MASK]")] == [0, 1, 4]
 
 
-def kept_in(folder: Path, suffix: str) -> list[Path]:
-    return sorted(folder.glob(f"*{suffix}"))
-
-
 def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_path, monkeypatch):
     plain = blocks_of(on(made, tokenizer=None).training_data())
     cache = tmp_path / "cache"
@@ -202,16 +195,15 @@ def test_tokens_are_kept_mapped_from_a_file_and_serve_every_length(made, tmp_pat
     again = on(made, tokenizer=None).training_data()
     shorter = on(made, tokenizer=None, sequence_length=16).training_data()
     assert blocks_of(first) == blocks_of(again) == plain
-    assert {np.load(path).dtype.name for path in kept_in(cache, ".npy")} == {"uint8", "uint16"}
-    assert len(kept_in(cache, ".npy")) == 2, "a tokenizer and tokens"
+    kinds = sorted(np.load(path).dtype.name for path in cache.glob("*.npy"))
+    assert kinds == ["uint16", "uint8"], "tokens and a tokenizer"
     assert all(
         path.stat().st_mtime_ns == when for path, when in files.items() if path.suffix != ".lock"
     )
     assert len(shorter) > len(again)
-    flat = np.array(plain)[:, 1:-1].ravel()
-    assert np.array(blocks_of(shorter))[:, 1:-1].ravel()[: len(flat) // 14 * 14].tolist() == (
-        flat[: len(flat) // 14 * 14].tolist()
-    )
+    flat, of_shorter = (np.array(each)[:, 1:-1].ravel() for each in (plain, blocks_of(shorter)))
+    most = len(flat) // 14 * 14
+    assert of_shorter[:most].tolist() == flat[:most].tolist()
 
 
 def complaint(bert: Bert) -> str:

@@ -22,9 +22,9 @@ WORKLOADS = [SchNetOnQm9(SMALL_SCHNET), DimeNetOnQm9(SMALL_DIMENET)]
 BY_NAME = {"ids": ["schnet", "dimenet"]}
 
 
-def atoms(sizes: list[int], seed: int, spread: float = 1.5) -> tuple[torch.Tensor, torch.Tensor]:
+def atoms(sizes: list[int], seed: int) -> tuple[torch.Tensor, torch.Tensor]:
     rng = np.random.default_rng(seed)
-    pos = rng.normal(0, spread, (sum(sizes), 3)).astype(np.float32)
+    pos = rng.normal(0, 1.5, (sum(sizes), 3)).astype(np.float32)
     return torch.from_numpy(pos), torch.from_numpy(np.repeat(np.arange(len(sizes)), sizes))
 
 
@@ -87,9 +87,8 @@ def test_triplets_are_those_of_the_definition_in_its_order(sizes, seed, cutoff, 
 
 
 def with_random_outputs(net: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {
-        name: value + 0.01 * torch.randn_like(value) for name, value in net.state_dict().items()
-    }
+    state = net.state_dict()
+    return {name: value + 0.01 * torch.randn_like(value) for name, value in state.items()}
 
 
 def test_dimenet_starts_and_computes_as_pytorch_geometric_s(monkeypatch):
@@ -169,12 +168,10 @@ def test_a_molecule_is_predicted_alike_alone_and_in_a_batch(workload):
     model, dataset = workload.model(), workload.training_data()
     model.load_state_dict(with_random_outputs(model))
     *graph, _ = dataset.batch(np.arange(5), np.zeros(5))
-    together = model(*graph, molecules=5)
-    for index in range(5):
+    for index, together in enumerate(model(*graph, molecules=5)):
         *graph, _ = dataset.batch(np.array([index]), np.zeros(1))
-        torch.testing.assert_close(
-            model(*graph, molecules=1)[0], together[index], rtol=1e-4, atol=1e-5
-        )
+        alone = model(*graph, molecules=1)[0]
+        torch.testing.assert_close(alone, together, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, **BY_NAME)

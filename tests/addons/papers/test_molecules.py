@@ -104,11 +104,8 @@ def test_a_small_file_is_split_in_the_same_proportion(molecules, parts, tmp_path
 
 
 def test_the_target_is_the_column_of_its_name(data):
-    *_, targets = (
-        schnet(source="qm9", data=str(data), target="C")
-        .training_data()
-        .batch(np.arange(22), seeds(22))
-    )
+    workload = schnet(source="qm9", data=str(data), target="C")
+    *_, targets = workload.training_data().batch(np.arange(22), seeds(22))
     train, _ = qm9.split(data, 24, 110_000, 10_000)
     assert np.array_equal(targets.numpy(), qm9.read(data).targets[train, 18])
 

@@ -79,10 +79,7 @@ def test_an_evaluation_counts_the_first_and_the_first_five_guesses():
     task = ResNet50(ResNet50Options(classes=6))
     scores = torch.tensor([[6.0, 5, 4, 3, 2, 1]]).repeat(3, 1)
 
-    def model(_: torch.Tensor) -> torch.Tensor:
-        return scores
-
-    sums = task.evaluate(model, (torch.zeros(3, 3, 1, 1), torch.tensor([0, 4, 5])))
+    sums = task.evaluate(lambda _: scores, (torch.zeros(3, 3, 1, 1), torch.tensor([0, 4, 5])))
     found = task.metrics({"samples": 3, **{name: float(total) for name, total in sums.items()}})
     assert list(found) == ["loss", "top1", "top5"]
     assert found["top1"] == pytest.approx(1 / 3)
@@ -93,11 +90,7 @@ def test_an_evaluation_counts_the_first_and_the_first_five_guesses():
 
 @pytest.mark.parametrize(
     ("workload", "options"),
-    [
-        (Vgg16, SMALL_VGG),
-        (ResNet50, SMALL_RESNET),
-        (InceptionV3, SMALL_INCEPTION),
-    ],
+    [(Vgg16, SMALL_VGG), (ResNet50, SMALL_RESNET), (InceptionV3, SMALL_INCEPTION)],
     ids=["vgg16", "resnet50", "inceptionv3"],
 )
 def test_a_rank_can_train_on_a_single_image(workload, options):

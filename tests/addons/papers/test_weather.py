@@ -23,8 +23,8 @@ def made(**changes: object) -> FourCastNet:
     return FourCastNet(Options.model_validate(SMALL | changes))
 
 
-def first_samples(workload: FourCastNet, count: int = 4) -> tuple[torch.Tensor, ...]:
-    return workload.training_data().batch(np.arange(count), NO_SEEDS)
+def first_samples(workload: FourCastNet) -> tuple[torch.Tensor, ...]:
+    return workload.training_data().batch(np.arange(4), NO_SEEDS)
 
 
 def test_the_model_has_the_parameters_of_its_entry():

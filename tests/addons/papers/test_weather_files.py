@@ -55,10 +55,8 @@ def numbered(folder: Path, lengths: list[int]) -> None:
     folder.mkdir(parents=True)
     for number, length in enumerate(lengths):
         times = 1000.0 * number + np.arange(length, dtype=np.float32)
-        rewrite(
-            folder / f"{1979 + number}.h5",
-            np.broadcast_to(times[:, None, None, None], (length, 2, 3, 2)),
-        )
+        fields = np.broadcast_to(times[:, None, None, None], (length, 2, 3, 2))
+        rewrite(folder / f"{1979 + number}.h5", fields)
 
 
 @settings(max_examples=25)

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from conftest import parsed, records, started, study_of, wait_for
-from made_runs import made_record
+from made_runs import made_record, made_spec
 from wattlaw.api import studies
 from wattlaw.cli.main import main
 from wattlaw.hardware import library
@@ -21,7 +21,7 @@ from wattlaw.store.schema import EPOCHS, TELEMETRY
 from wattlaw.store.statistics import statistics
 from wattlaw.store.store import Store
 from wattlaw.study.launching import Launch
-from wattlaw.study.model import Measure, RunSpec, WorkloadSpec
+from wattlaw.study.model import WorkloadSpec
 from wattlaw.study.setting import Setting
 from wattlaw_simulator.launching import SimulatedLauncher
 from wattlaw_simulator.launching.simulated_machine import Machine
@@ -63,12 +63,8 @@ def test_the_same_seed_gives_the_same_tables_and_another_one_others(tmp_path):
 
 def test_the_label_has_what_changes_numbers_and_so_is_part_of_identity(tmp_path):
     def found(**simulation):
-        (run, *_) = plan(
-            tmp_path / "study.yaml",
-            {"simulation": MIT["simulation"] | simulation},
-            order="as_written",
-        ).runs
-        return run
+        launch = {"simulation": MIT["simulation"] | simulation}
+        return plan(tmp_path / "study.yaml", launch, order="as_written").runs[0]
 
     plain = found()
     assert plain.spec.hardware == "mit-v100 (simulated, calibrated)"
@@ -140,13 +136,7 @@ def test_a_killed_process_of_the_pool_fails_its_run_and_the_next_has_another_poo
 
 
 def spec_of(workload=DIGITS, **setting):
-    return RunSpec(
-        workload=workload,
-        setting=Setting(gpus=2, local_batch=4, **setting),
-        repeat=0,
-        measure=Measure(),
-        launch_kind="simulated",
-    )
+    return made_spec(Setting(gpus=2, local_batch=4, **setting), workload=workload)
 
 
 @pytest.mark.parametrize(
@@ -209,8 +199,7 @@ def test_windows_have_the_samples_and_updates_that_training_would_have(store):
 def test_all_nodes_of_a_run_are_one_host_with_the_energy_of_all_gpus(store):
     of = Store(store)
     runs, epochs = of.pandas("runs").set_index("run_id"), of.pandas("epochs")
-    of_run = epochs.groupby("run_id").host.agg(set)
-    for run_id, hosts in of_run.items():
+    for run_id, hosts in epochs.groupby("run_id").host.agg(set).items():
         nodes = runs.nodes[run_id]
         assert hosts == {"sim0001" if nodes == 1 else f"sim[0001-{nodes:04d}]"}
     train = epochs[epochs.phase == "train"]
@@ -250,24 +239,16 @@ def test_the_command_line_reports_and_repeats_failures(write_study, tmp_path):
     assert (again.attempts, again.notes[0]) == (2, f"attempt 1: {FAILURE}")
 
 
-MANY = {"launch": MIT, "sweeps": SWEEPS, "repeats": 20}  # 120 runs
-
-
-def children(process):
-    return psutil.Process(process.pid).children(recursive=True)
-
-
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
 def test_stopped_in_the_middle_it_leaves_no_process_and_a_store_that_the_next_start_completes(
     how, write_study, tmp_path
 ):
-    study, store = write_study(**MANY), tmp_path / "store"
+    study = write_study(launch=MIT, sweeps=SWEEPS, repeats=20)  # 120 runs
+    store = tmp_path / "store"
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: len([*store.glob("runs/*/epochs.parquet")]) > 20, "some runs to be done")
-        helpers = children(campaign)
-        for process in [psutil.Process(campaign.pid), *helpers]:
-            if how is signal.SIGKILL and process.pid != campaign.pid:
-                continue
+        helpers = psutil.Process(campaign.pid).children(recursive=True)
+        for process in (campaign, *(helpers if how is signal.SIGINT else ())):
             process.send_signal(how)  # a Ctrl-C goes to all of them
         output, _ = campaign.communicate(timeout=30)
         wait_for(lambda: not any(one.is_running() for one in helpers), "helpers to end", 10)

@@ -72,10 +72,9 @@ def predicted(of: SimulatedJob) -> Prediction | None:
 
 
 def numbers(found: Prediction) -> list[float]:
-    windows = [found.train] + ([found.evaluation] if found.evaluation else [])
-    told = [value for window in windows for value in vars(window).values()]
+    parts = filter(None, (found.train, found.evaluation, found.split))
+    told = [value for part in parts for value in vars(part).values()]
     told = [one for one in told if not isinstance(one, str | None)]
-    told += list(vars(found.split).values())
     told += [found.startup_s, found.step_cv, found.clock_mhz, found.power_throttle_share]
     told += [x for p in found.phases for x in (p.duration_s, p.power_w, p.sm_util, p.mem_util)]
     return told
@@ -112,11 +111,10 @@ def test_a_lower_cap_or_clock_is_never_faster(of, a, b):
         ("clock_limit_mhz", gpu.min_clock_mhz, gpu.max_clock_mhz),
     ):
         limits = [least + share * (most - least) for share in (low, high)]
-        found = [
-            predicted(replace(of, setting=replace(of.setting, **{key: one}))) for one in limits
-        ]
-        if found[0] is not None and found[1] is not None:
-            lower, higher = (one.train.duration_s for one in found if one)
+        settings = [replace(of.setting, **{key: limit}) for limit in limits]
+        found = [predicted(replace(of, setting=setting)) for setting in settings]
+        if all(found):
+            lower, higher = (one.train.duration_s for one in found)
             # Between two of the clocks that are tried, one bisects to within a step's 4096th part.
             assert lower >= higher * (1 - 1e-3)
 

@@ -60,9 +60,7 @@ for _ in range(args.epochs):
         forward_s = time.perf_counter() - begin_s
         if not args.alone:  # one rank comes late to the backward pass
             time.sleep(LATE_S * dist.get_rank())
-        if (
-            not args.alone and not args.fsdp
-        ):  # what torch itself has timed in the backward pass before
+        if not (args.alone or args.fsdp):  # what torch has timed in the backward pass before
             torchs = model._get_ddp_logging_data()
             names = ("backward_comm_time", "backward_compute_comm_overlap_time")
             wait_ns, hidden_ns = (torchs.get(name, 0) for name in names)
