@@ -262,22 +262,18 @@ def in_training(store: Path) -> list[Path]:
 
 def processes_of(store: Path, module: str = "wattlaw.") -> list[psutil.Process]:
     """Return the living processes that work on a store, by module."""
-    return living(
-        lambda line: (
-            any(part.startswith(str(store)) for part in line)
-            and any(module in part for part in line)
-        )
-    )
+    found = living(lambda line: any(part.startswith(str(store)) for part in line))
+    return [process for process in found if module in " ".join(process.info["cmdline"])]
 
 
 def living(is_meant: Callable[[list[str]], bool]) -> list[psutil.Process]:
     """Return the processes that have not ended, by their command lines."""
-    found = [
+    return [
         process
         for process in psutil.process_iter(["cmdline", "status"])
         if is_meant(process.info["cmdline"] or [])
+        and process.info["status"] != psutil.STATUS_ZOMBIE
     ]
-    return [p for p in found if p.info["status"] != psutil.STATUS_ZOMBIE]
 
 
 def records(store: Path) -> dict[str, object]:

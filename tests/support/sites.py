@@ -98,11 +98,9 @@ class Node:
             text=True, env=self.environment(job, comment, gpus), process_group=0,
         )  # fmt: skip
 
-    def process(
-        self, command: str, job: int = JOB, comment: str | None = None, gpus: str = "0"
-    ) -> tuple[int, str]:
+    def process(self, command: str, comment: str | None = None, gpus: str = "0") -> tuple[int, str]:
         """Run a hook; return its exit code and what it printed, once its pipe is closed."""
-        process = self.start(command, job, comment, gpus)
+        process = self.start(command, JOB, comment, gpus)
         said = process.communicate(timeout=60)[0]
         with contextlib.suppress(ProcessLookupError):  # as slurmd does afterwards
             os.killpg(process.pid, signal.SIGKILL)
@@ -113,13 +111,12 @@ class Node:
     ) -> tuple[int, str]:
         """Run a hook within this process, which is quicker; only a watchdog is another one."""
         told = self.environment(job, comment, gpus)
-        with pytest.MonkeyPatch.context() as patch, contextlib.ExitStack() as end:
+        said = io.StringIO()
+        to_said = contextlib.redirect_stdout(said), contextlib.redirect_stderr(said)
+        with pytest.MonkeyPatch.context() as patch, to_said[0], to_said[1]:
             for name in [name for name in os.environ if name.startswith("SLURM")]:
                 patch.delenv(name)
             setenv(patch, told)
-            said = io.StringIO()
-            end.enter_context(contextlib.redirect_stdout(said))
-            end.enter_context(contextlib.redirect_stderr(said))
             return main(self.line(command)), said.getvalue()
 
     def prolog(self, job: int = JOB, comment: str | None = ASKS, gpus: str = "0") -> str:

@@ -108,10 +108,8 @@ def test_forecasts_are_scored_against_the_climatology_of_the_files(made):
         forecast = model(data[0])[0].double().numpy()
         sums = subject.evaluate(model, data)
     fields = fields_of(made / "test" / "2016.h5")[[1, 3], :, :32].astype(np.float64)
-    mean, std, climate = (
-        np.load(made / "stats" / f"{name}.npy")
-        for name in ("global_means", "global_stds", "time_means")
-    )
+    names = ("global_means", "global_stds", "time_means")
+    mean, std, climate = (np.load(made / "stats" / f"{name}.npy") for name in names)
     truth = (fields - mean) / std
     normal = ((climate - mean) / std)[:, :, :32]
     weights = np.cos(np.deg2rad(np.linspace(90, -90, 33)[:32]))[:, None]

@@ -115,25 +115,24 @@ def test_users_and_accounts_that_the_site_names_may(start):
 
 
 @pytest.mark.parametrize(
-    "which", ["the file", "its folder", "its owner", "the states", "sticky states", "missing"]
+    ("damage", "named"),
+    [
+        (lambda node: node.config.chmod(0o664), "config"),
+        (lambda node: os.chown(node.config, 1234, 0), "config"),
+        (lambda node: node.config.unlink(), "config"),
+        (lambda node: node.path.chmod(0o777), None),
+        (lambda node: node.state.chmod(0o777), "state"),
+        (lambda node: node.state.chmod(0o1777), "state"),
+    ],
 )
-def test_reports_that_others_may_write_are_not_trusted(start, which):
+def test_reports_that_others_may_write_are_not_trusted(start, damage, named):
     node = start(1)
-    if which == "the file":
-        node.config.chmod(0o664)
-    elif which == "its owner":
-        os.chown(node.config, 1234, 0)
-    elif which == "its folder":
-        node.path.chmod(0o777)
-    elif which == "missing":
-        node.config.unlink()
-    else:
-        node.state.mkdir(parents=True)
-        node.state.chmod(0o777 if which == "the states" else 0o1777)
+    node.state.mkdir(parents=True, mode=0o700)
+    damage(node)
     node.prolog()
     assert node.limits_w == [287.5]
-    if which != "its folder":  # there is no safe place for a report then
-        assert str(node.state if "states" in which else node.config) in node.report(JOB)["refused"]
+    if named:  # else there is no safe place for a report
+        assert str(getattr(node, named)) in node.report(JOB)["refused"]
     node.path.chmod(0o755)
 
 
@@ -159,17 +158,19 @@ def test_another_user_stops_no_hook_by_a_lock_of_the_machine(start):
     assert node.limits_w == [287.5]
 
 
-@pytest.mark.parametrize("kind", ["pipe", "link", "folder", "deep", "huge"])
-def test_a_job_without_a_valid_report_fails_at_once(tmp_path, monkeypatch, kind):
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        lambda path: path.symlink_to("/etc/passwd"),
+        Path.mkdir,
+        lambda path: path.write_text("[" * 8_000 + "]" * 8_000),
+        lambda path: path.touch() or os.truncate(path, 8 * 2**30),
+    ],
+)
+def test_a_job_without_a_valid_report_fails_at_once(tmp_path, monkeypatch, make):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    path = tmp_path / "7.n.json"
-    {
-        "pipe": os.mkfifo,
-        "link": lambda path: path.symlink_to("/etc/passwd"),
-        "folder": Path.mkdir,
-        "deep": lambda path: path.write_text("[" * 8_000 + "]" * 8_000),
-        "huge": lambda path: path.touch() or os.truncate(path, 8 * 2**30),
-    }[kind](path)
+    make(tmp_path / "7.n.json")
     begin_s = time.process_time()
     with pytest.raises(NotAvailable, match=r"7\.n\.json"):
         verify_prolog_limits(Limits(250), ["GPU-0"], "7", wait_s=0)

@@ -38,10 +38,8 @@ PHYSICS = {"low_w", "high_w", "period_s", "duty", "limit_mw", "clamp_mw"}
 class Fault(ctypes.Structure):
     _fields_ = (
         ("function", c_char * 64),
-        *(
-            (name, c_int32)
-            for name in ("board", "kind", "code", "after_calls", "for_calls", "seen")
-        ),
+        *((name, c_int32) for name in ("board", "kind", "code")),
+        *((name, c_int32) for name in ("after_calls", "for_calls", "seen")),
         *((name, c_int64) for name in ("from_ns", "to_ns")),
     )
 
@@ -112,10 +110,8 @@ class Board(ctypes.Structure):
         *((name, c_int32) for name in ("mem_util_high", "mem_util_low")),
         *((name, c_int32) for name in ("temperature_c", "mig_mode", "mig_count")),
         *((name, c_int32) for name in ("persistence", "pstate", "virtualization")),
-        *(
-            (name, c_int32)
-            for name in ("capability", "module_mw", "module_counter", "module_repeats")
-        ),
+        *((name, c_int32) for name in ("capability", "module_mw")),
+        *((name, c_int32) for name in ("module_counter", "module_repeats")),
         *((name, c_int64) for name in ("fault_ns", "lost_ns", "back_ns", "set_ns")),
         *((name, c_int32) for name in ("setter_mode", "setter_ms")),
         *((name, c_int32) for name in ("clock_setter_mode", "limit_before_mw")),
