@@ -59,7 +59,7 @@ _OLDEST = datetime.min.replace(tzinfo=UTC)
 _LAYOUT = [name for name in TITLE_COLUMNS if name not in ("workload", "repeat", "nodes", *LIMITS)]
 limits_label = cache(lambda *limits: group_label(dict(zip(LIMITS, limits, strict=True))) or "none")
 _layout_label = cache(
-    lambda *layout: run_layout(dict(zip(_LAYOUT, layout, strict=True))) or "data parallel"
+    lambda *layout: run_layout(dict(zip(_LAYOUT, layout, strict=True))) or "none stated"
 )
 
 

@@ -160,11 +160,14 @@ def test_a_launcher_or_script_that_is_missing_is_named_before_a_run_starts(
         {"name": "gone", "command": ["{python}", "no-such.py"]},
     ]
     path = write(tmp_path, workloads, [{"gpus": [1], "local_batch": [10]}])
-    assert main(["check", str(path)]) == 2
-    shown = capsys.readouterr()
-    (line,) = shown.err.splitlines()
-    assert f'workloads[1].command: the script "no-such.py" does not exist in {Path.cwd()}' in line
-    assert "ok" not in shown.out
+    for words in (["check"], ["run", "--store", str(tmp_path / "store")]):
+        assert main([*words, str(path)]) == 2
+        shown = capsys.readouterr()
+        (line,) = shown.err.splitlines()
+        there = f"does not exist in {Path.cwd()}"
+        assert f'workloads[1].command: the script "no-such.py" {there}' in line
+        assert "ok" not in shown.out
+        assert not (tmp_path / "store").exists()
     cluster = {"kind": "slurm", "gpus_per_node": 1}  # a script may be on its nodes only
     write(tmp_path, workloads, [{"gpus": [1], "local_batch": [10]}], launch=cluster)
     assert main(["check", str(path)]) == 0

@@ -76,7 +76,9 @@ def test_a_run_that_does_not_fit_is_skipped_by_every_launcher(tmp_path, capsys, 
     path = write(tmp_path, launch=launch)
     assert main(["check", str(path)]) == 0
     assert main(["run", str(path), "--store", str(tmp_path / "s"), "--dry-run"]) == 0
-    checked, previewed = capsys.readouterr().out.split("study.yaml: ok")
+    shown = capsys.readouterr()
+    assert "every run will be skipped" in shown.err
+    checked, previewed = shown.out.split("study.yaml: ok")
     (reason,) = load_study(path).forecast().skipped.values()
     for told in (checked, " ".join(previewed.split())):
         assert "1 run of 1 will be skipped" in told

@@ -27,6 +27,7 @@ from wattlaw.store.store import Store
 from wattlaw.study.out_of_memory import OUT_OF_MEMORY
 from wattlaw.study.plan import standalone_text
 from wattlaw.study.setting import RECORDED
+from wattlaw.workloads import catalogue
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -127,6 +128,19 @@ class Study:
             job = queue.submission_command(self.plan.study.launch, runnable[0], results)
         warnings = (*before.missing, *before.warnings, *self.earlier_versions(store))
         return Preview(self, statuses, hours, job, before.skipped, warnings)
+
+    def missing_files(self) -> list[str]:
+        """Return a sentence for each program and script of a command that is not here.
+
+        Raises
+        ------
+        wattlaw.common.errors.BadInput
+            A script that Python is to run on this machine does not exist.
+        """
+        try:
+            return catalogue.missing_files(self.plan.study)
+        except BadInput as error:
+            raise BadInput(f"{self.path}: {error}") from None
 
     def forecast(self, store: str | PathLike[str] | None = None) -> planning.Forecast:
         """Return why runs will be skipped, and what may be wrong; nothing is started.
@@ -413,6 +427,7 @@ def run(
     if not (progress is None or callable(progress) or isinstance(progress, Observer)):
         raise BadInput(f"progress: given {quote(progress)}; allowed: a function such as print")
     command = None if notify is None else command_words(notify)
+    study.missing_files()  # a script that is not here is refused before a store is made
     results = Store(path)
     if missing := _launcher(study).examine(plan.study.launch).missing(plan.study):
         raise NotAvailable("; ".join(missing))

@@ -8,11 +8,9 @@ import typer
 
 from wattlaw.api import studies
 from wattlaw.cli.common.options import StudyArgument
-from wattlaw.common.errors import BadInput
 from wattlaw.common.formatting import percent, plural
 from wattlaw.running.planning import skipped_text
 from wattlaw.study.plan import impossible
-from wattlaw.workloads import catalogue
 
 #: The reasons that are named.
 _MOST = 8
@@ -26,10 +24,7 @@ def check(
 ) -> int:
     """Validate a study file and count its runs."""
     loaded = studies.load_study(study)
-    try:
-        files = catalogue.missing_files(loaded.plan.study)
-    except BadInput as error:
-        raise BadInput(f"{study}: {error}") from None
+    files = loaded.missing_files()
     forecast = loaded.forecast()
     for sentence in skipped_text(forecast.skipped.values(), len(loaded)):
         print(sentence)
@@ -52,7 +47,9 @@ def check(
             f"question: {goal_text(decision)}; measuring stops once a setting is within "
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
+    all_skipped = len(forecast.skipped) == len(loaded)
     for sentence in [
+        *["every run will be skipped"] * all_skipped,
         *forecast.missing,
         *files,
         *forecast.warnings,
