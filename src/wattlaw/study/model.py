@@ -24,6 +24,9 @@ from wattlaw.study.question import Decide
 from wattlaw.study.setting import Setting
 from wattlaw.study.sweep import Sweep
 
+ID_DIGITS = 16
+_REQUIRED = math.nan  # equal to nothing
+
 
 class WorkloadSpec(Model):
     name: Name = Field(
@@ -318,8 +321,6 @@ class RunSpec(Model):
         return max(self.setting.gradient_accumulation, self.train.gradient_accumulation)
 
 
-ID_DIGITS = 16
-_REQUIRED = math.nan  # equal to nothing
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), allow_nan=False).encode
 
 

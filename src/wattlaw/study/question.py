@@ -44,6 +44,7 @@ _LEAST = {
     "samples": (0, False),
 }
 Function = TypeVar("Function", bound=Callable[..., Any])
+_LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
 
 
 @dataclass(frozen=True)
@@ -235,9 +236,6 @@ def check_names(method: Callable[..., Any], asked: Collection[str]) -> None:
     for name in sorted(set(asked) - accepted.keys()):
         text = f"unexpected argument {name!r}{nearest(name, accepted)}"
         raise TypeError(f"{method.__name__}: {text}; allowed: {', '.join(accepted)}")
-
-
-_LENGTHS = ("total_samples", "epochs", "epochs_by_batch", "target")
 
 
 def _parsed(parse: Callable[[str, Any], Any]) -> PlainValidator:

@@ -31,6 +31,10 @@ LEARNING = ("workload", "options", "train", "precision", "dataset_fraction")
 _BY = [*LEARNING, "hardware", "epochs_trained", "metric_name"]
 _NUMBERS = ["worse_by", "worse_by_low", "worse_by_high", "p_value"]
 _MEANS = ["global_batch", "n", "diverged", "mean", "sd", *_NUMBERS, "verdict"]
+_NODES = 64
+_RESOLUTION = 1e-10  # of a quantile
+_LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
+_EPOCHS = ["epochs", "epochs_low", "epochs_high"]
 
 
 @dataclass(frozen=True)
@@ -201,10 +205,6 @@ def _with_verdict(group: Group, means: pd.DataFrame, better: str) -> BatchQualit
     )  # fmt: skip
 
 
-_NODES = 64
-_RESOLUTION = 1e-10  # of a quantile
-
-
 def compare_with_best(samples: Sequence[Floats]) -> pd.DataFrame:
     """Compare each sample's ``mean`` with the best of the others, bigger being better.
 
@@ -277,10 +277,6 @@ def _quantile(load: tuple[float, ...], freedom: int) -> float:
         is_below = _greatest_below(middle, loads, freedom) < LEVEL
         low, high = (middle, high) if is_below else (low, middle)
     return (low + high) / 2
-
-
-_LEARNING_AND_BATCH = [*LEARNING, "global_batch"]
-_EPOCHS = ["epochs", "epochs_low", "epochs_high"]
 
 
 def epochs_to_target(

@@ -23,6 +23,11 @@ from wattlaw.analysis.metrics.result import Result, plain
 from wattlaw.common.errors import Refused
 
 CONSTANTS = 2
+MIN_COUNTS = 5
+#: Stricter than the usual 5 %: every series is tested, and a breakpoint changes what a report says.
+SIGNIFICANT = 0.02
+_SIMULATIONS = 9999
+_BREAKPOINT_CONSTANTS = 4  # a, b, d, c
 
 
 @dataclass(frozen=True)
@@ -158,13 +163,6 @@ def power_law(data: Observations) -> PowerLaw:
 
 def _exponential(interval: Interval) -> Interval:
     return float(np.exp(interval[0])), float(np.exp(interval[1]))
-
-
-MIN_COUNTS = 5
-#: Stricter than the usual 5 %: every series is tested, and a breakpoint changes what a report says.
-SIGNIFICANT = 0.02
-_SIMULATIONS = 9999
-_BREAKPOINT_CONSTANTS = 4  # a, b, d, c
 
 
 @dataclass(frozen=True)

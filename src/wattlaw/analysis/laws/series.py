@@ -38,6 +38,10 @@ FIXED = (
 #: With fewer counts, the data set may grow with the GPUs by chance.
 _MIN_GROWING_COUNTS = 3
 _ADDED = ("rule", "batch", "fraction_per_gpu", "placement", "series", "family")
+_COLUMNS = [
+    "series", "unit", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
+    "energy_ratio", "energy_ratio_low", "energy_ratio_high", "energy_is",
+]  # fmt: skip
 
 
 def scaling_series(table: pd.DataFrame) -> pd.DataFrame:
@@ -252,12 +256,6 @@ def _labels(series: pd.DataFrame, names: list[str]) -> list[str]:
         label_counts[label] += 1
         labels[code] = f"{label} ({label_counts[label]})" if label_counts[label] > 1 else label
     return [labels[code] for code in codes]
-
-
-_COLUMNS = [
-    "series", "unit", "gpus", "reference", "speedup", "speedup_low", "speedup_high", "efficiency",
-    "energy_ratio", "energy_ratio_low", "energy_ratio_high", "energy_is",
-]  # fmt: skip
 
 
 def speedups(series: pd.DataFrame, reference: int | None = None) -> pd.DataFrame:

@@ -52,6 +52,14 @@ PRIORS = {
 _SELECTIVE = 0.5
 #: Degrees of freedom of the error of a peak.
 _FREEDOM = 4.0
+#: The device of runs without GPUs.
+_HOST = ["host"]
+#: With more runs, every so manieth counts: inference takes time.
+_MOST = 200
+#: GiB that a program can use of a board that its vendor names by so many GB: torch reports 31.7 of
+#: a V100 of 32 GB, 39.4 of an A100 of 40 GB, 79.1 of an H100 of 80 GB and 139.8 of an H200 of
+#: 141 GB (``total_memory`` in public logs).
+_USABLE = 0.988
 
 
 @dataclass(frozen=True)
@@ -163,14 +171,6 @@ def _log_likelihood(
 #: A setting that fits with a lower probability is not proposed to run; one below the second may
 #: well be out of memory.
 LEAST_FIT, SURE_FIT = 0.05, 0.9
-#: The device of runs without GPUs.
-_HOST = ["host"]
-#: With more runs, every so manieth counts: inference takes time.
-_MOST = 200
-#: GiB that a program can use of a board that its vendor names by so many GB: torch reports 31.7 of
-#: a V100 of 32 GB, 39.4 of an A100 of 40 GB, 79.1 of an H100 of 80 GB and 139.8 of an H200 of
-#: 141 GB (``total_memory`` in public logs).
-_USABLE = 0.988
 
 
 def usable_gib(hardware: str) -> float | None:
