@@ -70,9 +70,14 @@ def test_a_command_that_cannot_be_used_has_the_exit_code_of_a_shell(
     assert not (tmp_path / "store").exists()
 
 
-def test_the_energy_of_all_boards_is_measured_each_once(tmp_path, boards):
+@pytest.mark.parametrize(("visible", "power_w"), [(None, 150 + 217), (0, 150)])
+def test_the_energy_of_the_visible_boards_is_measured_each_once(
+    tmp_path, boards, monkeypatch, visible, power_w
+):
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", boards[visible].uuid.decode())
     found, done = told_of(tmp_path, "sleep", "1.2")
-    assert found["gpu_energy_j"] == pytest.approx((150 + 217) * found["duration_s"], rel=0.01)
+    assert found["gpu_energy_j"] == pytest.approx(power_w * found["duration_s"], rel=0.01)
     assert (found["energy_source"], found["energy_verdict"]) == ("counter", "ok")
     assert (found["energy_j"], found["energy_scope"]) == (found["gpu_energy_j"], "gpu")
     assert (found["node_energy_j"], found["node_energy_verdict"]) == (None, None)

@@ -111,7 +111,7 @@ def test_uneven_nodes_and_more_workers_than_a_node_has_gpus_are_refused(
             ("true", "nosuch load", "cd /"),
             SETUP_FAILED,
             "",
-            "setup[1] ended with exit code 127",
+            "wattlaw: launch.slurm.setup[1] ended with exit code 127",
         ),
     ],
 )

@@ -136,7 +136,8 @@ def test_a_killed_process_of_the_pool_fails_its_run_and_the_next_has_another_poo
 
 
 def spec_of(workload=DIGITS, **setting):
-    return made_spec(Setting(gpus=2, local_batch=4, **setting), workload=workload)
+    setting = Setting(gpus=2, local_batch=4, **setting)
+    return made_spec(setting, workload=workload, launch_kind="simulated")
 
 
 @pytest.mark.parametrize(
@@ -146,6 +147,7 @@ def spec_of(workload=DIGITS, **setting):
         (spec_of(power_limit_w=100.0, clock_limit_mhz=735.0), None),
         (spec_of(WorkloadSpec(name="own", command=("python", "x.py"))), "command cannot be sim"),
         (spec_of(WorkloadSpec(name="digits-cnn", options={"width": 512})), "no profile is stored"),
+        (spec_of(power_limit_w=251.0), "a power limit of 251 W is outside 100 to 250 W"),
         (spec_of(clock_limit_mhz=2000.0), "a clock limit of 2000 MHz is outside 135 to 1380 MHz"),
     ],
 )
