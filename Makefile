@@ -65,14 +65,14 @@ $(EXTRAP)/.installed:
 test-extrap: setup $(EXTRAP)/.installed
 	$(BIN)/python -m pytest tests/cli/test_exporters.py
 
-# Debian's Slurm as four nodes on this machine; the tests start it and end it. Three at a time,
-# each process with a Slurm of its own.
+# Debian's Slurm as four nodes on this machine; the tests start it and end it. Four at a time, since
+# they often wait, each process with a Slurm of its own.
 test-slurm: setup
 	@which slurmctld slurmd munged sbatch >/dev/null || \
 	  { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y \
 	    --no-install-recommends $(SLURM_PACKAGES); } >/dev/null || \
 	  { echo "make test-slurm needs root and Debian's packages: $(SLURM_PACKAGES)" >&2; exit 1; }
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder tests/slurm
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder tests/slurm
 
 # The tests with a coverage report: a table here, pages in build/coverage.
 coverage: setup

@@ -70,7 +70,8 @@ LONG = {"epochs": 8, "warmup_epochs": 1, "sample_hz": 20, "assume_cpu_w": 15}
 
 #: The slowest files first, so that none of them is the last one that a single process runs.
 SLOW = (
-    "prolog_epilog", "front_end", "losses", "whole_studies",  # of tests/slurm
+    # Of tests/slurm.
+    "losses", "notices", "failures", "decisions", "front_end", "whole_studies", "prolog_epilog",
     "gpu_acceptance", "pythons", "instrumentation", "measure",
     "workloads", "campaign", "killed_owners", "preemption", "failing_ranks", "figures",
     "training", "report", "commands", "simulated_launcher", "attempts",

@@ -29,10 +29,6 @@ DRIVER = "/run/wattlaw-fake-nvml"
 PROGRAMS = ("slurmctld", "slurmd", "munged", "unshare", "nsenter", "setpriv", "ldconfig", *COUNTED)
 
 
-def missing_programs() -> list[str]:
-    return [name for name in PROGRAMS if shutil.which(name) is None]
-
-
 class Cluster:
     """A running cluster, from `with Cluster() as cluster` to the end of the block."""
 
@@ -46,7 +42,7 @@ class Cluster:
         self.small = self.folder / "small"
         self.conf = self.folder / "etc" / "slurm.conf"
         self._processes: dict[str, subprocess.Popen[str]] = {}
-        self._boards: dict[str, FakeGpus] = {}
+        self.boards: dict[str, FakeGpus] = {}
 
     # ---- life ----
     def __enter__(self) -> Self:
@@ -54,7 +50,7 @@ class Cluster:
             ports = free_ports(len(self.names) + 1)
             write(self.folder, self.settings, ports)
             for name in self.names:
-                self._boards[name] = write_boards(self.folder, self.settings, name)
+                self.boards[name] = write_boards(self.folder, self.settings, name)
             munge = self.folder / "munge"
             (munge / "key").write_bytes(secrets.token_bytes(128))
             (munge / "key").chmod(0o400)
@@ -164,11 +160,10 @@ class Cluster:
             "sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T", f"--nodes={name}"
         )
 
-    def wait_idle(self, *names: str, seconds: float = WAIT_S) -> None:
-        nodes = ",".join(names or self.names)
+    def wait_idle(self) -> None:
         line = ["sinfo", "--noheader", "--Node", "--partition=normal", "--format=%T"]
-        idle = lambda: set(self.run(*line, f"--nodes={nodes}").split()) == {"idle"}  # noqa: E731
-        self.wait_for(idle, f"{nodes} to be idle", seconds)
+        idle = lambda: set(self.run(*line).split()) == {"idle"}  # noqa: E731
+        self.wait_for(idle, "all nodes to be idle")
 
     def answers(self) -> bool:
         return "is UP" in self.run("scontrol", "ping", check=False)
@@ -177,9 +172,6 @@ class Cluster:
         self, condition: Callable[[], object], what: str, seconds: float = WAIT_S
     ) -> object:
         return wait_for(condition, f"{what}; see {self.folder}", seconds)
-
-    def boards(self, name: str) -> FakeGpus:
-        return self._boards[name]
 
     def place(self, host: str, path: str) -> Path:
         """Return where a host's private folder (/tmp, /var/tmp or /run) lies for us."""
@@ -242,7 +234,7 @@ class Cluster:
             self.resume(name)
         self.wait_idle()
         for name in self.names:
-            self._boards[name] = write_boards(self.folder, self.settings, name)
+            self.boards[name] = write_boards(self.folder, self.settings, name)
 
     # ---- making ----
 

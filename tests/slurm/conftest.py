@@ -1,10 +1,11 @@
 """The cluster that the tests of this folder share; it is idle before and after each test."""
 
 import os
+import shutil
 
 import pytest
 
-from slurm.cluster import Cluster, missing_programs
+from slurm.cluster import PROGRAMS, Cluster
 from slurm.studies import Desk
 
 
@@ -12,7 +13,7 @@ from slurm.studies import Desk
 def started_cluster():
     if os.geteuid() != 0:
         pytest.exit("tests/slurm makes namespaces and device files: run it as root", 1)
-    if missing := missing_programs():
+    if missing := [name for name in PROGRAMS if shutil.which(name) is None]:
         names = ", ".join(missing)
         pytest.exit(f"tests/slurm: not on PATH: {names} (Debian's slurm-wlm, munge)", 1)
     with Cluster() as cluster:

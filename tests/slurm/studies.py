@@ -15,7 +15,7 @@ from wattlaw.store.store import Store
 
 #: The digits' net, pausing for each batch: it takes its time without the processor's.
 PLUGIN = Path(__file__).parents[1] / "support" / "dropout_plugin"
-SLOW = [{"name": "digits-dropout"}]
+SLOW = [{"name": "digits-dropout", "options": {"width": 4}}]
 RUN_S = 350
 #: Of the net that pauses: about 3 s of training in each epoch.
 PAUSE_S = 0.25
@@ -63,12 +63,10 @@ class Desk:
             "OMP_NUM_THREADS": "1",
         }
 
-    def does(
-        self, *words: object, host: str = "login1", seconds: float = RUN_S
-    ) -> "subprocess.CompletedProcess[str]":
+    def does(self, *words: object, host: str = "login1") -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
             self.line(*words, host=host), env=self.environment(),
-            capture_output=True, text=True, timeout=seconds, check=False,
+            capture_output=True, text=True, timeout=RUN_S, check=False,
         )  # fmt: skip
 
     def runs(self, host: str = "login1") -> "subprocess.CompletedProcess[str]":
@@ -77,13 +75,8 @@ class Desk:
     @contextmanager
     def running(self) -> Iterator["subprocess.Popen[str]"]:
         line = self.line("run", "study.yaml", "--store", "store")
-        process = subprocess.Popen(
-            line,
-            env=self.environment(),
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        both = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        process = subprocess.Popen(line, env=self.environment(), text=True, **both)
         try:
             yield process
         finally:
@@ -97,19 +90,15 @@ class Desk:
         (found,) = self.records()
         return found
 
-    def job_of(self, record: RunRecord) -> str:
-        known = lambda: next(  # noqa: E731
-            (one.site.job_id for one in self.records() if one.run_id == record.run_id and one.site),
-            None,
-        )
-        return str(self.cluster.wait_for(known, "the run's job"))
-
     def wait_epochs(self, count: int) -> None:
         def trained() -> bool:
             streams = self.store.glob("runs/*/live/*/windows.*.csv")
             return any(text.read_text().count("train") >= count for text in streams)
 
         self.cluster.wait_for(trained, f"{count} epochs", 90)
+
+    def wait_begun(self) -> None:
+        self.cluster.wait_for((self.folder / "begun").exists, "the command to begin", 90)
 
     def submissions(self) -> int:
         return len(self.cluster.calls("sbatch"))
@@ -128,8 +117,16 @@ def slowly(desk: Desk, **changes: object) -> None:
     desk.write(slurm, measure=measure, **changes)
 
 
-def finished(process: "subprocess.Popen[str]", seconds: float = RUN_S) -> str:
-    output, _ = process.communicate(timeout=seconds)
+def waiting(desk: Desk, **changes: object) -> None:
+    """Write a study of one command on one node; it trains nothing, until ``desk.pauses(0)``."""
+    desk.pauses(PAUSE_S)
+    loop = f"touch {desk.folder}/begun; until grep -qx 0 {desk.folder}/pause; do sleep 0.2; done"
+    command = [{"name": "waits", "command": ["bash", "-c", loop]}]
+    desk.write(workloads=command, sweeps=[{"gpus": [1], "global_batch": [128]}], **changes)
+
+
+def finished(process: "subprocess.Popen[str]") -> str:
+    output, _ = process.communicate(timeout=RUN_S)
     assert process.returncode == 0, output
     return output
 

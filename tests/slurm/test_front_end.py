@@ -2,11 +2,11 @@
 
 import signal
 
-from slurm.studies import RUN_S, finished, slowly
+from slurm.studies import RUN_S, finished, waiting
 
 
 def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster, desk):
-    slowly(desk, repeats=2, slurm={"max_queued": 1})
+    waiting(desk, repeats=2, slurm={"max_queued": 1})
     before = desk.submissions()
     with desk.running() as front:
         cluster.wait_for(lambda: desk.submissions() - before == 1, "a job", 90)
@@ -23,11 +23,11 @@ def test_after_a_killed_front_end_no_run_is_lost_or_repeated(cluster, desk):
 
 
 def test_a_cancelled_job_fails_with_that_reason_and_others_continue(cluster, desk):
-    slowly(desk, repeats=2, train={})
+    waiting(desk, repeats=2)
     with desk.running() as front:
-        desk.wait_epochs(1)
-        victim = desk.records()[0]
-        job = desk.job_of(victim)
+        desk.wait_begun()
+        victim = next(one for one in desk.records() if one.site)
+        job = victim.site.job_id
         cluster.run("scancel", job)
         cluster.wait_state(job, "CANCELLED")
         desk.pauses(0)
@@ -41,9 +41,9 @@ def test_a_cancelled_job_fails_with_that_reason_and_others_continue(cluster, des
 
 
 def test_the_front_end_waits_for_a_scheduler_that_does_not_respond(cluster, desk):
-    slowly(desk, train={})
+    waiting(desk)
     with desk.running() as front:
-        desk.wait_epochs(1)
+        desk.wait_begun()
         cluster.stop_controller()
         before = len(cluster.calls("squeue"))
         asked_twice = lambda: len(cluster.calls("squeue")) > before + 1  # noqa: E731
@@ -58,9 +58,9 @@ def test_the_front_end_waits_for_a_scheduler_that_does_not_respond(cluster, desk
 
 
 def test_cancel_ends_jobs_and_front_end_and_the_next_run_continues_them(cluster, desk):
-    slowly(desk, repeats=2, slurm={"max_queued": 1})
+    waiting(desk, repeats=2, slurm={"max_queued": 1})
     with desk.running() as front:
-        desk.wait_epochs(1)
+        desk.wait_begun()
         told = desk.does("cancel", "store", host="login2")
         output, _ = front.communicate(timeout=RUN_S)
     assert told.returncode == 0, told.stderr

@@ -71,11 +71,11 @@ class Site(Cluster):
         return f"{self.python} {self.hooks}/check.py {watts:g}"
 
     def odd(self, name: str) -> None:
-        for board, watts in zip(self.boards(name), BEFORE_W, strict=True):
+        for board, watts in zip(self.boards[name], BEFORE_W, strict=True):
             board.limit_mw = round(1000 * watts)
 
     def limits_w(self, name: str) -> tuple[float, ...]:
-        return tuple(board.limit_mw / 1000 for board in self.boards(name))
+        return tuple(board.limit_mw / 1000 for board in self.boards[name])
 
     def left(self, name: str) -> list[str]:
         """Return what the hooks left on a node: states, reports and watchdogs."""
@@ -158,10 +158,10 @@ def test_a_restart_of_slurmd_keeps_the_cap_of_a_running_job(site):
 
 def test_a_node_whose_limit_cannot_be_restored_is_drained(site):
     job = site.capped("echo began; sleep 0.5")
-    site.boards("node1").fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
+    site.boards["node1"].fault(SET, code=pynvml.NVML_ERROR_UNKNOWN)
     site.wait_state(job, "COMPLETED")
     site.wait_for(lambda: site.node_state("node1") == "drained", "the node to be drained")
-    site.boards("node1").clear_faults()
+    site.boards["node1"].clear_faults()
     site.restore("node1")
     site.wait_restored("node1")
     site.resume("node1")
@@ -184,10 +184,11 @@ def test_the_limit_is_restored_after_a_reboot_of_the_node(site):
 
 def test_the_prolog_caps_the_runs_of_a_study_and_refused_ones_are_skipped(site):
     desk = Desk(site, site.fresh_folder())
-    caps = [None, 250, 20]
-    desk.write(
-        {"limits": "prolog"}, sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": caps}]
-    )
+    caps = {None: 1, 250: 2, 20: 1}
+    sweep = {"global_batch": [128]}
+    sweeps = [sweep | {"gpus": [gpus], "power_limit_w": [watts]} for watts, gpus in caps.items()]
+    sleeps = [{"name": "sleeps", "command": ["sleep", "1"]}]
+    desk.write({"limits": "prolog"}, workloads=sleeps, sweeps=sweeps)
     ended = desk.runs()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     free, capped, refused = (

@@ -7,13 +7,23 @@ from slurm.studies import Desk
 from wattlaw.store.record import RunRecord
 from wattlaw.store.store import Store
 
+#: It trains nothing, and does not begin before two of them run.
+PAIR = "touch begun.$SLURM_JOB_ID; until [ $(ls begun.* | wc -l) = 2 ]; do sleep 0.2; done"
+
 
 @pytest.fixture(scope="module")
 def done(started_cluster):
+    """Training on two nodes, and a command that trains nothing on one node and on four."""
     desk = Desk(started_cluster, started_cluster.fresh_folder())
-    sweeps = [{"gpus": [1, 2, 4], "global_batch": [128]}]
-    desk.write(sweeps=sweeps, order="random")
+    # Modules of the working folder must not be imported.
+    hostile = Hostile(desk.folder, without=BEFORE_US)
+    workloads = [{"name": "digits-cnn"}, {"name": "sleeps", "command": ["sleep", "1"]}]
+    gpus = {"digits-cnn": [4], "sleeps": [1, 8]}
+    sweeps = [{"gpus": n, "global_batch": [128], "workloads": [name]} for name, n in gpus.items()]
+    two = {"gpus_per_node": 2}
+    desk.write(workloads=workloads, sweeps=sweeps, order="random", launch=two)
     ended = desk.runs()
+    assert hostile.imported == []
     assert ended.returncode == 0, ended.stdout + ended.stderr
     yield desk
     started_cluster.repair()
@@ -33,20 +43,21 @@ def test_every_host_of_a_run_has_windows_and_a_sampler(done, nodes):
     assert set(record.facts.hosts) == set(record.site.nodes)
     assert {report.host for report in record.samplers} == set(record.site.nodes)
     mine = epochs[epochs.run_id == record.run_id]
-    assert len(mine) == nodes * 2 * 2  # hosts, epochs, phases
+    is_trained = record.spec.workload.command is None
+    assert [*mine.groupby("host").size()] == [2 * 2 if is_trained else 1] * nodes  # epochs, phases
     assert not mine.interrupted.any()
     samples = mine[mine.phase == "train"].groupby("epoch").samples.sum()
-    assert set(samples) == {1437}
+    assert set(samples) == ({1437} if is_trained else set())
     assert record.interruptions == ()
 
 
-def test_each_host_measures_its_own_gpu(done):
+def test_each_host_measures_its_own_gpus(done):
     for record in done.records():
         for report in record.samplers:
-            boards = [one.id for one in report.devices if one.kind == "gpu"]
-            assert len(boards) == 1
+            boards = {one.id for one in report.devices if one.kind == "gpu"}
+            assert len(boards) == record.spec.setting.gpus // record.spec.nodes
             number = int(report.host.removeprefix("node"))
-            assert f"-{number:04x}-" in boards[0]
+            assert all(f"-{number:04x}-" in board for board in boards)
     energies = Store(done.store).pandas("epochs").gpu_energy_j
     assert (energies > 0).all()
 
@@ -63,11 +74,11 @@ def test_the_record_describes_the_site(done):
 
 def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster, desk):
     watts = (100.0, 300.0)
-    for board, power_w in zip(cluster.boards("node3"), watts, strict=True):
+    for board, power_w in zip(cluster.boards["node3"], watts, strict=True):
         board.low_w = board.high_w = power_w
-    options = {"nodelist": "node3"}
+    waits = [{"name": "waits", "command": ["bash", "-c", f"{PAIR}; sleep 1"]}]
     sweeps = [{"gpus": [1], "global_batch": [128]}]
-    desk.write({"options": options}, sweeps=sweeps, repeats=2)
+    desk.write({"options": {"nodelist": "node3"}}, workloads=waits, sweeps=sweeps, repeats=2)
     ended = desk.runs()
     assert ended.returncode == 0, ended.stdout + ended.stderr
     one, other = desk.records()
@@ -80,16 +91,3 @@ def test_two_jobs_on_one_node_measure_only_their_own_gpus(cluster, desk):
         mine = epochs[(epochs.run_id == record.run_id) & ~epochs.warmup]
         found[board] = mine.gpu_energy_j.sum() / mine.duration_s.sum()
     assert sorted(found.values()) == pytest.approx(watts, rel=0.05)
-
-
-def test_a_node_with_several_gpus_runs_several_workers(cluster, desk):
-    # Modules of the working folder must not be imported.
-    hostile = Hostile(desk.folder, without=BEFORE_US)
-    desk.write(sweeps=[{"gpus": [4], "global_batch": [128]}], launch={"gpus_per_node": 2})
-    ended = desk.runs()
-    assert hostile.imported == []
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    record = desk.record()
-    assert len(record.site.nodes) == 2
-    boards = {(r.host, d.id) for r in record.samplers for d in r.devices if d.kind == "gpu"}
-    assert len(boards) == 4
