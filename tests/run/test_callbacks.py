@@ -170,10 +170,9 @@ def test_two_workers_are_one_run_with_the_work_of_both(tmp_path, library):
     script.write_text(
         f"import sys, torch, trainers\nfrom pathlib import Path\n{TWO_WORKERS[library]}"
     )
-    line = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     path = os.pathsep.join([str(paths.SUPPORT), environment()["PYTHONPATH"]])
     own = environment() | {"OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    done = python(*line, script, tmp_path / "store", env=own)
+    done = python(paths.SCRIPTS / "start_ranks.py", 2, script, tmp_path / "store", env=own)
     assert done.returncode == 0, done.stderr
     (record,) = Store(tmp_path / "store").records()
     setting = record.spec.setting

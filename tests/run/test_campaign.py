@@ -9,7 +9,8 @@ import pandas as pd
 import psutil
 import pytest
 
-from conftest import LONG, in_training, parsed, processes_of, records, started, wait_for, wattlaw
+from agents import PLUGIN, environment
+from conftest import LONG, in_training, parsed, processes_of, records, setenv, started, wait_for
 from launchers import ScriptedLauncher, execute
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
@@ -30,10 +31,17 @@ def statuses(store):
 
 
 def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(
-    tmp_path, write_study, capsys
+    tmp_path, write_study, monkeypatch, capsys
 ):
-    study = write_study(sweeps=[{"gpus": [2], "global_batch": [32]}], measure=LONG)
-    store = tmp_path / "store"
+    store, pause = tmp_path / "store", tmp_path / "pause"
+    pause.write_text("0.05")
+    monkeypatch.syspath_prepend(PLUGIN)
+    setenv(monkeypatch, environment(TEST_PAUSE_FILE=str(pause)))
+    study = write_study(
+        workloads=[{"name": "digits-dropout", "options": {"width": 4}}],
+        sweeps=[{"gpus": [2], "global_batch": [128]}],
+        measure=LONG,
+    )
     with started("run", study, "--store", store) as campaign:
         wait_for(lambda: in_training(store), "training")
         campaign.kill()
@@ -43,8 +51,8 @@ def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(
     assert main(["status", str(store)]) == 0
     assert "1 interrupted" in " ".join(capsys.readouterr().out.split())
     assert Store(store).arrow("epochs").num_rows == 0
-    again = wattlaw("run", study, "--store", store)
-    assert again.returncode == 0, again.stderr
+    pause.write_text("0")
+    assert main(["run", str(study), "--store", str(store)]) == 0, capsys.readouterr().err
     (record,) = records(store).values()
     assert (record.status, record.attempts, record.reason) == ("done", 2, None)
 
@@ -93,22 +101,21 @@ def test_runs_that_exceed_the_time_limit_are_stopped_with_that_reason(tmp_path, 
         launch={"timeout_s": 1, "max_parallel": 2},
     )
     store = tmp_path / "store"
-    assert wattlaw("run", study, "--store", store).returncode == 1
+    assert main(["run", str(study), "--store", str(store)]) == 1
     assert statuses(store) == ["failed", "failed"]
     for record in records(store).values():
         assert record.reason == "time limit of 1 s reached (launch.timeout_s)"
     assert not processes_of(store, "")
 
 
-def test_two_campaigns_on_one_store_share_the_runs_and_repeat_none(tmp_path, write_study):
+def test_two_campaigns_on_one_store_share_the_runs_and_repeat_none(tmp_path, write_study, capsys):
     study = write_study(workloads=[command("time.sleep(2)")], repeats=2)
     store = tmp_path / "store"
-    with (
-        started("run", study, "--store", store) as one,
-        started("run", study, "--store", store) as other,
-    ):
-        outputs = [campaign.communicate(timeout=150)[0] for campaign in (one, other)]
-    assert (one.returncode, other.returncode) == (0, 0), outputs
+    with started("run", study, "--store", store) as other:
+        wait_for(lambda: [*store.glob("runs/*/live")], "its first run")
+        code = main(["run", str(study), "--store", str(store)])
+        outputs = [capsys.readouterr().out, other.communicate(timeout=150)[0]]
+    assert (code, other.returncode) == (0, 0), outputs
     assert statuses(store) == ["done"] * 2
     assert {record.attempts for record in records(store).values()} == {1}
     done = [output.count("\ndone: ") + output.startswith("done: ") for output in outputs]
@@ -116,7 +123,9 @@ def test_two_campaigns_on_one_store_share_the_runs_and_repeat_none(tmp_path, wri
     assert min(done) >= 1
 
 
-def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path, write_study):
+def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(
+    tmp_path, write_study, capsys
+):
     study = write_study(
         workloads=[
             command(
@@ -139,7 +148,8 @@ def test_runs_that_fit_together_run_in_parallel_and_a_signal_stops_them(tmp_path
     assert "0 failed, 0 skipped, 2 left (stopped by SIGTERM" in output
     found = {(record.state, record.reason) for record in records(store).values()}
     assert found == {("interrupted", "interrupted by SIGTERM")}
-    assert "2 interrupted" in wattlaw("status", store).stdout
+    assert main(["status", str(store)]) == 0
+    assert "2 interrupted" in " ".join(capsys.readouterr().out.split())
     assert not processes_of(store, "")
 
 

@@ -1,9 +1,11 @@
 """Studies of unmodified scripts: their steps, their end at a limit, their launchers."""
 
+import io
 import os
 import re
 import shutil
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +45,7 @@ def limited(tmp_path_factory):
         command("plain", "plain.py", *epochs, dataset_samples=150),
         command("ddp", "ddp.py", *epochs),
         command("alone", "ddp.py", "--alone", *epochs),
-        command("by-torchrun", "ddp.py", *epochs, launch_with="torchrun"),
+        command("by-torchrun", "ddp.py", *epochs, "--accumulate", "5", launch_with="torchrun"),
         {"name": "shell", "command": ["sh", "-c", COUNT], "progress": {"pattern": PATTERN}},
     ]
     sweeps = [
@@ -51,12 +53,12 @@ def limited(tmp_path_factory):
         {"gpus": [2], "local_batch": [10], "workloads": ["ddp", "alone", "by-torchrun"]},
     ]
     path = write(folder, workloads, sweeps, measure={"steps": 20, "warmup_steps": 5})
-    with pytest.MonkeyPatch.context() as patch:  # torchrun is beside this interpreter
-        patch.setenv("STEPS", "100000")
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as output:
+        patch.chdir(folder)
         patch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        done = wattlaw("run", path, "--store", folder / "store", cwd=folder)
-    assert done.returncode == 0, done.stdout + done.stderr
-    yield folder / "store", done.stdout
+        code = main(["run", str(path), "--store", "store"])  # torchrun is beside this interpreter
+    assert code == 0, output.getvalue()
+    return folder / "store", output.getvalue()
 
 
 def run_of(store: Path, name: str) -> tuple[RunRecord, pd.DataFrame]:
@@ -67,7 +69,7 @@ def run_of(store: Path, name: str) -> tuple[RunRecord, pd.DataFrame]:
 
 @pytest.mark.parametrize(
     ("name", "world", "parallelism", "samples"),
-    [("plain", 1, "none", 10), ("ddp", 2, "ddp", 20), ("by-torchrun", 2, "ddp", 20)],
+    [("plain", 1, "none", 10), ("ddp", 2, "ddp", 20), ("by-torchrun", 2, "ddp", 100)],
 )
 def test_a_script_is_ended_when_it_has_its_steps(name, world, parallelism, samples, limited):
     record, windows = run_of(limited[0], name)
@@ -91,12 +93,29 @@ def test_workers_that_train_alone_are_marked_and_warned_about(limited):
     assert record.status == "done"
     assert (record.facts.workers_cooperate, record.facts.dataset_samples) == (False, None)
     assert any("DistributedDataParallel" in note for note in record.notes)
-    (warning,) = [line for line in limited[1].splitlines() if line.startswith("Warning: ")]
+    lines = [line for line in limited[1].splitlines() if line.startswith("Warning: ")]
+    (warning,) = [line for line in lines if "by-torchrun" not in line]
     assert "gpus: [1]" in warning
     assert "alone" in warning
     table = Store(limited[0]).pandas("runs").set_index("workload")
     assert not table.loc["alone", "workers_cooperate"]
     assert table.loc["ddp", ["world_size", "backend"]].tolist() == [2, "gloo"]
+
+
+@pytest.mark.parametrize(("name", "ran"), [("ddp", 20), ("by-torchrun", 100)])
+def test_the_table_of_runs_has_the_batch_that_ran(name, ran, limited):
+    row = Store(limited[0]).pandas("runs").set_index("workload").loc[name]
+    assert (row["global_batch"], row["local_batch"]) == (ran, ran // 2)
+    record, _ = run_of(limited[0], name)
+    assert record.spec.setting.global_batch == 20  # as declared
+    notes = [note for note in record.notes if "batch" in note]
+    if name == "ddp":
+        assert row["global_batch_declared"] != row["global_batch_declared"]  # missing
+        assert (notes, f"of {name} " in limited[1]) == ([], False)
+    else:
+        assert row["global_batch_declared"] == 20
+        assert [re.findall(r"\d+", note) for note in notes] == [["100", "20", "100"]]
+        assert "100 instead of 20 on 2 GPUs" in limited[1]
 
 
 def test_a_program_without_pytorch_is_measured_by_its_log(limited):

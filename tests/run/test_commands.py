@@ -63,32 +63,25 @@ VALUES = (
 )  # fmt: skip
 
 
-def commands(folder: Path) -> list[dict[str, Any]]:
-    for name, body in SCRIPTS.items():
-        (folder / f"{name}.py").write_text(textwrap.dedent(body))
-
-    def command(name: str, *words: object) -> dict[str, Any]:
-        return {"command": [sys.executable, str(folder / f"{name}.py"), *map(str, words)]}
-
-    return [
-        command("tracked", "{local_batch}", "{epochs}"),
-        command("whole", folder / "whole.json", *VALUES),
-        command("windowless"),
-        command("fails"),
-        command("nowhere"),
-    ]
-
-
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     """Run every kind of command in one study, beside a board of 140 W."""
     folder = tmp_path_factory.mktemp("commands")
+    for name, body in SCRIPTS.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(body))
+    values = {"tracked": ["{local_batch}", "{epochs}"], "whole": [f"{folder}/whole.json", *VALUES]}
     boards = FakeGpus.create(folder / "boards", high_w=BOARD_W)
     plain = ["windowless", "nowhere"]
     rest = {"power_limit_w": [150], "precision": ["bf16"], "dataset_fraction": ["gpus/3"]}
     study = {
         "name": "commands",
-        "workloads": commands(folder),
+        "workloads": [
+            *(
+                {"command": [sys.executable, f"{folder}/{name}.py", *values.get(name, ())]}
+                for name in SCRIPTS
+            ),
+            {"name": "nowhere", "command": ["sh", "-c", f"exec {sys.executable} nowhere.py"]},
+        ],
         "sweeps": [
             {"gpus": [1, 2], "local_batch": [16], "workloads": ["tracked"]},
             {"gpus": [1], "local_batch": [16], "workloads": plain},

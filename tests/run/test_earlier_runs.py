@@ -41,18 +41,15 @@ def test_the_length_of_a_training_is_stated_without_losing_a_run(write_decide, t
     assert decided.rests_on.runs == before.rests_on.runs
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"workloads": [{"name": "bert", "dataset_samples": 1000}]},
-         "workload.dataset_samples null, now 1000"),
-        ({"measure": {"steps": 200, "warmup_steps": 10}}, "measure.steps 100, now 200"),
-    ],
-)  # fmt: skip
 def test_runs_of_an_earlier_version_are_named_and_the_answer_is_of_the_present_one(
-    write_decide, tmp_path, capsys, changes, said
+    write_decide, tmp_path, capsys
 ):
     store = tmp_path / "store"
+    changes = {
+        "workloads": [{"name": "bert", "dataset_samples": 1000}],
+        "measure": {"steps": 200, "warmup_steps": 10},
+    }
+    said = "workload.dataset_samples null, now 1000, measure.steps 100, now 200"
     old = len(load_study(write_decide(None, **UNKNOWN)))
     run(write_decide(None, **UNKNOWN), store)
     # Fewer runs than before: the most runs would be those of the earlier version.

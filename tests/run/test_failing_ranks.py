@@ -3,15 +3,14 @@
 import subprocess
 import time
 
-import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from agents import PLUGIN, agent, record_of, several
-from conftest import environment, records, wattlaw
-from fake_nvml import FakeGpus
+from agents import PLUGIN, agent, environment, record_of, several
+from conftest import processes_of, records, setenv
 from limiting import Place
 from ranks import spec_of
+from wattlaw.cli.main import main
 from wattlaw.running.slurm.submission import interrupted
 from wattlaw.running.training import failures
 from wattlaw.running.training.environment import HOST, WARNS
@@ -27,7 +26,7 @@ _LOST = "disconnected"
 
 
 @pytest.fixture
-def failing(tmp_path, write_study):
+def failing(tmp_path, write_study, monkeypatch, capfd):
     """Return a function that runs a study until soon after a fault, and returns the record."""
     store = tmp_path / "store"
 
@@ -35,22 +34,18 @@ def failing(tmp_path, write_study):
         study = write_study(
             workloads=[{"name": "digits-failing", "options": {"width": 4}}],
             sweeps=[{"gpus": [2], "global_batch": [128], "power_limit_w": [power_limit_w]}],
-            measure={"epochs": 3, "warmup_epochs": 0, "sample_hz": 20, "assume_cpu_w": 15},
+            measure={"epochs": 2, "warmup_epochs": 0, "sample_hz": 20, "assume_cpu_w": 15},
             train={"checkpoint_every": 2, "loader_workers": int("loading" in fault)},
         )
-        failed_at = tmp_path / f"failed-at.{fault[0]}"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYTHONPATH", f"{PLUGIN}:{environment()['PYTHONPATH']}")
-            patch.setenv("TEST_FAULT", fault)
-            patch.setenv("TEST_FAILED_AT", str(failed_at.with_suffix("")))
-            ended = wattlaw("run", study, "--store", store)
-        assert time.time() - float(failed_at.read_text()) < SOON_S
+        monkeypatch.syspath_prepend(PLUGIN)
+        at = tmp_path / "failed-at"
+        setenv(monkeypatch, environment(TEST_FAULT=fault, TEST_FAILED_AT=str(at)))
+        code = main(["run", str(study), "--store", str(store)])
+        assert time.time() - float(at.with_suffix(f".{fault[0]}").read_text()) < SOON_S
         (record,) = records(store).values()
-        assert ended.returncode == (record.state == "failed"), ended.stderr
+        assert code == (record.state == "failed"), capfd.readouterr().err
         assert record.status == "failed"
-        folder = str(Store(store).folder(record.run_id).path.resolve())
-        assert not [each for each in psutil.process_iter(["cmdline"])
-                    if folder in (each.info["cmdline"] or ())]  # fmt: skip
+        assert not processes_of(store, "")
         return record
 
     return run
@@ -69,9 +64,9 @@ def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing, fault, reas
 
 
 def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measurements(
-    failing, tmp_path, monkeypatch
+    failing, tmp_path, fake_gpus, monkeypatch
 ):
-    place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
+    place = Place(tmp_path, fake_gpus(2), monkeypatch)
     before_w = place.limits_w
     record = failing("1 training lacks_memory", 150)
     assert "rank 1: out of memory: the local batch does not fit" in str(record.reason)

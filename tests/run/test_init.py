@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import paths
-from conftest import environment, python, wattlaw
+from conftest import environment, python
 from fake_nvml import FakeGpus
 from wattlaw.analysis.metrics.time_errors import SHORT, steps_needed, time_errors
 from wattlaw.cli.commands.init import _batch
@@ -51,13 +51,12 @@ def settings(study: Study) -> set[tuple[object, ...]]:
     return {(setting.gpus, setting.global_batch, setting.power_limit_w) for setting in runs}
 
 
-def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
+def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
     line = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", DDP)
-    done = wattlaw(
-        "init", "--yes", "--steps", "10", "--", sys.executable, *line,
-        "--batch-size", "10", "--epochs", "100000", cwd=tmp_path,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    command = (sys.executable, *line, "--batch-size", "10", "--epochs", "100000")
+    assert main(["init", "--yes", "--steps", "10", "--", *command]) == 0
+    shown = capfd.readouterr()
     study = read_study(tmp_path / "study.yaml")
     (workload,) = study.workloads
     expected = (sys.executable, DDP, "--batch-size", "{local_batch}", "--epochs", "100000")
@@ -68,14 +67,13 @@ def test_a_script_under_torchrun_becomes_a_study_that_check_accepts(tmp_path):
     assert study.decide is not None
     assert study.decide.in_use == {"gpus": 2, "global_batch": 20}
     assert study.launch.threads_per_worker == 1  # OMP_NUM_THREADS of this process, as it ran
-    assert "with 1 thread (OMP_NUM_THREADS=1)" in done.stdout
-    stages = [line for line in done.stderr.splitlines() if line.startswith("init: ")]
+    assert "with 1 thread (OMP_NUM_THREADS=1)" in shown.out
+    stages = [line for line in shown.err.splitlines() if line.startswith("init: ")]
     assert len(stages) == 3
     assert "10 steps after 20" in stages[1]
-    found = re.findall(r"^  wattlaw (.*)$", done.stdout, re.MULTILINE)
+    found = re.findall(r"^  wattlaw (.*)$", shown.out, re.MULTILINE)
     assert found == ["check study.yaml", "run study.yaml", "advise wattlaw-store"]
-    checked = wattlaw(*shlex.split(found[0]), cwd=tmp_path)
-    assert (checked.returncode, checked.stderr) == (0, "")
+    assert (main(shlex.split(found[0])), capfd.readouterr().err) == (0, "")
     assert [path.name for path in tmp_path.iterdir()] == ["study.yaml"]
 
 
@@ -205,7 +203,7 @@ def test_runs_measure_no_more_steps_than_a_training_with_the_largest_batch_has(
     assert study.text.partition("of warm-up: ")[2].splitlines()[0].endswith(why)
 
 
-@pytest.mark.parametrize("cv", [0.02, 0.5, 1.0])
+@pytest.mark.parametrize("cv", [0.02, 1.0])
 def test_a_run_is_as_long_as_the_rule_that_judges_it_requires(cv):
     """Runs of the chosen length, whose steps vary as those of the short run, are rarely short."""
     rng = np.random.default_rng(0)
@@ -215,7 +213,7 @@ def test_a_run_is_as_long_as_the_rule_that_judges_it_requires(cv):
         return {"run_id": 0, "host": "", "warmup": False, "steps": count,
                 "duration_s": steps_s.sum(), **step_time_columns(steps_s)}  # fmt: skip
 
-    lengths = [steps_needed([window(50)]) for _ in range(200)]
+    lengths = [steps_needed([window(50)]) for _ in range(100)]
     runs = [max(20, length) for length in lengths]
     short = [time_errors(pd.DataFrame([window(n)])).item() > SHORT for n in runs]
     assert np.mean(short) < 0.15

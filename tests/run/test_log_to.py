@@ -25,7 +25,7 @@ with wattlaw.track("loop", store="store", log_to=sys.argv[1], quiet=True) as run
     for epoch in range(3):
         with run.window("train", epoch=epoch):
             for _ in range(10):
-                time.sleep(0.1)
+                time.sleep(0.05)
                 run.step(samples=8)
         if sys.argv[1] == "wandb":
             wandb.log({"epoch": epoch})

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from conftest import study_in, wattlaw
+from conftest import study_in
 from paths import SCRIPTS
 from wattlaw.api.studies import load_study
+from wattlaw.cli.main import main
 from wattlaw.common.errors import BadInput
 from wattlaw.running.instrumentation.observer import wrong_ranks
 from wattlaw.running.instrumentation.records import ProcessSteps
@@ -94,35 +95,22 @@ def test_a_command_whose_ranks_may_be_right_is_not_refused(tmp_path, command, gp
     assert load_study(write(tmp_path, command, gpus)).plan.runs
 
 
-#: As torch.multiprocessing.spawn, which no command line shows.
-SPAWN = """
-import os, socket, subprocess, sys
-with socket.socket() as free:
-    free.bind(("127.0.0.1", 0))
-    own = {"WORLD_SIZE": sys.argv[1], "MASTER_PORT": str(free.getsockname()[1])}
-ranks = [
-    subprocess.Popen([sys.executable, *sys.argv[2:]], env=os.environ | own | {"RANK": str(rank)})
-    for rank in range(int(sys.argv[1]))
-]
-sys.exit(max(rank.wait() for rank in ranks))
-"""
-
-
 @pytest.mark.parametrize(
-    ("count", "gpus", "expected"),
+    ("gpus", "expected"),
     [
-        ("2", 2, "of the 2 that were launched has started 2 ranks of its own"),
-        ("2", 1, "trained as one of 2 ranks, but 1 was launched"),
+        (2, "of the 2 that were launched has started 2 ranks of its own"),
+        (1, "trained as one of 2 ranks, but 1 was launched"),
     ],
 )
-def test_a_script_that_starts_ranks_is_no_result(tmp_path, count, gpus, expected):
-    (tmp_path / "spawn.py").write_text(SPAWN)
-    script = shlex.quote(str(SCRIPTS / "ddp.py"))
-    (tmp_path / "run.sh").write_text(f"{HERE} spawn.py {count} {script} --epochs 1\n")
+def test_a_script_that_starts_ranks_is_no_result(tmp_path, monkeypatch, gpus, expected):
+    """As torch.multiprocessing.spawn, which no command line shows."""
+    monkeypatch.chdir(tmp_path)
+    starter, script = (shlex.quote(str(SCRIPTS / name)) for name in ("start_ranks.py", "ddp.py"))
+    (tmp_path / "run.sh").write_text(f"{HERE} {starter} 2 {script} --epochs 1\n")
     path = write(tmp_path, "bash run.sh", [gpus])
-    done = wattlaw("run", path, "--store", tmp_path / "store", cwd=tmp_path)
+    assert main(["run", str(path), "--store", "store"]) == 1
     (record,) = Store(tmp_path / "store").records()
-    assert (done.returncode, record.status) == (1, "failed")
+    assert record.status == "failed"
     assert expected in record.reason
     assert "once per GPU" in record.reason
 

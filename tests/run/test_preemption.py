@@ -105,8 +105,8 @@ def test_an_interrupted_epoch_continues_with_any_data_loading(tmp_path):
 
 
 def test_running_statistics_of_ranks_are_averaged_before_a_checkpoint(tmp_path):
-    reduced = WORKLOADS["resnet50"]
-    spec = spec_of("resnet50", reduced.options, gpus=2, epochs=1, save_model=True)
+    options = WORKLOADS["resnet50"].options | {"train_samples": 32}
+    spec = spec_of("resnet50", options, gpus=2, epochs=1, save_model=True)
     trained(spec, tmp_path / "uninterrupted")
     trained(spec, tmp_path / "cut", 1, warned_at=3)
     trained(spec, tmp_path / "cut", 2)
@@ -127,7 +127,9 @@ def test_ranks_check_for_a_notice_about_once_a_second(step_s, steps):
 class Run:
     def __init__(self, folder: Path) -> None:
         train = {"save_model": True}
-        self.spec = spec_of("digits-dropout", {}, gpus=2, global_batch=24, epochs=2, **train)
+        self.spec = spec_of(
+            "digits-dropout", {"width": 4}, gpus=2, global_batch=24, epochs=2, **train
+        )
         self.folder = RunFolder(folder / run_id(self.spec))
         self.attempt = 0
 

@@ -133,7 +133,7 @@ def test_a_study_of_commands_runs_where_torch_is_not_installed(tmp_path, write_s
     script = "import sys, time; assert 'torch' not in sys.modules; time.sleep(0.2)"
     study = write_study(
         workloads=[{"command": [sys.executable, "-c", script]}],
-        sweeps=[{"gpus": [1, 2], "local_batch": [8]}],
+        sweeps=[{"gpus": [2], "local_batch": [8]}],
         measure={"epochs": 1, "warmup_epochs": 0, "assume_cpu_w": 15},
     )
     found = wattlaw("run", study, "--store", tmp_path / "store")
@@ -189,8 +189,9 @@ def test_blocked_modules_cannot_be_imported(begun):
 
 def test_a_real_run_is_done_where_the_libraries_of_the_front_end_are_not(begun, tmp_path):
     study = parsed(
+        workloads=[{"name": "digits-cnn", "options": {"width": 4}}],
         sweeps=[{"gpus": [2], "global_batch": [96]}],
-        measure={"epochs": 2, "warmup_epochs": 1, "assume_cpu_w": 15},
+        measure={"epochs": 1, "warmup_epochs": 0, "assume_cpu_w": 15},
         launch={"gpus_per_node": 2, "threads_per_worker": 1},
     )
     store = run_here(study, tmp_path / "store")

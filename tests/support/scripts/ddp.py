@@ -7,7 +7,6 @@ import time
 import torch
 import torch.distributed as dist
 from own_timer import EPOCHS, Timer, number
-from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -39,6 +38,8 @@ def timed(collective):
 
 
 if args.fsdp:
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
     for name in dir(dist):
         if name.startswith(("all_gather", "reduce_scatter")) and callable(getattr(dist, name)):
             setattr(dist, name, timed(getattr(dist, name)))
