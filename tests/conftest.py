@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,16 @@ def study_in(folder: Path, study: dict[str, Any]) -> Path:
     return path
 
 
+@pytest.fixture
+def some(monkeypatch):
+    """Leave a few figures in the gallery, as all take a while to draw."""
+    from wattlaw.report.core_sections import gallery  # slow to import
+
+    few = tuple(figure for figure in gallery() if figure.name in ("energy", "pareto", "speedup"))
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: few)
+    return few
+
+
 def decide_table(batches: Iterable[int] = (8, 32), gpus: Iterable[int] = (1, 2, 4, 8)) -> str:
     """Return measurements in which one GPU with the largest batch uses the fewest GPU-hours."""
     header = "workload,hardware,gpus,nodes,local_batch,step_time_s,power_per_gpu_w,startup_s"
@@ -129,20 +140,20 @@ def decide_table(batches: Iterable[int] = (8, 32), gpus: Iterable[int] = (1, 2, 
 @pytest.fixture
 def write_decide(tmp_path):
     """Return a function that writes a study with ``decide`` on a table, and returns its path."""
+    return partial(decide_in, tmp_path)
 
-    def write(decide: object, content: str | None = None, **changes: object) -> Path:
-        (tmp_path / "table.csv").write_text(content or decide_table())
-        study = {
-            "workloads": [{"name": "bert", "dataset_samples": 1000}],
-            "sweeps": [{"gpus": [1, 2, 4, 8], "local_batch": [8, 32]}],
-            "repeats": 2,
-            "measure": {"steps": 100, "warmup_steps": 10},
-            "launch": {"kind": "replay", "table": "table.csv", "gpus_per_node": 8},
-        }
-        values = study | ({} if decide is None else {"decide": decide}) | changes
-        return study_in(tmp_path, study_of(**values))
 
-    return write
+def decide_in(folder: Path, decide: object, content: str | None = None, **changes: object) -> Path:
+    (folder / "table.csv").write_text(content or decide_table())
+    study = {
+        "workloads": [{"name": "bert", "dataset_samples": 1000}],
+        "sweeps": [{"gpus": [1, 2, 4, 8], "local_batch": [8, 32]}],
+        "repeats": 2,
+        "measure": {"steps": 100, "warmup_steps": 10},
+        "launch": {"kind": "replay", "table": "table.csv", "gpus_per_node": 8},
+    }
+    values = study | ({} if decide is None else {"decide": decide}) | changes
+    return study_in(folder, study_of(**values))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Two sets of runs compared at their common settings: ratios, intervals, labels, limits."""
 
 import json
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -62,6 +63,12 @@ def metrics(times: Values, *rest: Any, **changes: Any) -> pd.DataFrame:
     return _KEPT[asked].copy()
 
 
+@cache
+def a_and_b(*, has_joules: bool = False) -> Comparison:
+    joules = {n: [195.0 * time_s + 3 * i for i, time_s in enumerate(of)] for n, of in B.items()}
+    return compare(metrics(A), metrics(B, joules if has_joules else None))
+
+
 def left_out(comparison: Comparison) -> str:
     (text,) = (str(each) for each in comparison.warnings if each.code == "unmatched")
     return text.partition("Left out: ")[2].rstrip(".")
@@ -89,7 +96,7 @@ def noise(a: Values, b: Values, gpus: list[int]) -> tuple[float, float]:
 
 
 def test_the_noise_of_a_setting_is_pooled_over_settings():
-    comparison = compare(metrics(A), metrics(B))
+    comparison = a_and_b()
     changes = {item.setting["gpus"]: item for item in comparison.changes
                if item.setting and item.quantity == "time"}  # fmt: skip
     for gpus, item in changes.items():
@@ -109,14 +116,12 @@ def test_the_noise_of_a_setting_is_pooled_over_settings():
 
 
 def test_the_pooled_change_is_the_geometric_mean_of_the_ratios():
-    pooled = compare(metrics(A), metrics(B)).pooled["time"]
+    pooled = a_and_b().pooled["time"]
     ratios = [stats.gmean(B[gpus]) / stats.gmean(A[gpus]) for gpus in A]
     assert pooled.ratio == pytest.approx(stats.gmean(ratios))
     variance, freedom = noise(A, B, [*A])
     half = stats.t.ppf(0.975, freedom) * np.sqrt(variance)
-    assert pooled.ratio_ci == pytest.approx(
-        (pooled.ratio * np.exp(-half), pooled.ratio * np.exp(half))
-    )
+    assert pooled.ratio_ci == pytest.approx(pooled.ratio * np.exp([-half, half]))
     assert (pooled.n_a, pooled.n_b, pooled.interval) == (8, 9, REPEATS)
 
 
@@ -197,7 +202,7 @@ def test_settings_of_a_side_alone_are_counted_and_not_compared():
     times = [name for name in untimed if name in ("time_s", "step_time_s") or "_time_s" in name]
     untimed.loc[untimed["gpus"] == 4, [*times, "time_per_sample_s"]] = None
     assert "1 of A (no time in a unit of both)" in left_out(compare(untimed, metrics(A)))
-    assert "unmatched" not in codes(compare(metrics(A), metrics(B)))
+    assert "unmatched" not in codes(a_and_b())
     with pytest.raises(Refused, match=r"same setting: 1 of A \(other gpus\), 1 of B"):
         compare(metrics({1: A[1]}), metrics({2: B[2]}))
     with pytest.raises(Refused, match="no done runs at the same setting"):
@@ -212,7 +217,6 @@ def test_settings_of_a_side_alone_are_counted_and_not_compared():
         (("local", "slurm"), ("measured", "measured"), None),
         (("imported", "local"), ("imported", "measured"), "sources-differ"),
         (("simulated", "simulated"), ("simulated", "simulated"), "simulated"),
-        (("imported", "imported"), ("imported", "imported"), "imported"),
     ],
 )
 def test_the_source_of_each_side_is_stated(launchers, sources, code):
@@ -269,7 +273,7 @@ def test_a_unit_that_both_sides_have_is_compared():
     comparison = compare(metrics(A), metrics(b, window=steps))
     time = next(item for item in comparison.changes if item.setting and item.quantity == "time")
     assert time.unit == "s per sample"
-    by_epoch = compare(metrics(A), metrics(B)).pooled["time"]
+    by_epoch = a_and_b().pooled["time"]
     assert comparison.pooled["time"].ratio == pytest.approx(by_epoch.ratio)
 
 
@@ -282,8 +286,7 @@ def test_a_unit_that_both_sides_have_is_compared():
     ],
 )  # fmt: skip
 def test_a_limit_is_exceeded_where_the_interval_lies_beyond_it(limit, verdict):
-    joules = {n: [195.0 * time_s + 3 * i for i, time_s in enumerate(of)] for n, of in B.items()}
-    comparison = compare(metrics(A), metrics(B, joules))
+    comparison = a_and_b(has_joules=True)
     low, high = comparison.pooled["time"].percent_ci
     assert -20 < low < -7 < high < -1
     check = comparison.check(limit)
@@ -298,7 +301,7 @@ def test_a_limit_is_exceeded_where_the_interval_lies_beyond_it(limit, verdict):
 )  # fmt: skip
 def test_a_limit_that_cannot_be_read_is_bad_input(limit):
     with pytest.raises(BadInput, match="expected 'energy > ") as error:
-        compare(metrics(A), metrics(B)).check(limit)
+        a_and_b().check(limit)
     assert str(error.value).isprintable()
 
 
@@ -340,7 +343,7 @@ def test_the_last_two_commits_of_a_store_are_compared(tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert (shown["a"]["name"], shown["b"]["name"]) == ("2" * 12, "3" * 12 + "-dirty")
     assert (shown["a"]["runs"], shown["b"]["runs"]) == (8, 9)
-    expected = compare(metrics(A), metrics(B)).pooled["time"].percent
+    expected = a_and_b().pooled["time"].percent
     assert shown["changes"][0]["percent"] == pytest.approx(expected)
     for line in ([str(store)], [str(store), str(store), "--by", "git_commit"],
                  [str(store), "--by", "hardware"]):  # fmt: skip

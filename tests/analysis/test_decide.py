@@ -131,12 +131,8 @@ def test_measuring_ends_with_the_budget(write_decide, tmp_path, budget, done):
 
 
 def test_an_energy_budget_is_not_checked_without_energy(write_decide, tmp_path):
-    asked = {"minimize": "edp", "energy_budget": "1J", "epochs": 5, "budget": {"runs": 4}}
-    header, *rows = [line.split(",") for line in decide_table().splitlines()]
-    power = header.index("power_per_gpu_w")
-    for row in rows:
-        row[power] = ""
-    without = "\n".join(map(",".join, [header, *rows]))
+    asked = {"minimize": "edp", "energy_budget": "1J", "epochs": 5, "budget": {"runs": 2}}
+    without = re.sub(r"\d+(,20)$", r"\1", decide_table(), flags=re.MULTILINE)  # no power
     outcome = run(write_decide(asked, without), tmp_path / "store")
     decision = outcome.results.decision
     assert decision["meets"] is None

@@ -72,7 +72,7 @@ def test_a_decision_of_emulated_runs_is_on_the_real_setting(write_study, tmp_pat
 
 def test_a_run_that_was_skipped_is_a_candidate_once_it_can_run(write_decide, tmp_path):
     store, question = tmp_path / "store", {"minimize": "time"}
-    run(write_decide(question, decide_table(gpus=(1, 2))), store)
+    run(write_decide(question, decide_table(gpus=(1, 2)), repeats=1), store)
     assert any(status == "skipped" for status, _ in statuses(store))
-    run(write_decide(question), store)
+    run(write_decide(question, repeats=1), store)
     assert json.loads((store / "decision.json").read_text())["setting"]["gpus"] == 8

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -43,6 +44,7 @@ from wattlaw.study.setting import Setting
 NOTHING = pd.DataFrame({"run_id": [], "energy_reason": []})
 
 
+@cache
 def table(network: str | None = NETWORK):
     return run_metrics(*layouts(network))
 
@@ -109,11 +111,7 @@ def test_layouts_whose_time_is_too_uncertain_are_counted_with_the_run_that_narro
     assert "layouts-unsure" not in {item.code for item in few.warnings}
 
 
-@pytest.mark.parametrize(
-    ("launcher", "source"),
-    [("local", "measured"), ("imported", "imported"), ("simulated", "simulated"),
-     ("replay", "replayed")],
-)  # fmt: skip
+@pytest.mark.parametrize(("launcher", "source"), [("local", "measured"), ("replay", "replayed")])
 def test_the_figure_of_layouts_names_the_source_of_its_runs(launcher, source):
     runs, windows = layouts()
     found = analyse(runs.assign(launcher=launcher), windows)
@@ -161,9 +159,8 @@ def test_cells_are_measured_predicted_too_large_or_not_possible():
 
 
 def test_a_job_with_one_layout_has_no_cells():
-    observations = jobs_of(table(), "digits-cnn")[0].observations[:1]
-    job = replace(jobs_of(table(), "digits-cnn")[0], observations=observations)
-    assert layout_cells(job) is None
+    job = jobs_of(table(), "digits-cnn")[0]
+    assert layout_cells(replace(job, observations=job.observations[:1])) is None
 
 
 #: 8 billion parameters, of which 16 GPUs of 80 GB share the states; micro-batches of 1 to 8.

@@ -220,7 +220,7 @@ def test_batches_of_unknown_quality_need_to_be_asked_for():
 
 
 def test_batches_up_to_the_largest_of_known_quality_are_recommended():
-    made = kit(watts={"A100": 300.0}, growing=False)  # quality falls beyond 512
+    made = kit(watts={"A100": 300.0}, growing=False, repeats=3)  # quality falls beyond 512
     table = run_metrics(made.runs, made.epochs)
     result = advise(table, made.epochs, "resnet50")
     assert result.recommended.setting.global_batch == 512
@@ -229,7 +229,7 @@ def test_batches_up_to_the_largest_of_known_quality_are_recommended():
 
 
 def test_a_limit_that_leaves_no_batch_of_known_quality_is_answered_by_the_nearest():
-    made = kit(watts={"A100": 300.0}, growing=False)
+    made = kit(watts={"A100": 300.0}, growing=False, repeats=3)
     large = made.runs[(made.runs["gpus"] > 1) | (made.runs["global_batch"] == 1024)]
     result = advise(run_metrics(large, made.epochs), made.epochs, "resnet50", max_gpus=1)
     assert result.recommended is None
@@ -266,8 +266,8 @@ def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation()
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Return a store of dimenet on 2 to 128 GPUs under caps and clocks."""
-    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.02)
+    """Return a store of dimenet on 2 to 32 GPUs under caps and clocks."""
+    made = mit(models={"dimenet": MIT["dimenet"]}, counts=(2, 8, 32))
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 
 
@@ -384,7 +384,8 @@ def test_the_command_prints_json_that_is_the_advice(store, capsys):
 
 
 def test_several_workloads_have_a_row_each(tmp_path, capsys, monkeypatch):
-    made = mit(models={name: MIT[name] for name in ("dimenet", "schnet")}, counts=(2, 4))
+    models = {name: MIT[name] for name in ("dimenet", "schnet")}
+    made = mit(models=models, counts=(2, 4), repeats=2, clocks=False)
     two = write_store(tmp_path / "store", made.runs, made.epochs).path
     monkeypatch.setenv("COLUMNS", "500")
     assert advise_command([two], any_batch=True) == 0
@@ -393,5 +394,9 @@ def test_several_workloads_have_a_row_each(tmp_path, capsys, monkeypatch):
         line for line in capsys.readouterr().out.splitlines() if line.strip().startswith(names)
     ]
     assert [re.findall("dimenet|schnet", line) for line in lines] == [["dimenet"], ["schnet"]]
+    best = [results.open(two).advise(name, any_batch=True).recommended.label for name in names]
+    assert all(label.split(", ")[0] in line for label, line in zip(best, lines, strict=True))
+    assert advise_command([two], max_gpus=1) == 1
+    assert capsys.readouterr().out.count("No setting") == 2
     assert advise_command([two], any_batch=True, as_json=True) == 0
     assert [row["workload"] for row in json.loads(capsys.readouterr().out)] == ["dimenet", "schnet"]

@@ -254,7 +254,8 @@ def test_the_dashboard_shows_a_workload_that_is_in_no_study_where_it_is_chosen(t
     assert "Run command on" in chosen and "digits-cnn" not in chosen
 
 
-def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path):
+def test_the_dashboard_has_the_answer_and_what_changes_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: ())
     parts = [
         runs_of({"gpus": n, "global_batch": 64 * n, "local_batch": 64}, near(100 / n**0.9))
         for n in (1, 2, 4)

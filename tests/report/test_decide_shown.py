@@ -8,13 +8,12 @@ import pytest
 import yaml
 from pytest import approx
 
+from conftest import decide_in
 from decide_studies import QUESTION
-from made_tables import study as made_study
 from wattlaw.analysis.advise.advice import advise
 from wattlaw.analysis.decide.decision import Decision, sweep_text, with_next_step
 from wattlaw.analysis.decide.evidence import read_evidence, setting_of
 from wattlaw.analysis.decide.next_runs import BUDGET, NOT_MET, NOTHING_LEFT
-from wattlaw.analysis.findings import analyse
 from wattlaw.analysis.metrics.result import Caution
 from wattlaw.api import results
 from wattlaw.api.deciding import question_of_study
@@ -89,9 +88,10 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: few)
     run(write_decide(QUESTION | {"budget": {"runs": 3}}), tmp_path / "store")
     opened = results.open(tmp_path / "store")
-    (sentence,) = decision_sentences(opened._findings())
+    findings = opened._findings()
+    (sentence,) = decision_sentences(findings)
     assert "(after 3 runs)" in sentence
-    shown = expected(opened._findings())
+    shown = expected(findings)
     assert len(shown.rows) == 2  # of three settings, the first was not predicted
     assert {row[-1] for row in shown.rows} <= {"yes", "no"}
     opened.report(tmp_path / "report.html", figures=folder)
@@ -101,21 +101,28 @@ def test_the_report_shows_the_decision_and_its_course(write_decide, tmp_path, mo
     assert "3 runs; 13 more were not needed" in page
     assert "have no result" not in page
 
-    plain = analyse(*made_study(counts=(1, 2)))  # no decision
+    plain = replace(findings, decisions=())
     assert not list(decision_sentences(plain))
     assert few[0].picture(plain) is None
     assert expected(plain) is None
 
 
-def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, monkeypatch):
-    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: ())
+@pytest.fixture(scope="module")
+def decided(tmp_path_factory):
+    """Give the folder of a store whose study asks for the least time."""
+    folder = tmp_path_factory.mktemp("decided")
     seen, token = [], progress.observer.set(lambda what, *_: seen.append(what))
-    asked = {"minimize": "time", "max_global_batch": 64}
     present = {"gpus": 1, "global_batch": 8}
-    run(write_decide(asked | {"baseline": present}), tmp_path / "store")
+    asked = {"minimize": "time", "max_global_batch": 64, "baseline": present}
+    run(decide_in(folder, asked), folder / "store")
     progress.observer.reset(token)
     assert not [what for what in seen if what.startswith("Fitting")]  # a campaign shows its own
-    opened = results.open(tmp_path / "store")
+    return folder / "store"
+
+
+def test_what_nobody_asks_is_answered_as_the_study_asks(decided, tmp_path, monkeypatch):
+    monkeypatch.setattr("wattlaw.report.core_sections.gallery", lambda: ())
+    opened = results.open(decided)
     decision, found = opened.decision, opened.advise()
     assert (found.goal, found.decision.question["max_global_batch"]) == ("time", 64)
     best = found.recommended
@@ -161,9 +168,8 @@ def test_what_nobody_asks_is_answered_as_the_study_asks(write_decide, tmp_path, 
     assert (larger.decision, larger.goal) == (None, "time")
 
 
-def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(write_decide, tmp_path):
-    run(write_decide({"minimize": "time", "max_global_batch": 64}), tmp_path / "store")
-    opened = results.open(tmp_path / "store")
+def test_a_decision_that_the_runs_do_not_support_is_named_in_a_warning(decided):
+    opened = results.open(decided)
     decision, question = opened._decision_of("bert"), Question("time", max_global_batch=64)
     for setting in (Setting(1, nodes=1, local_batch=8), Setting(8, nodes=1, local_batch=32)):
         other = replace(decision, setting=setting)
@@ -195,8 +201,7 @@ def test_the_lines_of_a_choice_say_what_is_missing(probability, meets, leads, wh
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"budget": {"runs": 1}}, "set budget: {runs: 2} under decide"),
-        ({"budget": {"runs": 3}}, "set budget: {runs: 6} under decide"),
+        ({"budget": {"runs": 2}}, "set budget: {runs: 4} under decide"),
         ({"deadline": 1, "epochs": 100}, "or loosen deadline under decide"),
     ],
 )
@@ -301,12 +306,11 @@ def test_without_a_decision_the_next_run_has_its_line(write_decide, tmp_path):
 
 
 def test_runs_whose_training_ended_are_named_and_more_of_its_steps_are_not_asked_for(
-    write_decide, tmp_path
+    write_decide, decided
 ):
-    study, store = load_study(write_decide(QUESTION)), tmp_path / "store"
-    run(write_decide(QUESTION), store)
+    study = load_study(write_decide(QUESTION))
     planned, question = study.plan.runs, question_of_study(study.plan.study)
-    runs, epochs = read_stores([Store(store)])
+    runs, epochs = read_stores([Store(decided)])
 
     def codes(note):
         noted = runs.assign(notes=[[note]] * len(runs))
@@ -321,13 +325,12 @@ def test_runs_whose_training_ended_are_named_and_more_of_its_steps_are_not_asked
 
 @pytest.mark.parametrize(("label", "noun"), [(None, "worker"), ("NVIDIA A100", "GPU")])
 def test_gpus_are_called_alike_before_and_after_runs_that_failed(
-    write_decide, tmp_path, label, noun
+    write_decide, decided, label, noun
 ):
     loaded = load_study(write_decide(QUESTION))
-    run(write_decide(QUESTION), tmp_path / "store")
     launch = loaded.plan.study.launch.model_copy(update={"hardware": label})
     study, question = loaded.plan.study.model_copy(update={"launch": launch}), Question("time")
-    runs, epochs = read_stores([Store(tmp_path / "store")])
+    runs, epochs = read_stores([Store(decided)])
     failed = runs.assign(status="failed", hardware=label)
     for shown in (failed, runs[:0]):
         found = read_evidence(

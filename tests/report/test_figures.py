@@ -126,10 +126,6 @@ def drawn(kind: str) -> list[Figure]:
     return [figure for figure in gallery() if spec(kind, figure) is not None]
 
 
-def named(figures: list[Figure]) -> set[str]:
-    return {figure.name for figure in figures}
-
-
 def walk(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
@@ -142,8 +138,8 @@ def walk(value: Any) -> Iterator[dict[str, Any]]:
 
 
 def test_the_made_studies_show_every_figure_of_the_gallery():
-    shown = {kind: named(drawn(kind)) for kind in KINDS}
-    assert set().union(*shown.values()) == named([*gallery()])
+    shown = {kind: {figure.name for figure in drawn(kind)} for kind in KINDS}
+    assert set().union(*shown.values()) == {figure.name for figure in gallery()}
     assert shown["mit"] >= MIT
     assert shown["kit"] >= KIT
     assert {*layout("mit-2022").figures} >= MIT

@@ -59,10 +59,7 @@ class Findings:
     notes: tuple[str, ...]  # the distinct notes of runs, each with the number of runs
     runs: pd.DataFrame  # metrics.metrics.run_metrics
     epochs: pd.DataFrame  # as in the stores
-    settings: pd.DataFrame  # metrics.groups.aggregate
     series: pd.DataFrame  # laws.series.scaling_series
-    fits: Fits
-    speedups: pd.DataFrame  # laws.series.speedups
     energy: str | None  # "cpu, estimated": scope and source of all energies; None without any
     varying_settings: tuple[str, ...]  # settings other than GPUs and batch in which the runs differ
     statistics: pd.DataFrame | None  # of the telemetry, store.statistics
@@ -79,6 +76,19 @@ class Findings:
     store: str = "STORE"  # the name of the runs' folder in commands
     study_file: str = STUDY_FILE  # that of its study
     asked_workloads: tuple[str, ...] | None = None  # that have advice; None: all
+    reference: int | None = None  # of ``speedups``
+
+    @cached_property
+    def settings(self) -> pd.DataFrame:
+        return aggregate(self.runs)
+
+    @cached_property
+    def fits(self) -> Fits:
+        return fit_table(self.runs, series=self.series)
+
+    @cached_property
+    def speedups(self) -> pd.DataFrame:
+        return speedups(self.series, self.reference)
 
     @property
     def has_quality(self) -> bool:
@@ -140,15 +150,10 @@ class Findings:
 
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
-        tables = self.runs, self.epochs, self.stored
         return advise_each(
-            *tables,
-            self.questions,
-            self.footprint,
-            self.asked_workloads,
-            self.store,
-            self.study_file,
-        )
+            self.runs, self.epochs, self.stored, self.questions, self.footprint,
+            self.asked_workloads, self.store, self.study_file,
+        )  # fmt: skip
 
 
 def advise_each(
@@ -173,18 +178,11 @@ def advise_each(
     for workload in asked:
         question, decision = questions.get(workload, nothing)
         try:
-            advice.append(
-                advise(
-                    runs,
-                    epochs,
-                    workload,
-                    question,
-                    stored=stored,
-                    decision=decision,
-                    store=store,
-                    study_file=study_file,
-                )
-            )
+            known = advise(
+                runs, epochs, workload, question,
+                stored=stored, decision=decision, store=store, study_file=study_file,
+            )  # fmt: skip
+            advice.append(known)
         except Refused as refusal:
             refused.append((str(workload), str(refusal)))
     if others := [name for name in done if name not in asked]:
@@ -219,7 +217,6 @@ def analyse(
     """
     table = run_metrics(runs, epochs, energy_scope)
     table = with_slow_nodes(with_sampled_utilisation(table, statistics))
-    series = scaling_series(table)
     columns = ["run_id", "workload", "gpus", "global_batch", "repeat", "status", "reason"]
     not_done = runs[runs["status"] != "done"].sort_values(["status", "reason", "run_id"])
     untimed = runs[(runs["status"] == "done") & ~runs["run_id"].isin(table["run_id"])]
@@ -232,10 +229,7 @@ def analyse(
         notes=notes(runs),
         runs=table,
         epochs=epochs,
-        settings=aggregate(table),
-        series=series,
-        fits=fit_table(table),
-        speedups=speedups(series, reference),
+        series=scaling_series(table),
         energy=join_energy_kinds(table.loc[table["energy_j"].notna(), "energy_is"]),
         varying_settings=tuple(varying_columns(table)),
         statistics=statistics,
@@ -254,6 +248,7 @@ def analyse(
         store=store,
         study_file=study_file,
         asked_workloads=asked_workloads,
+        reference=reference,
     )
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,11 +70,7 @@ class StoreReports(StoreTables):
         return tuple(figure.name for figure in gallery())
 
     def plot(
-        self,
-        figure: str,
-        *,
-        reference: int | None = None,
-        energy_scope: str | None = None,
+        self, figure: str, *, reference: int | None = None, energy_scope: str | None = None
     ) -> "alt.ConcatChart":
         """Return a figure of the report as an Altair chart.
 
@@ -106,14 +103,18 @@ class StoreReports(StoreTables):
         figures = {each.name: each for each in gallery()}
         if figure not in figures:
             raise BadInput(f"figure: given {quote(figure)}; allowed: {', '.join(figures)}")
-        findings = self._findings(
-            reference=None if reference is None else counts("reference", reference)[0],
-            energy_scope=checked_scope(energy_scope) or OUTERMOST,
-        )
-        picture = figures[figure].picture(findings)
+        first = None if reference is None else counts("reference", reference)[0]
+        asked = first, checked_scope(energy_scope) or OUTERMOST
+        if asked not in self._plotted:
+            self._plotted[asked] = self._findings(reference=first, energy_scope=asked[1])
+        picture = figures[figure].picture(self._plotted[asked])
         if picture is None:
             raise Refused(f"figure {figure}: these runs do not have what it shows")
         return alt.ConcatChart.from_dict(picture.spec)
+
+    @cached_property
+    def _plotted(self) -> "dict[tuple[int | None, str], Findings]":
+        return {}  # by the arguments of ``plot``
 
     @asks(PRICES)
     def report(
@@ -156,11 +157,8 @@ class StoreReports(StoreTables):
         check_names(self.report, asked)
         page, chosen = Path(path), layout(template)
         scope = checked_scope(energy_scope)
-        findings = self._findings(
-            asked,
-            reference=chosen.reference,
-            energy_scope=scope or chosen.energy_scope,
-        )
+        energy = scope or chosen.energy_scope
+        findings = self._findings(asked, reference=chosen.reference, energy_scope=energy)
         pictures = [*draw_pictures(findings, figures_of(chosen))]
         write_report(findings, page, chosen, pictures, energy_scope=scope, interactive=interactive)
         files = [] if figures is None else write_figures(pictures, Path(figures))

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.laws.limit_effects import LIMITS
-from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options
+from wattlaw.analysis.metrics.groups import JSON_COLUMNS, differing_options, group_numbers
 from wattlaw.common.formatting import known, plural, replace_invisible
 from wattlaw.common.text import collapse_whitespace
 from wattlaw.report import charts
@@ -102,7 +102,7 @@ def facet(
     line_by = [name for name in line_by if name in rows]
     columns = [*panel_by, *line_by]
     # A series is a row for each combination of settings.
-    codes = rows.groupby(columns, dropna=False, sort=False).ngroup()
+    codes = group_numbers(rows, columns)
     series = rows[columns].assign(code=codes).drop_duplicates("code").set_index("code")
     series = series.assign(counts=rows.groupby(codes)["gpus"].nunique())
     one_unit = "unit" not in rows or rows["unit"].nunique() < 2
@@ -148,8 +148,9 @@ def _sort_key(column: pd.Series) -> pd.Series:
 
 def _differing_inside(series: pd.DataFrame, panel: pd.Series, columns: list[str]) -> list[str]:
     """Return the columns that differ inside a panel; ``rule`` and ``batch`` go together."""
+    varying = [name for name in columns if series[name].nunique(dropna=False) > 1]
     differing = {
-        name for name in columns if (series.groupby(panel)[name].nunique(dropna=False) > 1).any()
+        name for name in varying if (series.groupby(panel)[name].nunique(dropna=False) > 1).any()
     }
     if differing & {"rule", "batch"}:
         differing |= {"rule", "batch"}

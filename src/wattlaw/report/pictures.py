@@ -121,10 +121,10 @@ class Picture:
 
     @property
     def size(self) -> tuple[int, int]:
-        width, height = (
-            re.search(rf'<svg[^>]*\b{side}="(\d+)', self.svg) for side in ("width", "height")
+        size = re.search(
+            r'<svg[^>]*? width="(\d+)[^>]*? height="(\d+)', self.inline_svg or self.svg
         )
-        return (int(width[1]), int(height[1])) if width and height else (0, 0)
+        return (int(size[1]), int(size[2])) if size else (0, 0)
 
     @cached_property
     def address(self) -> str:

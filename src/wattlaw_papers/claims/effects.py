@@ -20,6 +20,7 @@ from wattlaw.analysis.metrics.estimates import (
     f_test_p,
     pooled_variance,
 )
+from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS, missing_energy
 from wattlaw.common.errors import Refused
 from wattlaw.study.labels import limit_label
@@ -153,8 +154,7 @@ def change_under_limit(rows: pd.DataFrame, y: str, limit: Limit) -> Effect:
 
 def settings(rows: pd.DataFrame, but: tuple[str, ...]) -> pd.Series:
     """Return a number for each setting: rows that differ in the columns ``but`` alone share it."""
-    names = [name for name in SETTINGS if name not in but]
-    return rows.groupby(names, dropna=False).ngroup()
+    return group_numbers(rows, [name for name in SETTINGS if name not in but])
 
 
 def beyond_law(rows: pd.DataFrame, reach: float) -> Effect:

@@ -10,6 +10,7 @@ from scipy import special
 from wattlaw.analysis.laws.energy_laws import FACTOR, with_energy
 from wattlaw.analysis.laws.limit_effects import POWER_SETTINGS
 from wattlaw.analysis.metrics.estimates import ERROR, Floats, LeastSquares
+from wattlaw.analysis.metrics.groups import group_numbers
 from wattlaw.analysis.metrics.metrics import SETTINGS
 from wattlaw.analysis.metrics.result import Result
 from wattlaw.common.errors import Refused
@@ -55,7 +56,7 @@ def factor_model(table: pd.DataFrame) -> FactorModel:
     columns |= {name: np.log(known[column]) for name, column in _RATES.items()}
     design = pd.DataFrame(columns, known.index).astype(float)
     model = LeastSquares(design.to_numpy(), np.log(known[FACTOR].to_numpy(float)))
-    clusters = known.groupby(list(SETTINGS), dropna=False).ngroup().to_numpy()
+    clusters = group_numbers(known, SETTINGS).to_numpy()
     settings, terms = len(np.unique(clusters)), design.shape[1]
     scaled = model.design / np.linalg.norm(model.design, axis=0)
     if np.linalg.matrix_rank(scaled, tol=1e-8) < terms:

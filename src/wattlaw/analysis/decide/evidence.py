@@ -182,15 +182,9 @@ class Evidence:
 
 
 def read_evidence(
-    question: Question,
-    study: Study,
-    planned: Sequence[PlannedRun],
-    runs: pd.DataFrame,
-    epochs: pd.DataFrame,
-    *,
-    epoch_samples: float | None,
-    pending: Collection[str] = (),
-) -> Evidence:
+    question: Question, study: Study, planned: Sequence[PlannedRun], runs: pd.DataFrame,
+    epochs: pd.DataFrame, *, epoch_samples: float | None, pending: Collection[str] = (),
+) -> Evidence:  # fmt: skip
     """Return the state of a decision by the results in a store.
 
     ``question`` is what is asked, without what runs show. ``epoch_samples`` are known before a run,
@@ -206,7 +200,9 @@ def read_evidence(
         for run_id, batch in zip(other["run_id"], other["global_batch"], strict=True)
     }
     settings = {run_id: ran.get(setting, setting) for run_id, setting in settings.items()}
-    rows = _job_rows(study, run_metrics(runs, epochs), settings) if len(own) else pd.DataFrame()
+    rows = pd.DataFrame()
+    if (own["status"] == "done").any():
+        rows = _job_rows(study, run_metrics(runs, epochs), settings)
     job = None
     if len(rows):
         # In the order of measuring: each run is compared with what was expected before it.
@@ -311,15 +307,9 @@ def _seconds(own: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, tuple[float, 
 
 
 def _answered(
-    question: Question,
-    study: Study,
-    rows: pd.DataFrame,
-    epochs: pd.DataFrame,
-    candidates: Collection[Candidate],
-    per_epoch: float,
-    *,
-    known: bool,
-) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
+    question: Question, study: Study, rows: pd.DataFrame, epochs: pd.DataFrame,
+    candidates: Collection[Candidate], per_epoch: float, *, known: bool,
+) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:  # fmt: skip
     if question.target is not None:
         possible = {item.setting.global_batch for item in candidates
                     if item.informs is None and question.allows(item.setting)}  # fmt: skip

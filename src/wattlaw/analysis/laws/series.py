@@ -165,14 +165,15 @@ def fit_metrics(
     return Fits((*rows, *missing), x, y, fits.left_out)
 
 
-def fit_table(table: pd.DataFrame, y: str = "time_s") -> Fits:
+def fit_table(table: pd.DataFrame, y: str = "time_s", series: pd.DataFrame | None = None) -> Fits:
     """Fit a law to each scaling series; rows in no series get a refusal by workload and reason."""
     left = table[["workload"]].assign(reason=law_refusals(table)).dropna(subset="reason")
     refused = [
         Fit(group, refusal=f"{plural(len(rows), 'run')}: {group.pop('reason')}")
         for group, rows in groups(left, ["workload", "reason"])
     ]
-    return Fits((*fit_series(scaling_series(table), y).rows, *refused), "gpus", y)
+    series = scaling_series(table) if series is None else series
+    return Fits((*fit_series(series, y).rows, *refused), "gpus", y)
 
 
 def fit_series(series: pd.DataFrame, y: str = "time_s") -> Fits:

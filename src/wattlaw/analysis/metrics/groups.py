@@ -4,6 +4,7 @@ import json
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from wattlaw.analysis.metrics.result import plain
@@ -23,8 +24,13 @@ def groups(frame: pd.DataFrame, by: Sequence[str]) -> Iterator[tuple[Group, pd.D
 
 
 def group_numbers(frame: pd.DataFrame, by: Sequence[str]) -> pd.Series:
-    # Grouping by this one column is many times faster than by many columns.
-    return frame.groupby(list(by), dropna=False, sort=True).ngroup()
+    """Number rows by the sorted values of columns, many times faster than ``groupby(by)``."""
+    numbers = np.zeros(len(frame), dtype=np.int64)
+    for name in by:
+        codes, values = pd.factorize(frame[name], sort=True, use_na_sentinel=False)
+        if len(values) > 1:
+            numbers = np.unique(numbers * len(values) + codes, return_inverse=True)[1]
+    return pd.Series(numbers, frame.index)
 
 
 #: Columns that hold JSON objects of settings.

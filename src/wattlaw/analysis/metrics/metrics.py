@@ -104,9 +104,10 @@ def run_metrics(
     })  # fmt: skip
     timed = timed[timed["block_time_s"] > 0].join(place).join(time_errors(measured))
     evaluations = epochs[epochs["phase"] == "evaluate"]
-    evaluated = _phase(evaluations[~evaluations["interrupted"].astype(bool)], energy_scope)[
-        ["block_time_s", "block_energy_j"]
-    ].set_axis(["eval_time_s", "eval_energy_j"], axis=1)
+    evaluated = pd.DataFrame(columns=["block_time_s", "block_energy_j"], dtype=float)
+    if len(whole := evaluations[~evaluations["interrupted"].astype(bool)]):
+        evaluated = _phase(whole, energy_scope)[[*evaluated]]
+    evaluated = evaluated.set_axis(["eval_time_s", "eval_energy_j"], axis=1)
     in_order = evaluations.sort_values("epoch", kind="stable").set_index("run_id")
     last = in_order.loc[~in_order.index.duplicated(keep="last"), ["metric", "loss"]]
     table = settings_of[settings_of["run_id"].isin(timed.index)].reset_index(drop=True)
@@ -122,9 +123,9 @@ def run_metrics(
     asked = done["epochs"].where(done["options"].map(takes).astype(bool)).astype(float)
     asked = asked.set_axis(done["run_id"]).rename("epochs_asked")
     beside = overheads(done, training, evaluations, timed)
-    for columns_of in (timed, evaluated, last, trained, asked, beside):
-        of_run = columns_of.reindex(table["run_id"]).reset_index(drop=True)
-        table = pd.concat([table, of_run], axis=1)
+    known = (timed, evaluated, last, trained, asked, beside)
+    of_runs = [part.reindex(table["run_id"]).reset_index(drop=True) for part in known]
+    table = pd.concat([table, *of_runs], axis=1)
     table = _derived(_in_units(table)).drop(columns=["lasts", *_BLOCK])
     table = table.assign(energy_requested=energy_scope, is_short=are_short(table))
     return table.sort_values([*_SORT, "run_id"], ignore_index=True)
@@ -201,26 +202,26 @@ def _phase(windows: pd.DataFrame, energy_scope: str) -> pd.DataFrame:
 
 def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
     run, weight = windows["run_id"], windows["duration_s"]
-
-    def mean(values: pd.Series) -> pd.Series:
-        known_weight = weight.where(values.notna())
-        return (values * weight).groupby(run).sum(min_count=1) / known_weight.groupby(run).sum()
-
-    columns_by_name = {}
+    columns, unknown = {}, {}
     for name in ("sm_util", "mem_util"):
         of_window, cv = windows[f"{name}_mean"], windows[f"{name}_cv"]
-        columns_by_name[f"{name}_mean"] = middle = mean(of_window)
+        columns[f"{name}_mean"] = of_window
+        columns[f"{name}_cv"] = of_window**2 * (1 + cv.fillna(0.0) ** 2)
         # A window with no use has no variation; elsewhere a missing CV makes the result unknown.
-        unknown = (cv.isna() & (of_window > 0)).groupby(run).any()
-        square = mean(of_window**2 * (1 + cv.fillna(0.0) ** 2)).mask(unknown)
-        spread = np.sqrt((square - middle**2).clip(lower=0.0))
-        columns_by_name[f"{name}_cv"] = spread / middle.where(middle > 0)
-    for name in ("sm_clock_mean_mhz", "power_throttle_share"):
-        columns_by_name[name] = mean(windows[name])
+        unknown[name] = cv.isna() & (of_window > 0)
+    columns |= {name: windows[name] for name in ("sm_clock_mean_mhz", "power_throttle_share")}
     for name in ("data_wait", "communication", "rank_wait"):
-        columns_by_name[f"{name}_share"] = mean(windows[f"{name}_s"] / weight.where(weight > 0))
-    columns_by_name["cpu_cores"] = mean(windows["cpu_cores_mean"])
-    return pd.DataFrame(columns_by_name)
+        columns[f"{name}_share"] = windows[f"{name}_s"] / weight.where(weight > 0)
+    values = pd.DataFrame(columns | {"cpu_cores": windows["cpu_cores_mean"]}).astype(float)
+    weights = values.notna().astype(float).where(values.notna()).mul(weight, axis=0)
+    sums = values.mul(weight, axis=0).groupby(run).sum(min_count=1)
+    means = sums / weights.groupby(run).sum()
+    is_unknown = pd.DataFrame(unknown).groupby(run).any()
+    for name in unknown:
+        middle, square = means[f"{name}_mean"], means[f"{name}_cv"].mask(is_unknown[name])
+        spread = np.sqrt((square - middle**2).clip(lower=0.0))
+        means[f"{name}_cv"] = spread / middle.where(middle > 0)
+    return means
 
 
 #: Columns of what was measured: an epoch, a block of steps, or a process.

@@ -31,6 +31,8 @@ def overheads(
     is_own = (runs["launcher"].map(source_of) == MEASURED) & (runs["attempts"] == 1)
     own = runs[is_own & runs["run_id"].isin(timed.index)].set_index("run_id")
     own = own.drop(training.loc[training["phase"] == "run", "run_id"].unique(), errors="ignore")
+    if own.empty:
+        return pd.DataFrame(columns=["startup_s", "end_s", *_OF_EPOCHS], dtype=float)
     windows = pd.concat([training, evaluations])
     windows = windows[windows["run_id"].isin(own.index)].assign(
         end_s=lambda rows: rows["start_ns"] / 1e9 + rows["duration_s"]

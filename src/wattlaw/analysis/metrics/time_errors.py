@@ -33,6 +33,8 @@ def time_errors(windows: pd.DataFrame) -> pd.Series:
     """
     known = windows[windows["step_time_error"].notna() & (windows["steps"] > 0)]
     steps, duration_s = known["steps"].astype(float), known["duration_s"]
+    if known.empty:
+        return pd.Series(name="time_error", dtype=float)
     groups = [known["run_id"], known["host"]]
     total, total_s = (own.groupby(groups).transform("sum") for own in (steps, duration_s))
     share, relative = steps / total, duration_s / steps * total / total_s

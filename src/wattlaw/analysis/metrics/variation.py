@@ -6,6 +6,7 @@ deviation of its set of nodes, of its session there, and of the run.
 
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -53,8 +54,7 @@ class Variation:
     ``origins`` says what shows each: ``repeats``, ``public data``, or None where it cannot differ.
     ``half`` is half the width of the 95 % interval of each setting's mean logarithm, missing for
     imported runs without repeats. ``repeated`` is the number of repeats beyond the first of each
-    setting. ``runs`` has a row per run with a value, and the numbers of its set of nodes and of its
-    session there; ``of_run`` the variance of a run of its setting, and degrees of freedom.
+    setting. ``of_run`` has the variance of a run of its setting, and degrees of freedom.
     """
 
     variances: Floats
@@ -62,8 +62,21 @@ class Variation:
     origins: tuple[str | None, ...]
     half: Floats
     repeated: int
-    runs: pd.DataFrame  # log, slow_log, session, nodes, setting
+    placed_runs: pd.DataFrame  # log, slow_log, hosts, session, setting of each run with a value
     of_run: Floats  # shape (2, settings)
+
+    @cached_property
+    def runs(self) -> pd.DataFrame:
+        """The runs with the numbers of their ``nodes`` and of their ``session`` there."""
+        places = self.placed_runs
+        # Unknown nodes are shared with no other setting.
+        if (unknown := places["hosts"].isna()).any():
+            own = (
+                places["hosts"].astype(object).mask(unknown, "of " + places["setting"].astype(str))
+            )
+            places = places.assign(hosts=own)
+        nodes, session = (group_numbers(places, by) for by in (["hosts"], ["hosts", "session"]))
+        return places.assign(nodes=nodes, session=session)
 
     def contrast(self, weights: pd.Series) -> Mean:
         """Return the weighted sum of log values of runs; ``weights`` are by the index of runs.
@@ -127,12 +140,12 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     from 0 on. ``rows`` has the columns hosts, session, slow_log, launcher and nodes, and may have
     ``time_error``, of the quantity.
     """
-    of_runs, absent = rows.assign(_setting=setting), _absent(rows)
-    of_places = (["_setting", "hosts"], ["_setting", "hosts", "session"])
-    placed, cell = (group_numbers(of_runs, by) for by in of_places)
-    known = quantity > 0
+    absent, known = _absent(rows), quantity > 0
+    places = rows[["slow_log", "hosts", "session"]].assign(setting=setting)
+    places["placed"] = group_numbers(places, ["setting", "hosts"])
+    cell = group_numbers(places, ["placed", "session"])
     logs = np.log(quantity[known].to_numpy(float)) - rows.loc[known, "slow_log"].to_numpy(float)
-    levels = [level[known] for level in (cell, placed, setting)]
+    levels = [level[known] for level in (cell, places["placed"], setting)]
     size = int(setting.max()) + 1
     runs_of = np.bincount(levels[-1], minlength=size).astype(float)
     values, below, units, repeated = logs, np.zeros(len(logs)), np.arange(len(logs)), 0
@@ -189,20 +202,10 @@ def variation(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> Va
     half = np.sqrt(total) * special.stdtrit(of_mean, (1 + LEVEL) / 2)
     if not repeated and "imported" in set(rows["launcher"]):
         half = half * np.nan  # nothing says in what these runs differ
-    runs = _placed_runs(quantity[known], setting[known], rows[known])
+    placed_runs = places[known].assign(log=np.log(quantity[known].to_numpy(float)))
     return Variation(
-        np.array(variances), np.array(freedoms), tuple(origins), half, repeated, runs,
+        np.array(variances), np.array(freedoms), tuple(origins), half, repeated, placed_runs,
         of_run=np.array([of_settings[0], freedom_of[0]]),
-    )  # fmt: skip
-
-
-def _placed_runs(quantity: pd.Series, setting: pd.Series, rows: pd.DataFrame) -> pd.DataFrame:
-    # Unknown nodes are shared with no other setting.
-    hosts = rows["hosts"].astype(object).where(rows["hosts"].notna(), "of " + setting.astype(str))
-    places = rows.assign(hosts=hosts)
-    return places[["slow_log"]].assign(
-        log=np.log(quantity.to_numpy(float)), setting=setting,
-        session=group_numbers(places, ["hosts", "session"]), nodes=group_numbers(places, ["hosts"]),
     )  # fmt: skip
 
 
