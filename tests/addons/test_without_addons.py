@@ -51,7 +51,7 @@ def without(tmp_path, monkeypatch):
 
 
 def test_without_the_simulator_a_study_is_run_and_advised_on(without, write_study):
-    study = write_study(sweeps=[{"gpus": [1], "local_batch": [32, 64]}])
+    study = write_study(sweeps=[{"gpus": [1], "local_batch": [256]}])
     for arguments in (["check", study], ["run", study, "--store", "store"]):
         done = without("wattlaw_simulator", *arguments)
         assert done.returncode == 0, done.stderr
