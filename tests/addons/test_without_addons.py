@@ -124,10 +124,7 @@ def test_the_report_has_all_sections_but_the_claims_and_cites_no_study(without, 
 
 @pytest.mark.parametrize(
     ("line", "words"),
-    [
-        (("report", "--template", "mit-2022"), "allowed: those of add-ons"),
-        (("claims",), "claims"),
-    ],
+    [(("report", "--template", "mit-2022"), "allowed: those of add-ons"), (("claims",), "claims")],
 )
 def test_what_the_papers_have_is_refused_with_what_is_there(without, store, tmp_path, line, words):
     command, *options = line
