@@ -84,6 +84,8 @@ class Sizes:
     precisions: tuple[str, ...]
     seconds: float  # of the measured steps of a run
     most_runs: int  # of the decision
+    loads: tuple[str, ...] = LOADS
+    modes: tuple[str, ...] = MODES
     small: bool = True
     build_limit_s: float = 4 * BUILD_LIMIT_S
     block_limit_s: float = BLOCK_LIMIT_S
@@ -127,10 +129,10 @@ def sizes(name: str) -> Sizes:
     )
     if name == "rehearsal":
         return full
-    (schnet,) = (case for case in full.cases if case.workload == "schnet")
+    # Without GPU, the others run what these do.
     return replace(
-        full, record_s=4, windows_s=(1,), watch_s=1, pairs=2, cases=(schnet,), script_steps=40,
-        precisions=("fp32",), most_runs=1,
+        full, record_s=4, windows_s=(1,), watch_s=1, pairs=2, cases=full.cases[:1], script_steps=40,
+        precisions=("fp32",), most_runs=1, loads=LOADS[1:], modes=("graph", "out_of_memory"),
     )  # fmt: skip
 
 
@@ -347,7 +349,7 @@ def energy(part: Part) -> None:
         stack.enter_context(peer("counter", 50, apart))
         if has_zeus:
             stack.enter_context(peer("zeus-windows", 1, zeus))
-        for name in LOADS:
+        for name in part.sizes.loads:
             load(name)
             with tempfile.TemporaryDirectory() as folder:
                 recorded = record(Path(folder), 10, part.sizes.record_s)
@@ -570,7 +572,7 @@ def loop_energies(blocks: list[dict[str, Any]], recorded: Recording) -> dict[str
 def scripts(part: Part) -> None:
     """Save what ``measure`` says about scripts with timers of their own, and what these say."""
     rows: list[dict[str, object]] = []
-    for mode in MODES:
+    for mode in part.sizes.modes:
         try:
             row = measured_script(part, mode)
         except Exception as error:

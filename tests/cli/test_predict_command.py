@@ -136,7 +136,7 @@ def test_far_from_the_runs_is_a_warning_and_very_far_is_refused(placed):
 
 def capped_store(folder: Path, board: str, **facts: float) -> Path:
     """Return a store of runs with and without a cap; the runs have recorded facts of a board."""
-    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.005)
+    made = mit(models={"dimenet": MIT["dimenet"]}, counts=(2, 4, 8), repeats=2, noise=0.005)
     store = write_store(folder / "store", made.runs.assign(hardware=board), made.epochs)
     gpu = DeviceReport(id="g", kind="gpu", name=board, facts=facts)
     sampler = SamplerReport(host="a", samples=1, duration_s=1, cpu_s=0, start_cpu_s=0,

@@ -28,17 +28,10 @@ NAMED = {"table", "log"}
 BY_FORMAT = {sample.format: sample for sample in SAMPLES}
 #: Inputs of the fuzzer per format; 0 for the few of a short test.
 INPUTS = int(os.environ.get("WATTLAW_FUZZ_INPUTS", "0"))
-
-
 HOSTILE = (
-    b"",
-    b"\0",
-    b"\0" * 70_000,
-    b"\xff\xfe" * 1000,
-    b"x" * 2_000_000,
-    b"{" * 100_000,
+    b"", b"\0", b"\0" * 70_000, b"\xff\xfe" * 1000, b"x" * 2_000_000, b"{" * 100_000,
     pickle.dumps(Path("x")),
-)
+)  # fmt: skip
 
 
 @pytest.fixture(params=SAMPLES, ids=lambda sample: sample.file)

@@ -136,13 +136,8 @@ def test_a_sigkill_loses_at_most_a_second_of_samples(tmp_path, load, sampling, s
 @pytest.mark.parametrize(("hz", "at_least"), [(20, 6), (0.01, 1)])
 def test_it_ends_itself_with_its_data_when_its_parent_dies(tmp_path, load, hz, at_least, simulated):
     line = sampler.command(tmp_path, HOST, Target(load(IDLE), 1 / hz))
-    parent = (
-        "import os, subprocess, time\n"
-        f"line = {line!r}\n"
-        "line[-2] = str(os.getpid())\n"
-        "subprocess.Popen(line)\n"
-        "time.sleep(600)\n"
-    )
+    parent = f"import os, subprocess, time; line = {line!r}; line[-2] = str(os.getpid())\n"
+    parent += "subprocess.Popen(line); time.sleep(600)"
     owner = subprocess.Popen([sys.executable, "-c", parent], env=environment() | simulated)
     wait_for(lambda: len(rows(tmp_path, "SIM-0")) >= at_least, "samples")
     owner.kill()

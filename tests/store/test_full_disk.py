@@ -45,7 +45,7 @@ def training(disk: Path, **spec: object) -> Iterator[tuple[RunFolder, "subproces
     folder = RunFolder(disk / run_id(asked))
     record_of(asked, folder, 1)
     pause = disk.parent / "pause"
-    pause.write_text("0.005")
+    pause.write_text("0.001")
     one = agent(folder, 1, TEST_PAUSE_FILE=str(pause))
     try:
         yield folder, one

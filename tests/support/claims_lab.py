@@ -1,12 +1,15 @@
 """Small stores of known truth, for tests of claims: laws plus noise, from seeds."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from made_tables import frames, run_row, window_row
+from wattlaw.analysis.laws.batch_effects import quality_by_batch
+from wattlaw.analysis.laws.series import scaling_series
+from wattlaw.analysis.metrics.metrics import run_metrics
 from wattlaw.common.scopes import OUTERMOST
 from wattlaw.study.footprint import Footprint
 from wattlaw_papers.claims.verdicts import Measurements
@@ -76,6 +79,17 @@ class Lab:
 
     def _noisy(self, value: float, noise: float) -> float:
         return value * math.exp(self.dice.normal(0, noise))
+
+
+def findings_of(labs: Sequence[Lab], footprint: Footprint) -> Iterator[Measurements]:
+    """Yield what is measured in each lab; the metrics of all are computed at once."""
+    rows = [(f"{i:03}", lab.runs, lab.epochs) for i, lab in enumerate(labs)]
+    runs = [row | {"run_id": lab + row["run_id"]} for lab, of_lab, _ in rows for row in of_lab]
+    epochs = [row | {"run_id": lab + row["run_id"]} for lab, _, of_lab in rows for row in of_lab]
+    metrics = run_metrics(*frames(runs, epochs), OUTERMOST)
+    for _, part in metrics.groupby(metrics["run_id"].str[:3]):
+        table = part.reset_index(drop=True)
+        yield Measurements(table, scaling_series(table), quality_by_batch(table), footprint)
 
 
 def _at(value: Of | float, n: int) -> float:

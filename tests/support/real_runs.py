@@ -8,6 +8,7 @@ from tempfile import TemporaryDirectory
 
 from conftest import environment, python
 
+History = list[dict[str, float]]
 #: The time of the first step; the others follow each second, the validation takes 5 s.
 BEGIN_S = 1_769_860_000
 CONFIG = {"batch_size": 64, "lr": 0.1, "optimizer": {"name": "sgd"}, "seed": 3, "gpu_count": 2}
@@ -39,7 +40,7 @@ print(run.info.artifact_uri.removeprefix("file://").removesuffix("/artifacts"))
 """
 
 
-def history(steps: int = 20, *, has_times: bool = True) -> list[dict[str, float]]:
+def history(steps: int = 20, *, has_times: bool = True) -> History:
     rows, time_s = [], BEGIN_S
     for step in range(steps):
         row = {"_step": step, "train/loss": 1 / (step + 1), "samples": 64 * step}
@@ -52,29 +53,23 @@ def history(steps: int = 20, *, has_times: bool = True) -> list[dict[str, float]
 def _written(script: str, folder: Path, *arguments: object, **variables: str) -> str:
     own = {name: str(folder) for name in ("WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "WANDB_DATA_DIR")}
     quiet = {
-        "WANDB_MODE": "offline",
-        "WANDB_ERROR_REPORTING": "false",
-        "MLFLOW_ALLOW_FILE_STORE": "true",
-        "MLFLOW_DISABLE_TELEMETRY": "true",
+        "WANDB_MODE": "offline", "WANDB_ERROR_REPORTING": "false",
+        "MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_DISABLE_TELEMETRY": "true",
         "MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL": "0.1",
         "MLFLOW_SYSTEM_METRICS_SAMPLES_BEFORE_LOGGING": "1",
-    }
+    }  # fmt: skip
     variables = environment() | own | quiet | variables
     return python("-c", script, folder, *arguments, check=True, cwd=folder, env=variables).stdout
 
 
-def wandb_run(
-    folder: Path, rows: list[dict[str, float]], wait_s: float = 0, **variables: str
-) -> Path:
+def wandb_run(folder: Path, rows: History, wait_s: float = 0, **variables: str) -> Path:
     """Return the log of an offline run that wandb has written."""
     _written(_WANDB, folder, json.dumps(rows), wait_s, json.dumps(CONFIG), **variables)
     (path,) = (folder / "wandb").glob("offline-run-*/run-*.wandb")
     return path
 
 
-def mlflow_run(
-    folder: Path, rows: list[dict[str, float]], wait_s: float = 0, **variables: str
-) -> Path:
+def mlflow_run(folder: Path, rows: History, wait_s: float = 0, **variables: str) -> Path:
     """Return the folder of a run that mlflow has written."""
     config = {name: value for name, value in CONFIG.items() if not isinstance(value, Mapping)}
     done = _written(_MLFLOW, folder, json.dumps(rows), wait_s, json.dumps(config), **variables)

@@ -92,11 +92,10 @@ def test_other_workloads_have_no_layouts():
 
 
 def test_a_run_has_its_layout_and_its_peak_memory_as_columns(tmp_path):
+    split = {"sharding": ["fsdp"], "checkpointing": ["full"]}
     study = parsed(
         workloads=[{"name": "gpt", "options": OPTIONS}],
-        sweeps=[
-            {"gpus": [2], "global_batch": [8], "sharding": ["fsdp"], "checkpointing": ["full"]}
-        ],
+        sweeps=[{"gpus": [2], "global_batch": [8], **split}],
         measure={"steps": 6, "warmup_steps": 2, "sample_hz": 20},
         launch={"gpus_per_node": 2, "threads_per_worker": 1},
     )

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from claims_lab import Lab, capped, law
+from claims_lab import Lab, capped, findings_of, law
 from made_tables import frames, study
 from wattlaw.analysis.findings import analyse
 from wattlaw.common import registry
@@ -231,6 +231,7 @@ CASES |= {
     }
     for name, (workload, true, false, more) in LAWS.items()
 }
+EACH = [(name, verdict) for name, cases in CASES.items() for verdict in cases]
 EMPTY = Lab().run("nothing-known", counts=(1,)).findings()
 BY_NAME = {claim.name: claim for claim in CLAIMS}
 
@@ -242,11 +243,16 @@ def test_every_claim_has_a_case_of_both_verdicts():
     assert len(BY_NAME) == len(CLAIMS)
 
 
-@pytest.mark.parametrize(
-    ("name", "verdict"), [(name, verdict) for name, cases in CASES.items() for verdict in cases]
-)
-def test_a_claim_gets_the_verdict_of_the_truth_behind_the_data(name, verdict):
-    claim = BY_NAME[name].evaluate(CASES[name][verdict]().findings(GRID))
+@pytest.fixture(scope="module")
+def found():
+    """Give what was measured in each case, by claim and verdict."""
+    labs = {(name, verdict): CASES[name][verdict]() for name, verdict in EACH}
+    return dict(zip(labs, findings_of([*labs.values()], GRID), strict=True))
+
+
+@pytest.mark.parametrize(("name", "verdict"), EACH)
+def test_a_claim_gets_the_verdict_of_the_truth_behind_the_data(name, verdict, found):
+    claim = BY_NAME[name].evaluate(found[name, verdict])
     assert claim.verdict == verdict, claim.evidence
 
 
