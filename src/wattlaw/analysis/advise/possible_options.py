@@ -252,9 +252,12 @@ def read_options(
 
 
 def options_of_runs(
-    job: ComparableRuns, amounts: Amounts, footprint: Footprint | None = None, *,
+    job: ComparableRuns,
+    amounts: Amounts,
+    footprint: Footprint | None = None,
+    *,
     counts_job: bool = True,
-) -> list[Option]:  # fmt: skip
+) -> list[Option]:
     group, quantities = group_numbers(job.rows, SETTINGS), [TIME, ENERGY]
     by_group = job.rows.groupby(group)
     rows = aggregate(job.rows).assign(

@@ -182,9 +182,15 @@ class Evidence:
 
 
 def read_evidence(
-    question: Question, study: Study, planned: Sequence[PlannedRun], runs: pd.DataFrame,
-    epochs: pd.DataFrame, *, epoch_samples: float | None, pending: Collection[str] = (),
-) -> Evidence:  # fmt: skip
+    question: Question,
+    study: Study,
+    planned: Sequence[PlannedRun],
+    runs: pd.DataFrame,
+    epochs: pd.DataFrame,
+    *,
+    epoch_samples: float | None,
+    pending: Collection[str] = (),
+) -> Evidence:
     """Return the state of a decision by the results in a store.
 
     ``question`` is what is asked, without what runs show. ``epoch_samples`` are known before a run,
@@ -307,9 +313,15 @@ def _seconds(own: pd.DataFrame, epochs: pd.DataFrame) -> dict[str, tuple[float, 
 
 
 def _answered(
-    question: Question, study: Study, rows: pd.DataFrame, epochs: pd.DataFrame,
-    candidates: Collection[Candidate], per_epoch: float, *, known: bool,
-) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:  # fmt: skip
+    question: Question,
+    study: Study,
+    rows: pd.DataFrame,
+    epochs: pd.DataFrame,
+    candidates: Collection[Candidate],
+    per_epoch: float,
+    *,
+    known: bool,
+) -> tuple[Question, frozenset[float | None], tuple[Caution, ...]]:
     if question.target is not None:
         possible = {item.setting.global_batch for item in candidates
                     if item.informs is None and question.allows(item.setting)}  # fmt: skip
