@@ -2,10 +2,8 @@
 
 import os
 
-# One small model is compiled: no processes that compile, no headers that are compiled before, and
-# no test of the vector instructions.
+# One small model is compiled: no processes that compile, and no test of the vector instructions.
 os.environ |= {"TORCHINDUCTOR_COMPILE_THREADS": "1", "TORCHINDUCTOR_VEC_ISA_OK": "1"}
-os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 import torch
 import torch._dynamo
