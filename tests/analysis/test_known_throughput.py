@@ -44,9 +44,10 @@ RATES = {
 
 def known(**changes: object) -> pd.DataFrame:
     """Return a table of a 3.57B model on 8 H100 at a global batch of 256, without recomputation."""
-    rows = [(tp, micro, 256 * tp / 8 / micro, rate) for (tp, micro), rate in RATES.items()]
-    table = pd.DataFrame(rows, columns=["tp", "micro_batch", "grad_acc", "tokens_per_s_per_gpu"])
-    job = {"source": "site", "model": "3B", "params_b": NETWORK.parameters / 1e9, "seq_len": 4096}
+    rows = [("site", tp, micro, 256 * tp / 8 / micro, rate) for (tp, micro), rate in RATES.items()]
+    columns = ["source", "tp", "micro_batch", "grad_acc", "tokens_per_s_per_gpu"]
+    table = pd.DataFrame(rows, columns=columns)
+    job = {"model": "3B", "params_b": NETWORK.parameters / 1e9, "seq_len": 4096}
     job |= {"hardware": "h100_80gb", "gpus": 8, "gpus_per_node": 8, "global_batch": 256}
     job |= {"pp": 1, "cp": 1, "ep": 1, "precision": "bf16", "status": "ok"}
     return table.assign(**(job | changes))

@@ -266,8 +266,8 @@ def test_one_run_of_each_setting_without_energy_and_batch_has_a_recommendation()
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Return a store of dimenet on 2 to 32 GPUs under caps and clocks."""
-    made = mit(models={"dimenet": MIT["dimenet"]}, counts=(2, 8, 32))
+    """Return a store of dimenet on 2 to 128 GPUs under caps and clocks."""
+    made = mit(models={"dimenet": MIT["dimenet"]}, noise=0.02)
     return write_store(tmp_path_factory.mktemp("store"), made.runs, made.epochs).path
 
 

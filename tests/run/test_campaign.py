@@ -9,8 +9,18 @@ import pandas as pd
 import psutil
 import pytest
 
-from agents import PLUGIN, environment
-from conftest import LONG, in_training, parsed, processes_of, records, setenv, started, wait_for
+from agents import environment
+from conftest import (
+    LONG,
+    in_training,
+    parsed,
+    processes_of,
+    records,
+    setenv,
+    started,
+    wait_for,
+    wattlaw,
+)
 from launchers import ScriptedLauncher, execute
 from wattlaw.cli.main import main
 from wattlaw.common.errors import NotAvailable
@@ -35,7 +45,6 @@ def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(
 ):
     store, pause = tmp_path / "store", tmp_path / "pause"
     pause.write_text("0.05")
-    monkeypatch.syspath_prepend(PLUGIN)
     setenv(monkeypatch, environment(TEST_PAUSE_FILE=str(pause)))
     study = write_study(
         workloads=[{"name": "digits-dropout", "options": {"width": 4}}],
@@ -52,7 +61,8 @@ def test_after_a_killed_launcher_no_process_remains_and_the_run_is_repeated(
     assert "1 interrupted" in " ".join(capsys.readouterr().out.split())
     assert Store(store).arrow("epochs").num_rows == 0
     pause.write_text("0")
-    assert main(["run", str(study), "--store", str(store)]) == 0, capsys.readouterr().err
+    again = wattlaw("run", study, "--store", store)
+    assert again.returncode == 0, again.stderr
     (record,) = records(store).values()
     assert (record.status, record.attempts, record.reason) == ("done", 2, None)
 

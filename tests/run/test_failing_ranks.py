@@ -3,14 +3,15 @@
 import subprocess
 import time
 
+import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from agents import PLUGIN, agent, environment, record_of, several
-from conftest import processes_of, records, setenv
+from agents import PLUGIN, agent, record_of, several
+from conftest import environment, records, wattlaw
+from fake_nvml import FakeGpus
 from limiting import Place
 from ranks import spec_of
-from wattlaw.cli.main import main
 from wattlaw.running.slurm.submission import interrupted
 from wattlaw.running.training import failures
 from wattlaw.running.training.environment import HOST, WARNS
@@ -26,7 +27,7 @@ _LOST = "disconnected"
 
 
 @pytest.fixture
-def failing(tmp_path, write_study, monkeypatch, capfd):
+def failing(tmp_path, write_study):
     """Return a function that runs a study until soon after a fault, and returns the record."""
     store = tmp_path / "store"
 
@@ -37,15 +38,19 @@ def failing(tmp_path, write_study, monkeypatch, capfd):
             measure={"epochs": 2, "warmup_epochs": 0, "sample_hz": 20, "assume_cpu_w": 15},
             train={"checkpoint_every": 2, "loader_workers": int("loading" in fault)},
         )
-        monkeypatch.syspath_prepend(PLUGIN)
-        at = tmp_path / "failed-at"
-        setenv(monkeypatch, environment(TEST_FAULT=fault, TEST_FAILED_AT=str(at)))
-        code = main(["run", str(study), "--store", str(store)])
-        assert time.time() - float(at.with_suffix(f".{fault[0]}").read_text()) < SOON_S
+        failed_at = tmp_path / f"failed-at.{fault[0]}"
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYTHONPATH", f"{PLUGIN}:{environment()['PYTHONPATH']}")
+            patch.setenv("TEST_FAULT", fault)
+            patch.setenv("TEST_FAILED_AT", str(failed_at.with_suffix("")))
+            ended = wattlaw("run", study, "--store", store)
+        assert time.time() - float(failed_at.read_text()) < SOON_S
         (record,) = records(store).values()
-        assert code == (record.state == "failed"), capfd.readouterr().err
+        assert ended.returncode == (record.state == "failed"), ended.stderr
         assert record.status == "failed"
-        assert not processes_of(store, "")
+        folder = str(Store(store).folder(record.run_id).path.resolve())
+        assert not [each for each in psutil.process_iter(["cmdline"])
+                    if folder in (each.info["cmdline"] or ())]  # fmt: skip
         return record
 
     return run
@@ -64,9 +69,9 @@ def test_a_failing_rank_ends_the_run_at_once_for_its_reason(failing, fault, reas
 
 
 def test_a_run_out_of_memory_ends_all_ranks_is_not_repeated_and_keeps_its_measurements(
-    failing, tmp_path, fake_gpus, monkeypatch
+    failing, tmp_path, monkeypatch
 ):
-    place = Place(tmp_path, fake_gpus(2), monkeypatch)
+    place = Place(tmp_path, FakeGpus.create(tmp_path / "boards", 2), monkeypatch)
     before_w = place.limits_w
     record = failing("1 training lacks_memory", 150)
     assert "rank 1: out of memory: the local batch does not fit" in str(record.reason)
