@@ -402,16 +402,16 @@ def _ranked(
     """
     outcomes = belief.outcomes([item.setting for item in hours])
     worth = explained(unknown, outcomes, seed) if others is None else improvements(unknown, others)
-    costs = np.array(list(hours.values()))
+    costs = np.maximum([*hours.values()], 1e-12)
     rates = worth / (costs + _EFFORT * costs.sum())
     # Cheap runs first: what they show may make expensive ones unnecessary. Layouts take about the
     # same, and those are cheap that hardly fit, which shows little.
     levels = np.zeros(len(costs))
     if others is None:
-        levels = np.ceil(np.log2(np.maximum(costs, 1e-12) / max(spent, 1e-12))).clip(min=0.0)
+        levels = np.ceil(np.log2(costs / max(spent, 1e-12))).clip(min=0.0)
     levels[rates <= 0] = np.inf
     # Where no single run explains anything, the uncertainty of what it shows decides.
-    widths = outcomes[0][0].std(0) / np.maximum(costs, 1e-12)
+    widths = outcomes[0][0].std(0) / costs
     candidates = list(hours)
     return [candidates[index] for index in np.lexsort((-widths, -rates, levels))]
 
