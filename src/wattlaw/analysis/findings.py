@@ -151,9 +151,15 @@ class Findings:
     @cached_property
     def _advised(self) -> tuple[tuple[Advice, ...], tuple[tuple[str, str], ...]]:
         return advise_each(
-            self.runs, self.epochs, self.stored, self.questions, self.footprint,
-            self.asked_workloads, self.store, self.study_file,
-        )  # fmt: skip
+            self.runs,
+            self.epochs,
+            self.stored,
+            self.questions,
+            self.footprint,
+            self.asked_workloads,
+            self.store,
+            self.study_file,
+        )
 
 
 def advise_each(
@@ -178,11 +184,18 @@ def advise_each(
     for workload in asked:
         question, decision = questions.get(workload, nothing)
         try:
-            known = advise(
-                runs, epochs, workload, question,
-                stored=stored, decision=decision, store=store, study_file=study_file,
-            )  # fmt: skip
-            advice.append(known)
+            advice.append(
+                advise(
+                    runs,
+                    epochs,
+                    workload,
+                    question,
+                    stored=stored,
+                    decision=decision,
+                    store=store,
+                    study_file=study_file,
+                )
+            )
         except Refused as refusal:
             refused.append((str(workload), str(refusal)))
     if others := [name for name in done if name not in asked]:

@@ -136,6 +136,11 @@ class Study:
         ------
         wattlaw.common.errors.BadInput
             A script that Python is to run on this machine does not exist.
+
+        Examples
+        --------
+        >>> wattlaw.load_study("study.yaml").missing_files()
+        []
         """
         try:
             return catalogue.missing_files(self.plan.study)

@@ -213,7 +213,7 @@ def _utilisation(windows: pd.DataFrame) -> pd.DataFrame:
     for name in ("data_wait", "communication", "rank_wait"):
         columns[f"{name}_share"] = windows[f"{name}_s"] / weight.where(weight > 0)
     values = pd.DataFrame(columns | {"cpu_cores": windows["cpu_cores_mean"]}).astype(float)
-    weights = values.notna().astype(float).where(values.notna()).mul(weight, axis=0)
+    weights = values.notna().mul(weight, axis=0)
     sums = values.mul(weight, axis=0).groupby(run).sum(min_count=1)
     means = sums / weights.groupby(run).sum()
     is_unknown = pd.DataFrame(unknown).groupby(run).any()

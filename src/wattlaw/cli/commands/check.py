@@ -47,9 +47,9 @@ def check(
             f"question: {goal_text(decision)}; measuring stops once a setting is within "
             f"{percent(decision.tolerance)} of the best with probability {decision.confidence:g}"
         )
-    all_skipped = len(forecast.skipped) == len(loaded)
+    if len(forecast.skipped) == len(loaded):
+        print("warning: every run will be skipped", file=sys.stderr)
     for sentence in [
-        *["every run will be skipped"] * all_skipped,
         *forecast.missing,
         *files,
         *forecast.warnings,
